@@ -1,6 +1,11 @@
 /*
- * agent_runner.c - sessions of a rollout: from the record or live, drawn anew, kept, made into
- * samples.
+ * agent_runner.c - sessions of a batch of samples: from a record or live, replayed, stored,
+ * converted.
+ *
+ * Each sample's session is taken from the ledger, from the journal of the rollout, or from another
+ * run's record; if none has it, an agent generates it. Recorded calls are sampled again from their
+ * seeds and compared, which also computes the log-probs that records do not contain. Then every
+ * session is stored as a reply of the plug-in and converted to the tokens of its sample.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +28,7 @@
 
 struct invar_agents {
     invar_agents_options options;
-    invar_agent_server *door; /* NULL: nobody had to come yet */
+    invar_agent_server *door; /* NULL until a sample needs an agent */
     invar_session_journal *log;
 };
 
@@ -43,38 +48,39 @@ void invar_agents_free(invar_agents *a)
     invar_free(a);
 }
 
-/* ---- sessions of a run ----------------------------------------------------------------------- */
+/* ---- sources of sessions --------------------------------------------------------------------- */
 
-/* A record, and what to do where this program does not draw what it says. */
+/* A kind of record, with advice for the case that its tokens are not sampled again. */
 typedef struct source {
     const char *name, *advice;
 } source;
 
-static const source the_log = {
+static const source from_journal = {
     INVAR_AGENT_LOG,
     "the file was changed, or written by another version: remove it, and the rollout's sessions "
     "begin anew"};
-static const source the_ledger = {
+static const source from_ledger = {
     "the ledger",
     "it was changed (invar ledger verify), or another version made the step: take that "
     "one, or start a new run with --run"};
-static const source the_record = {
+static const source from_other_run = {
     "agent-record",
     "it is of other weights or settings, or of another version: give the record of a "
     "run with this recipe"};
 
-typedef struct errand {
+typedef struct batch_run {
     invar_agents *agents;
     invar_rl_sample *samples;       /* (count) */
     invar_agent_session *sessions;  /* (count) */
     invar_plugin_reply_slot *slots; /* (count) */
-    const source **found;           /* (count) the record that has it; NULL: none */
-    invar_agent_task *tasks;        /* (n_tasks) the others */
+    const source **found;           /* (count) record that has the session; NULL if it is generated
+                                       live */
+    invar_agent_task *tasks;        /* (n_tasks) sessions that are generated live */
     int64_t count, n_tasks;
     const invar_agent_batch_options *order;
-} errand;
+} batch_run;
 
-static void errand_release(errand *r)
+static void release_batch_run(batch_run *r)
 {
     for (int64_t i = 0; r->sessions && i < r->count; i++)
         invar_agent_session_release(&r->sessions[i]);
@@ -84,7 +90,7 @@ static void errand_release(errand *r)
     invar_free(r->tasks);
 }
 
-static invar_status errand_make(errand *r)
+static invar_status alloc_batch_run(batch_run *r)
 {
     size_t count = (size_t)r->count;
 
@@ -97,7 +103,7 @@ static invar_status errand_make(errand *r)
     return invar_alloc((void **)&r->tasks, count, sizeof *r->tasks, "tasks for agents");
 }
 
-static invar_agent_limits limits_of(const invar_agents *a)
+static invar_agent_limits record_limits(const invar_agents *a)
 {
     const invar_agent_server_options *o = &a->options.door;
 
@@ -107,15 +113,15 @@ static invar_agent_limits limits_of(const invar_agents *a)
                                 .branches = o->branches};
 }
 
-/* The log is that of the samples' rollout. */
-static invar_status open_log(invar_agents *a, const invar_rl_sample *first)
+/* Opens the journal of the rollout that the sample belongs to, unless it is open. */
+static invar_status open_journal(invar_agents *a, const invar_rl_sample *first)
 {
     const invar_digest *agent = invar_plugin_hash(a->options.plugin);
     invar_session_journal_id now = {.run = a->options.run,
                                     .weights = first->weights_hash,
                                     .number = first->rollout,
                                     .agent = agent ? *agent : (invar_digest){{0}}};
-    const invar_agent_limits limits = limits_of(a);
+    const invar_agent_limits limits = record_limits(a);
     char path[INVAR_PATH_SIZE];
 
     if (!a->options.folder)
@@ -131,16 +137,17 @@ static invar_status open_log(invar_agents *a, const invar_rl_sample *first)
     a->log = NULL;
     INVAR_TRY(invar_path_join(path, sizeof path, a->options.folder, INVAR_AGENT_LOG));
     INVAR_TRY(invar_session_journal_open(&a->log, path, &now, &limits));
-    if (invar_session_journal_unchecked(a->log)) // the new file has sums, so the event comes first
+    // _begin replaces the evidence, so the event is reported first
+    if (invar_session_journal_unchecked(a->log))
         INVAR_TRY(a->options.tell(a->options.payload, INVAR_JOURNAL_UNCHECKED, INVAR_AGENT_LOG));
     return invar_session_journal_begin(a->log);
 }
 
-static invar_status find_record(errand *r, int64_t i)
+static invar_status find_session(batch_run *r, int64_t i)
 {
     invar_agents *a = r->agents;
     const invar_rl_sample *s = &r->samples[i];
-    const invar_agent_limits limits = limits_of(a);
+    const invar_agent_limits limits = record_limits(a);
     char where[WHERE_SIZE];
 
     if (r->order->evaluation) {
@@ -149,22 +156,22 @@ static invar_status find_record(errand *r, int64_t i)
     }
     INVAR_TRY(invar_plugin_next_slot(&r->slots[i], a->options.plugin, s));
     if (r->slots[i].data) {
-        r->found[i] = a->options.recorded ? &the_record : &the_ledger;
+        r->found[i] = a->options.recorded ? &from_other_run : &from_ledger;
         (void)snprintf(where, sizeof where,
                        "plug-in " INVAR_AGENT_NAME ": the session of sample %" PRId64 " in %s",
                        s->index, r->found[i]->name);
         return invar_agent_session_read(&r->sessions[i], r->slots[i].data, r->slots[i].bytes,
                                         &limits, where);
     }
-    INVAR_TRY(open_log(a, s));
+    INVAR_TRY(open_journal(a, s));
     if (invar_session_journal_take_session(&r->sessions[i], a->log, s->index))
-        r->found[i] = &the_log;
+        r->found[i] = &from_journal;
     else
         r->tasks[r->n_tasks++] = (invar_agent_task){s, &r->sessions[i]};
     return INVAR_OK;
 }
 
-static invar_status errand_lead(errand *r)
+static invar_status run_live_sessions(batch_run *r)
 {
     invar_agents *a = r->agents;
 
@@ -177,31 +184,32 @@ static invar_status errand_lead(errand *r)
                                   r->order->evaluation ? NULL : a->log);
 }
 
-/* ---- calls of a record, drawn anew ----------------------------------------------------------- */
+/* ---- replay of recorded calls ---------------------------------------------------------------- */
 
-/* A call on its way; the rollout borrows all of it. */
-typedef struct again {
+/* A recorded call that is sampled again. The rollout borrows it until it is finished. */
+typedef struct replayed_call {
     invar_agent_call *call;
     const source *from;
-    int64_t index; /* of the session's sample */
+    int64_t index; /* index of the sample of the session */
     invar_sampling_params sampling;
     invar_rl_sample sample;
-} again;
+} replayed_call;
 
-/* Stops have no say in what is drawn, only in when it ends, which is known. */
-static invar_status begin_again(again *out, const errand *r, int64_t i, invar_agent_call *call)
+/* Submits a call. Stops are dropped: they decide only when a response ends, which is known. */
+static invar_status submit_replayed_call(replayed_call *out, const batch_run *r, int64_t i,
+                                         invar_agent_call *call)
 {
     const invar_rl_sample *s = &r->samples[i];
 
-    *out = (again){.call = call,
-                   .from = r->found[i],
-                   .index = s->index,
-                   .sampling = *r->order->sampling,
-                   .sample = {.group = i,
-                              .rollout = s->rollout,
-                              .draw_index = s->draw_index,
-                              .prompt_tokens = call->n_prompt,
-                              .n_tokens = call->n_prompt}};
+    *out = (replayed_call){.call = call,
+                           .from = r->found[i],
+                           .index = s->index,
+                           .sampling = *r->order->sampling,
+                           .sample = {.group = i,
+                                      .rollout = s->rollout,
+                                      .draw_index = s->draw_index,
+                                      .prompt_tokens = call->n_prompt,
+                                      .n_tokens = call->n_prompt}};
     out->sampling.seed = invar_agent_call_seed(call, out->sampling.seed);
     out->sampling.max_response = call->n_response;
     out->sampling.n_stop = out->sampling.n_stop_ids = 0;
@@ -211,8 +219,8 @@ static invar_status begin_again(again *out, const errand *r, int64_t i, invar_ag
     return invar_rollout_add(r->agents->options.door.rollout, &out->sample, 1, &out->sampling);
 }
 
-/* What was drawn is what the record says; the call gets its log-probs. */
-static invar_status again_compare(again *d)
+/* Compares the sampled tokens with the record and moves their log-probs to the call. */
+static invar_status check_replayed_call(replayed_call *d)
 {
     const invar_rl_sample *s = &d->sample;
     const int32_t *drawn = s->tokens + s->prompt_tokens;
@@ -235,7 +243,7 @@ static invar_status again_compare(again *d)
     return INVAR_OK;
 }
 
-static int64_t again_unfinished(const again *calls, int64_t count)
+static int64_t count_unfinished(const replayed_call *calls, int64_t count)
 {
     int64_t left = 0;
 
@@ -244,28 +252,28 @@ static int64_t again_unfinished(const again *calls, int64_t count)
     return left;
 }
 
-static invar_status draw_all(again *calls, int64_t *begun, const errand *r)
+static invar_status replay_calls(replayed_call *calls, int64_t *begun, const batch_run *r)
 {
     invar_rollout *rollout = r->agents->options.door.rollout;
 
     for (int64_t i = 0; i < r->count; i++)
         for (int64_t k = 0; r->found[i] && k < r->sessions[i].n_calls; k++)
-            INVAR_TRY(begin_again(&calls[(*begun)++], r, i, r->sessions[i].calls[k]));
-    while (again_unfinished(calls, *begun) > 0) {
+            INVAR_TRY(submit_replayed_call(&calls[(*begun)++], r, i, r->sessions[i].calls[k]));
+    while (count_unfinished(calls, *begun) > 0) {
         INVAR_TRY(invar_rollout_step(rollout));
-        if (r->order->tick) // who waits learns that it goes on
+        if (r->order->tick) // shows waiting ranks that this rank makes progress
             INVAR_TRY(r->order->tick(r->order->payload, 0, 0));
     }
     for (int64_t i = 0; i < *begun; i++)
-        INVAR_TRY(again_compare(&calls[i]));
+        INVAR_TRY(check_replayed_call(&calls[i]));
     return INVAR_OK;
 }
 
-static invar_status draw_again(const errand *r)
+static invar_status replay_recorded_calls(const batch_run *r)
 {
     const invar_agent_server_options *o = &r->agents->options.door;
     int64_t count = 0, begun = 0;
-    again *calls = NULL;
+    replayed_call *calls = NULL;
     invar_status status;
 
     for (int64_t i = 0; i < r->count; i++)
@@ -275,7 +283,7 @@ static invar_status draw_again(const errand *r)
     INVAR_TRY(invar_alloc((void **)&calls, (size_t)count, sizeof *calls, "recorded calls"));
     status = invar_rollout_open_stream(o->rollout, o->chat.context);
     if (status == INVAR_OK) {
-        status = draw_all(calls, &begun, r);
+        status = replay_calls(calls, &begun, r);
         invar_rollout_close(o->rollout);
     }
     for (int64_t i = 0; i < begun; i++)
@@ -286,7 +294,7 @@ static invar_status draw_again(const errand *r)
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-static invar_status errand_store(const errand *r, int64_t i)
+static invar_status store_session(const batch_run *r, int64_t i)
 {
     invar_json_text text = {0};
     invar_status status = invar_agent_session_sort(&r->sessions[i]);
@@ -302,9 +310,8 @@ static invar_status errand_store(const errand *r, int64_t i)
     return status;
 }
 
-/* One that has failed is worth nothing. */
-static invar_status rl_sample_reward(invar_rl_sample *s, invar_agent_session *session,
-                                     const char *key)
+/* Sets the reward of the sample. A failed session gets 0. */
+static invar_status set_reward(invar_rl_sample *s, invar_agent_session *session, const char *key)
 {
     s->has_plugin_reward = session->rewarded || session->error;
     s->reward = session->rewarded ? session->reward : 0;
@@ -314,14 +321,14 @@ static invar_status rl_sample_reward(invar_rl_sample *s, invar_agent_session *se
     return session->rewarded ? invar_reward_select_part(s, key) : INVAR_OK;
 }
 
-/* What a rollout is told of, in one line each. */
-typedef struct tidings {
+/* Events of a batch: how often each occurred, and a description of the first. */
+typedef struct batch_events {
     int64_t branched, failed;
     char branch[TEXT_SIZE], failure[TEXT_SIZE];
-} tidings;
+} batch_events;
 
-static void tidings_record(tidings *t, const invar_rl_sample *s, const invar_agent_session *session,
-                           const char *branch)
+static void count_events(batch_events *t, const invar_rl_sample *s,
+                         const invar_agent_session *session, const char *branch)
 {
     if (branch[0] && t->branched++ == 0)
         (void)snprintf(t->branch, sizeof t->branch, "sample %" PRId64 ", %.200s", s->index, branch);
@@ -330,7 +337,7 @@ static void tidings_record(tidings *t, const invar_rl_sample *s, const invar_age
                        session->error);
 }
 
-static invar_status report_events(const errand *r, const tidings *t)
+static invar_status report_events(const batch_run *r, const batch_events *t)
 {
     const invar_agents_options *o = &r->agents->options;
     char text[TEXT_SIZE + 128];
@@ -350,40 +357,40 @@ static invar_status report_events(const errand *r, const tidings *t)
     return o->tell(o->payload, "agent-failure", text);
 }
 
-static invar_status replay_recorded_calls(errand *r)
+static invar_status finish_samples(batch_run *r)
 {
     const invar_agent_server_options *o = &r->agents->options.door;
     char branch[INVAR_AGENT_BRANCH_SIZE];
-    tidings news = {0};
+    batch_events news = {0};
 
     for (int64_t i = 0; i < r->count; i++) {
         if (!r->order->evaluation)
-            INVAR_TRY(errand_store(r, i));
+            INVAR_TRY(store_session(r, i));
         INVAR_TRY(invar_agent_session_fill(&r->samples[i], branch, &r->sessions[i],
                                            o->chat.tokenizer, r->order->sampling->skip_special));
-        tidings_record(&news, &r->samples[i], &r->sessions[i], branch);
-        INVAR_TRY(rl_sample_reward(&r->samples[i], &r->sessions[i], r->order->reward_part));
+        count_events(&news, &r->samples[i], &r->sessions[i], branch);
+        INVAR_TRY(set_reward(&r->samples[i], &r->sessions[i], r->order->reward_part));
         r->samples[i].arrival = i;
     }
     return report_events(r, &news);
 }
 
-static invar_status errand_run(errand *r)
+static invar_status run_batch(batch_run *r)
 {
-    INVAR_TRY(errand_make(r));
+    INVAR_TRY(alloc_batch_run(r));
     for (int64_t i = 0; i < r->count; i++)
-        INVAR_TRY(find_record(r, i));
-    INVAR_TRY(errand_lead(r));
-    INVAR_TRY(draw_again(r));
-    return replay_recorded_calls(r);
+        INVAR_TRY(find_session(r, i));
+    INVAR_TRY(run_live_sessions(r));
+    INVAR_TRY(replay_recorded_calls(r));
+    return finish_samples(r);
 }
 
 invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
                               const invar_agent_batch_options *order)
 {
-    errand r = {.agents = agents, .samples = samples, .count = count, .order = order};
-    invar_status status = errand_run(&r);
+    batch_run r = {.agents = agents, .samples = samples, .count = count, .order = order};
+    invar_status status = run_batch(&r);
 
-    errand_release(&r);
+    release_batch_run(&r);
     return status;
 }

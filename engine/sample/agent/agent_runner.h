@@ -1,10 +1,10 @@
 /*
- * agent_runner.h - samples that agents lead: live, or as a record has it.
+ * agent_runner.h - generates samples with external agents, live or from a record.
  *
- * Agents make a run depend on the outside, so what they did is recorded, and a run that has the
- * record obeys it: nobody is asked, every call is drawn anew from its coordinates, and must be what
- * the record says. The record of a step is in its ledger, as replies of a plug-in; that of a
- * rollout on its way is a file of the run (session_journal.h).
+ * Agents make a run depend on the outside, so their calls are recorded, and a run that has a record
+ * follows it: no agent is started, every call is sampled again from its seed, and the tokens must
+ * be those of the record. The record of a step is in the ledger, as replies of a plug-in; the
+ * record of a rollout in progress is a file in the run directory (session_journal.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,31 +18,41 @@
 extern "C" {
 #endif
 
-#define INVAR_AGENT_LOG "sessions.jsonl" /* in the run's folder */
+#define INVAR_AGENT_LOG "sessions.jsonl" /* name of the journal, in the run directory */
 
 typedef struct invar_agents_options {
-    invar_plugin *plugin;            /* has the record; borrowed, as all of them */
-    invar_agent_server_options door; /* for samples that no record has */
-    bool recorded;      /* its record is another run's, and nobody is asked: agent-record */
-    const char *folder; /* of the log; NULL: there is a record, or nothing goes */
-    invar_digest run;   /* the identity of the run */
-    const char *uuid;   /* uuid of the run; empty until the ledger has the run */
-    /* Reports something about a rollout; INVAR_JOURNAL_UNCHECKED with the name of the file. */
+    invar_plugin *plugin;            /* plug-in with the recorded replies; this and the other
+                                        pointers are borrowed */
+    invar_agent_server_options door; /* used for samples that have no record */
+    bool recorded;                   /* the record comes from another run (agent-record), and no
+                                        agent is started */
+    const char *folder;              /* directory of the journal; NULL if every sample must have a
+                                        record */
+    invar_digest run;                /* digest of the identity of the run */
+    const char *uuid;                /* uuid of the run; empty until the ledger has the run */
+    /*
+     * Reports an event of a rollout. `text` describes it; for INVAR_JOURNAL_UNCHECKED it is the
+     * name of the file.
+     */
     invar_status (*tell)(void *payload, const char *kind, const char *text);
     void *payload;
 } invar_agents_options;
 
 typedef struct invar_agents invar_agents;
 
+/*
+ * The agent server is opened when the first sample needs it. The caller frees *out with
+ * invar_agents_free.
+ */
 invar_status invar_agents_new(invar_agents **out,
                               const invar_agents_options *options) INVAR_MUST_USE;
 void invar_agents_free(invar_agents *agents);
 
 /*
- * Samples [0, count) of a rollout with their prompts and weights; each gets its response (see
- * invar_agent_session_fill), and where it is `rewarded`, its reward. After a failure they
- * are fit for release only. Those of an evaluation are led anew each time.
- * INVAR_E_MISMATCH: a call was drawn otherwise than the record says.
+ * Generates samples [0, count) of a rollout, which have their prompts and weights. Each gets its
+ * response (invar_agent_session_fill) and, if its session is `rewarded`, its reward. After a
+ * failure the samples can only be released. Samples of an evaluation are never taken from a record.
+ * Returns INVAR_E_MISMATCH if a recorded call was sampled with other tokens.
  */
 invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
                               const invar_agent_batch_options *order) INVAR_MUST_USE;

@@ -1,5 +1,12 @@
 /*
- * agent_server.c - programs that lead sessions, and the server that they ask.
+ * agent_server.c - agent programs, the threads that drive them, and the HTTP server that they call.
+ *
+ * Each thread owns one agent process and runs one session after another, until the batch has none
+ * left. The thread that called invar_agent_server_run generates tokens for all of them and stops
+ * when the last session has ended.
+ *
+ * The lock of the session table guards the state that the threads share. It is not held while a
+ * thread waits for its process.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,19 +28,19 @@
 #include "base/invar_banned.h"
 
 #define HOST "127.0.0.1"
-#define MOST_BODY (INT64_C(64) << 20)
+#define MAX_BODY_BYTES (INT64_C(64) << 20)
 #define CLIENT_SECONDS 30
-#define CONNECTIONS_EACH 16 // of a program, which may ask several things at once
+#define CONNECTIONS_PER_AGENT 16 // an agent may send several requests at once
 #define SPARE_CONNECTIONS 64
 #define WHERE_SIZE 128
 
 struct invar_agent_server {
     invar_agent_server_options options;
-    invar_session_table desks;
-    pthread_cond_t work; /* there are desks, or it closes */
-    int64_t next;        /* the first desk that nobody has sat down at */
+    invar_session_table live_sessions;
+    pthread_cond_t batch_cond; /* signaled when a batch begins or the server closes */
+    int64_t next;              /* index of the first session that no thread has taken */
     bool closing;
-    pthread_t *threads; /* (n_threads) each has a program */
+    pthread_t *threads; /* (n_threads) each has one agent process */
     int64_t n_threads;
     invar_prompt_encoder *prompter;
     invar_inference_engine *dispatch;
@@ -42,12 +49,12 @@ struct invar_agent_server {
 
 static void agent_server_lock(invar_agent_server *d)
 {
-    (void)pthread_mutex_lock(&d->desks.lock);
+    (void)pthread_mutex_lock(&d->live_sessions.lock);
 }
 
 static void agent_server_unlock(invar_agent_server *d)
 {
-    (void)pthread_mutex_unlock(&d->desks.lock);
+    (void)pthread_mutex_unlock(&d->live_sessions.lock);
 }
 
 /* ---- a session ------------------------------------------------------------------------------- */
@@ -64,11 +71,11 @@ static void write_int(invar_json_text *text, const char *key, int64_t value)
     invar_json_text_int(text, value);
 }
 
-/* The line that an agent begins with. */
+/* Writes the line that begins a session. */
 static void write_task(invar_json_text *text, const invar_agent_server *d,
-                       const invar_live_session *desk)
+                       const invar_live_session *live)
 {
-    const invar_rl_sample *s = desk->task.sample;
+    const invar_rl_sample *s = live->task.sample;
     invar_plugin_sample shown;
     char url[64];
 
@@ -84,9 +91,9 @@ static void write_task(invar_json_text *text, const invar_agent_server *d,
     invar_json_text_key(text, "metadata");
     invar_json_text_value(text, shown.metadata, strlen(shown.metadata));
     write_text(text, "base_url", url);
-    write_text(text, "api_key", desk->key);
+    write_text(text, "api_key", live->key);
     write_text(text, "model", d->options.server_info.model);
-    if (d->desks.batch->evaluation) {
+    if (d->live_sessions.batch->evaluation) {
         invar_json_text_key(text, "evaluation");
         invar_json_text_bool(text, true);
     }
@@ -94,7 +101,7 @@ static void write_task(invar_json_text *text, const invar_agent_server *d,
     invar_json_text_newline(text);
 }
 
-static invar_status line_process_greet(invar_line_process *program)
+static invar_status handshake(invar_line_process *program)
 {
     char title[INVAR_PLUGIN_TITLE_SIZE];
     invar_json_text text = {0};
@@ -117,19 +124,19 @@ static invar_status line_process_greet(invar_line_process *program)
                       title);
 }
 
-/* Agents of a run that has failed are not waited for. */
+/* Ends the wait for an agent if the run has failed. */
 static invar_status check_run_alive(void *payload)
 {
     invar_agent_server *d = payload;
     bool failed;
 
     agent_server_lock(d);
-    failed = d->desks.error.status != INVAR_OK;
+    failed = d->live_sessions.error.status != INVAR_OK;
     agent_server_unlock(d);
     return failed ? INVAR_FAIL(INVAR_E_STATE, 0, "the run has failed") : INVAR_OK;
 }
 
-/* The agent of a thread; it is started where there is none, or the last one has failed. */
+/* Starts the agent process of a thread, if it is not running or the last one has failed. */
 static invar_status ensure_process(invar_line_process **program, invar_agent_server *d)
 {
     if (*program)
@@ -137,17 +144,17 @@ static invar_status ensure_process(invar_line_process **program, invar_agent_ser
     INVAR_TRY(invar_line_process_open(program, INVAR_AGENT_NAME, d->options.command,
                                       d->options.session_timeout_s, 2));
     invar_line_process_guard(*program, check_run_alive, d);
-    return line_process_greet(*program);
+    return handshake(*program);
 }
 
 static invar_status run_session(const char **reply_out, size_t *bytes_out,
                                 const invar_agent_server *d, invar_line_process *program,
-                                const invar_live_session *desk)
+                                const invar_live_session *live)
 {
     invar_json_text text = {0};
     invar_status status;
 
-    write_task(&text, d, desk);
+    write_task(&text, d, live);
     status = text.status;
     if (status == INVAR_OK)
         status = invar_line_process_exchange(reply_out, bytes_out, program, text.data, text.bytes);
@@ -155,7 +162,7 @@ static invar_status run_session(const char **reply_out, size_t *bytes_out,
     return status;
 }
 
-/* The reply is that to this task. */
+/* Fails unless the reply has the id of the task. */
 static invar_status check_id(const char *reply, size_t bytes, int64_t id, const char *where)
 {
     json_t *value = NULL;
@@ -172,51 +179,54 @@ static invar_status check_id(const char *reply, size_t bytes, int64_t id, const 
     return status;
 }
 
-/* What would be refused later must not be durable: it could not be said again. */
-static invar_status check_reward(const invar_agent_server *d, const invar_live_session *desk)
+/*
+ * Checks the reward before the end is recorded: a recorded end that a later check rejects would
+ * fail every resume.
+ */
+static invar_status check_reward(const invar_agent_server *d, const invar_live_session *live)
 {
-    const invar_agent_session *session = desk->task.session;
-    const invar_agent_batch_options *order = d->desks.batch;
-    invar_rl_sample shown = {.index = desk->task.sample->index, .parts = session->parts};
+    const invar_agent_session *session = live->task.session;
+    const invar_agent_batch_options *order = d->live_sessions.batch;
+    invar_rl_sample shown = {.index = live->task.sample->index, .parts = session->parts};
 
     if (session->error)
         return INVAR_OK;
     if (session->rewarded)
         return invar_reward_select_part(&shown, order->reward_part);
-    return order->unrewarded ? order->unrewarded(order->payload, desk->task.sample) : INVAR_OK;
+    return order->unrewarded ? order->unrewarded(order->payload, live->task.sample) : INVAR_OK;
 }
 
 /*
- * With the lock: the agent's last words, or those of its failure, unless it never began. Where the
- * run has failed already, its agents could not help it.
+ * Ends a session with the final reply of the agent or, if the agent has started, with its failure,
+ * and records the end. Does nothing else if the run has failed already. Caller holds `lock`.
  */
-static invar_status end_session(invar_agent_server *d, invar_live_session *desk, bool begun,
+static invar_status end_session(invar_agent_server *d, invar_live_session *live, bool begun,
                                 invar_status status, const char *reply, size_t bytes)
 {
-    invar_agent_session *session = desk->task.session;
-    int64_t index = desk->task.sample->index;
+    invar_agent_session *session = live->task.session;
+    int64_t index = live->task.sample->index;
     char where[WHERE_SIZE];
 
     (void)snprintf(where, sizeof where, "plug-in " INVAR_AGENT_NAME ": sample %" PRId64, index);
-    desk->ended = true;
-    if (d->desks.error.status != INVAR_OK)
+    live->ended = true;
+    if (d->live_sessions.error.status != INVAR_OK)
         return INVAR_OK;
     if (status == INVAR_OK)
         status = invar_json_as_corrupt(check_id(reply, bytes, index, where));
     if (status == INVAR_OK)
         status = invar_agent_session_end(session, reply, bytes, where);
     if (status == INVAR_OK)
-        status = check_reward(d, desk);
+        status = check_reward(d, live);
     if (status != INVAR_OK && d->options.zero_reward_on_failure && begun && status != INVAR_E_NOMEM)
         status = invar_agent_session_fail(session, invar_error_last()->message);
     if (status == INVAR_OK && session->error && !d->options.zero_reward_on_failure)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "%s: it refuses: %.1000s", where, session->error);
-    if (status == INVAR_OK && d->desks.log)
-        status = invar_session_journal_end(d->desks.log, index, session);
+    if (status == INVAR_OK && d->live_sessions.log)
+        status = invar_session_journal_end(d->live_sessions.log, index, session);
     return status;
 }
 
-/* The error that there is stays. */
+/* Stops the process and keeps the current error. */
 static void stop_process_keep_error(invar_line_process **program)
 {
     invar_error error;
@@ -227,8 +237,8 @@ static void stop_process_keep_error(invar_line_process **program)
     invar_error_put(&error);
 }
 
-/* Leads one session. The program that fails is not asked again. */
-static void run_task(invar_agent_server *d, invar_line_process **program, invar_live_session *desk)
+/* Runs one session. A process that has failed is stopped; the next session starts another. */
+static void run_task(invar_agent_server *d, invar_line_process **program, invar_live_session *live)
 {
     const char *reply = NULL;
     size_t bytes = 0;
@@ -236,64 +246,68 @@ static void run_task(invar_agent_server *d, invar_line_process **program, invar_
     bool begun = status == INVAR_OK, failed;
 
     if (begun)
-        status = run_session(&reply, &bytes, d, *program, desk);
+        status = run_session(&reply, &bytes, d, *program, live);
     if (status != INVAR_OK)
         stop_process_keep_error(program);
     agent_server_lock(d);
-    status = end_session(d, desk, begun, status, reply, bytes);
-    failed = status != INVAR_OK || desk->task.session->error;
+    status = end_session(d, live, begun, status, reply, bytes);
+    failed = status != INVAR_OK || live->task.session->error;
     if (status != INVAR_OK)
-        invar_session_table_fail(&d->desks);
+        invar_session_table_fail(&d->live_sessions);
     agent_server_unlock(d);
     if (failed)
         stop_process_keep_error(program);
 }
 
-/* ---- threads with a program each ------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
-/* With the lock: a desk is done, and after the last one nobody asks any more. */
-static void count_ended(invar_agent_server *d)
+/*
+ * Counts a session as ended. After the last one, or if the run has failed, stops the inference
+ * engine. Caller holds `lock`.
+ */
+static void count_ended_session(invar_agent_server *d)
 {
-    d->desks.ended++;
-    if (d->desks.ended == d->desks.count || d->desks.error.status != INVAR_OK)
+    d->live_sessions.ended++;
+    if (d->live_sessions.ended == d->live_sessions.count ||
+        d->live_sessions.error.status != INVAR_OK)
         invar_inference_engine_stop(d->dispatch);
-    (void)pthread_cond_broadcast(&d->desks.idle_cond);
+    (void)pthread_cond_broadcast(&d->live_sessions.idle_cond);
 }
 
-static void *lead_all(void *payload)
+static void *agent_thread(void *payload)
 {
     invar_agent_server *d = payload;
     invar_line_process *program = NULL;
 
     agent_server_lock(d);
     while (!d->closing) {
-        invar_live_session *desk;
+        invar_live_session *live;
 
-        if (d->next >= d->desks.count) {
-            (void)pthread_cond_wait(&d->work, &d->desks.lock);
+        if (d->next >= d->live_sessions.count) {
+            (void)pthread_cond_wait(&d->batch_cond, &d->live_sessions.lock);
             continue;
         }
-        desk = &d->desks.sessions[d->next++];
-        if (d->desks.error.status == INVAR_OK) {
+        live = &d->live_sessions.sessions[d->next++];
+        if (d->live_sessions.error.status == INVAR_OK) {
             agent_server_unlock(d);
-            run_task(d, &program, desk);
+            run_task(d, &program, live);
             agent_server_lock(d);
         }
-        desk->ended = true;
-        count_ended(d);
+        live->ended = true;
+        count_ended_session(d);
     }
     agent_server_unlock(d);
     invar_line_process_close(program);
     return NULL;
 }
 
-/* As many as there are sessions for, at most. */
+/* Starts threads until each session, up to max_processes, has one. */
 static invar_status start_threads(invar_agent_server *d, int64_t sessions)
 {
     int64_t want = invar_min_i64(d->options.max_processes, sessions);
 
     while (d->n_threads < want) {
-        int rc = pthread_create(&d->threads[d->n_threads], NULL, lead_all, d);
+        int rc = pthread_create(&d->threads[d->n_threads], NULL, agent_thread, d);
 
         if (rc != 0)
             return INVAR_FAIL(INVAR_E_IO, rc, "no thread for an agent: %s", strerror(rc));
@@ -302,25 +316,25 @@ static invar_status start_threads(invar_agent_server *d, int64_t sessions)
     return INVAR_OK;
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
+/* ---- batch ----------------------------------------------------------------------------------- */
 
-static invar_status tick(void *payload)
+static invar_status report_progress(void *payload)
 {
     invar_agent_server *d = payload;
-    const invar_agent_batch_options *order = d->desks.batch;
+    const invar_agent_batch_options *order = d->live_sessions.batch;
     int64_t ended, tokens;
 
     if (!order->tick)
         return INVAR_OK;
     agent_server_lock(d);
-    ended = d->desks.ended;
-    tokens = d->desks.tokens;
+    ended = d->live_sessions.ended;
+    tokens = d->live_sessions.tokens;
     agent_server_unlock(d);
     return order->tick(order->payload, ended, tokens);
 }
 
-static invar_status make_desks(invar_live_session **out, const invar_agent_task *tasks,
-                               int64_t count)
+static invar_status init_live_sessions(invar_live_session **out, const invar_agent_task *tasks,
+                                       int64_t count)
 {
     INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "sessions"));
     for (int64_t i = 0; i < count; i++) {
@@ -330,66 +344,67 @@ static invar_status make_desks(invar_live_session **out, const invar_agent_task 
     return INVAR_OK;
 }
 
-static void let_in(invar_agent_server *d, invar_live_session *desks, int64_t count,
-                   const invar_agent_batch_options *order, const invar_digest *weights,
-                   invar_session_journal *log)
+static void begin_batch(invar_agent_server *d, invar_live_session *live_sessions, int64_t count,
+                        const invar_agent_batch_options *order, const invar_digest *weights,
+                        invar_session_journal *log)
 {
     agent_server_lock(d);
-    d->desks.batch = order;
+    d->live_sessions.batch = order;
     d->options.server_info.weights = *weights;
-    d->desks.sessions = desks;
-    d->desks.count = count;
-    d->desks.ended = d->desks.tokens = d->next = 0;
-    d->desks.log = log;
-    (void)pthread_cond_broadcast(&d->work);
+    d->live_sessions.sessions = live_sessions;
+    d->live_sessions.count = count;
+    d->live_sessions.ended = d->live_sessions.tokens = d->next = 0;
+    d->live_sessions.log = log;
+    (void)pthread_cond_broadcast(&d->batch_cond);
     agent_server_unlock(d);
 }
 
-/* Until the last agent and the last request are gone; then the door is shut. */
-static invar_status see_off(invar_agent_server *d, invar_status status)
+/* Waits until the last session and the last request have ended, then rejects all requests. */
+static invar_status end_batch(invar_agent_server *d, invar_status status)
 {
     agent_server_lock(d);
     if (status != INVAR_OK)
-        invar_session_table_fail(&d->desks);
-    while (d->desks.ended < d->desks.count || d->desks.n_active_requests > 0)
-        (void)pthread_cond_wait(&d->desks.idle_cond, &d->desks.lock);
-    d->desks.sessions = NULL;
-    d->desks.count = d->next = 0;
+        invar_session_table_fail(&d->live_sessions);
+    while (d->live_sessions.ended < d->live_sessions.count ||
+           d->live_sessions.n_active_requests > 0)
+        (void)pthread_cond_wait(&d->live_sessions.idle_cond, &d->live_sessions.lock);
+    d->live_sessions.sessions = NULL;
+    d->live_sessions.count = d->next = 0;
     agent_server_unlock(d);
-    if (d->desks.error.status == INVAR_OK)
+    if (d->live_sessions.error.status == INVAR_OK)
         return INVAR_OK;
-    invar_error_put(&d->desks.error);
-    return d->desks.error.status;
+    invar_error_put(&d->live_sessions.error);
+    return d->live_sessions.error.status;
 }
 
 invar_status invar_agent_server_run(invar_agent_server *d, const invar_agent_task *tasks,
                                     int64_t count, const invar_agent_batch_options *order,
                                     const invar_digest *weights, invar_session_journal *log)
 {
-    invar_live_session *desks = NULL;
+    invar_live_session *live_sessions = NULL;
     invar_status status;
 
-    status = make_desks(&desks, tasks, count);
+    status = init_live_sessions(&live_sessions, tasks, count);
     if (status == INVAR_OK)
         status = start_threads(d, count);
     if (status == INVAR_OK)
         status = invar_inference_engine_begin(d->dispatch);
     if (status == INVAR_OK) {
-        let_in(d, desks, count, order, weights, log);
-        status = see_off(d, invar_inference_engine_run(d->dispatch, NULL));
+        begin_batch(d, live_sessions, count, order, weights, log);
+        status = end_batch(d, invar_inference_engine_run(d->dispatch, NULL));
     }
-    invar_free(desks);
+    invar_free(live_sessions);
     return status;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
-static invar_status open_parts(invar_agent_server *d)
+static invar_status open_services(invar_agent_server *d)
 {
     const invar_agent_server_options *o = &d->options;
     invar_server_session_hooks gate = invar_desks_gate;
 
-    gate.payload = &d->desks;
+    gate.payload = &d->live_sessions;
     INVAR_TRY(invar_alloc((void **)&d->threads, (size_t)o->max_processes, sizeof *d->threads,
                           "threads for agents"));
     INVAR_TRY(invar_prompt_encoder_new(&d->prompter, &o->chat));
@@ -397,23 +412,23 @@ static invar_status open_parts(invar_agent_server *d)
         &d->dispatch,
         &(invar_inference_engine_options){.rollout = o->rollout,
                                           .context = o->chat.context,
-                                          .max_requests = o->max_processes * CONNECTIONS_EACH,
-                                          .tick = tick,
+                                          .max_requests = o->max_processes * CONNECTIONS_PER_AGENT,
+                                          .tick = report_progress,
                                           .payload = d}));
     return invar_server_open(
-        &d->server, &(invar_server_options){.host = HOST,
-                                            .gate = gate,
-                                            .connections = o->max_processes * CONNECTIONS_EACH +
-                                                           SPARE_CONNECTIONS,
-                                            .most_body = MOST_BODY,
-                                            .client_seconds = CLIENT_SECONDS,
-                                            .facts = &o->server_info,
-                                            .tokenizer = o->chat.tokenizer,
-                                            .dispatch = d->dispatch,
-                                            .prompter = d->prompter});
+        &d->server, &(invar_server_options){
+                        .host = HOST,
+                        .gate = gate,
+                        .connections = o->max_processes * CONNECTIONS_PER_AGENT + SPARE_CONNECTIONS,
+                        .most_body = MAX_BODY_BYTES,
+                        .client_seconds = CLIENT_SECONDS,
+                        .facts = &o->server_info,
+                        .tokenizer = o->chat.tokenizer,
+                        .dispatch = d->dispatch,
+                        .prompter = d->prompter});
 }
 
-static int64_t seconds_now(void)
+static int64_t unix_time(void)
 {
     struct timespec now;
 
@@ -431,12 +446,12 @@ invar_status invar_agent_server_open(invar_agent_server **out,
     INVAR_TRY(invar_alloc((void **)&d, 1, sizeof *d, "a door for agents"));
     memset(d, 0, sizeof *d);
     d->options = *options;
-    d->options.server_info.started = seconds_now();
-    d->desks.options = &d->options;
-    (void)pthread_mutex_init(&d->desks.lock, NULL);
-    (void)pthread_cond_init(&d->desks.idle_cond, NULL);
-    (void)pthread_cond_init(&d->work, NULL);
-    status = open_parts(d);
+    d->options.server_info.started = unix_time();
+    d->live_sessions.options = &d->options;
+    (void)pthread_mutex_init(&d->live_sessions.lock, NULL);
+    (void)pthread_cond_init(&d->live_sessions.idle_cond, NULL);
+    (void)pthread_cond_init(&d->batch_cond, NULL);
+    status = open_services(d);
     if (status != INVAR_OK) {
         invar_agent_server_close(d);
         return status;
@@ -451,7 +466,7 @@ void invar_agent_server_close(invar_agent_server *d)
         return;
     agent_server_lock(d);
     d->closing = true;
-    (void)pthread_cond_broadcast(&d->work);
+    (void)pthread_cond_broadcast(&d->batch_cond);
     agent_server_unlock(d);
     for (int64_t i = 0; i < d->n_threads; i++)
         (void)pthread_join(d->threads[i], NULL);
@@ -459,8 +474,8 @@ void invar_agent_server_close(invar_agent_server *d)
     invar_inference_engine_free(d->dispatch);
     invar_prompt_encoder_free(d->prompter);
     invar_free(d->threads);
-    (void)pthread_mutex_destroy(&d->desks.lock);
-    (void)pthread_cond_destroy(&d->desks.idle_cond);
-    (void)pthread_cond_destroy(&d->work);
+    (void)pthread_mutex_destroy(&d->live_sessions.lock);
+    (void)pthread_cond_destroy(&d->live_sessions.idle_cond);
+    (void)pthread_cond_destroy(&d->batch_cond);
     invar_free(d);
 }

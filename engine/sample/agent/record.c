@@ -1,8 +1,9 @@
 /*
- * record.c - sessions as JSON, and back.
+ * record.c - agent sessions as JSON, written and read.
  *
- * A record has what the outside decided, prompts, numbers and the end, and what the model said to
- * it: that is drawn anew from the same coordinates and compared, so log-probs are not written.
+ * A record has the prompts and numbers of the calls and the final reply, which the agent decided,
+ * and the responses, which a replay samples again from the same seeds and compares. Log-probs are
+ * not written: the replay computes them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -47,7 +48,7 @@ void invar_agent_session_write(invar_json_text *text, const invar_agent_session 
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* A list of at least one token. */
+/* Reads a list of at least one token id. */
 static invar_status read_ids(int32_t **out, int64_t *count_out, const json_t *object,
                              const char *key, const invar_agent_limits *limits, const char *where)
 {
@@ -94,8 +95,9 @@ static invar_status read_number(int64_t *out, bool *numbered_out, const json_t *
     return invar_json_as_corrupt(invar_json_int(out, object, key, where, 0, UINT32_MAX));
 }
 
-static invar_status read_call(invar_agent_session *out, const json_t *object, int32_t *prompt,
-                              int64_t n_prompt, const invar_agent_limits *limits, const char *where)
+static invar_status read_call_members(invar_agent_session *out, const json_t *object,
+                                      int32_t *prompt, int64_t n_prompt,
+                                      const invar_agent_limits *limits, const char *where)
 {
     invar_agent_call *call;
     bool numbered;
@@ -128,7 +130,7 @@ invar_status invar_agent_call_read(invar_agent_session *out, const json_t *objec
                           limits->calls);
     status = read_ids(&prompt, &n_prompt, object, "prompt", limits, where);
     if (status == INVAR_OK)
-        status = read_call(out, object, prompt, n_prompt, limits, where);
+        status = read_call_members(out, object, prompt, n_prompt, limits, where);
     invar_free(prompt);
     return status;
 }
@@ -147,8 +149,8 @@ invar_status invar_agent_end_read(invar_agent_session *out, const json_t *object
     return invar_agent_session_end_read(out, object, where);
 }
 
-static invar_status read_session(invar_agent_session *out, const json_t *object,
-                                 const invar_agent_limits *limits, const char *where)
+static invar_status read_session_members(invar_agent_session *out, const json_t *object,
+                                         const invar_agent_limits *limits, const char *where)
 {
     const json_t *calls = json_object_get(object, "calls"), *call;
     const json_t *end = json_object_get(object, "end");
@@ -168,7 +170,7 @@ invar_status invar_agent_session_read(invar_agent_session *out, const char *text
     invar_status status;
 
     INVAR_TRY(invar_json_as_corrupt(invar_json_parse(&object, where, text, bytes)));
-    status = read_session(out, object, limits, where);
+    status = read_session_members(out, object, limits, where);
     json_decref(object);
     return status;
 }

@@ -1,5 +1,8 @@
 /*
- * session.c - the calls of a session, and its end.
+ * session.c - calls and final reply of one agent session.
+ *
+ * The seed of a call is a hash of the recipe's seed, the prompt and the number of the call. It must
+ * never depend on the order in which calls arrive, because a replay repeats them in another order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-#define CALL_BYTES 80 // at most, in a record, but for its tokens
+#define CALL_BYTES 80 // largest size of a call in a record, not counting its tokens
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
@@ -53,7 +56,7 @@ void invar_agent_session_release(invar_agent_session *s)
     memset(s, 0, sizeof *s);
 }
 
-static bool agent_call_asks(const invar_agent_call *c, const int32_t *prompt, int64_t n_prompt)
+static bool has_prompt(const invar_agent_call *c, const int32_t *prompt, int64_t n_prompt)
 {
     return c->n_prompt == n_prompt &&
            memcmp(c->prompt, prompt, (size_t)n_prompt * sizeof *prompt) == 0;
@@ -64,12 +67,12 @@ invar_agent_call *invar_agent_session_find(const invar_agent_session *s, const i
 {
     for (int64_t i = 0; i < s->n_calls; i++)
         if (s->calls[i]->numbered == numbered && s->calls[i]->number == number &&
-            agent_call_asks(s->calls[i], prompt, n_prompt))
+            has_prompt(s->calls[i], prompt, n_prompt))
             return s->calls[i];
     return NULL;
 }
 
-static invar_status make_room(invar_agent_session *s)
+static invar_status reserve_call(invar_agent_session *s)
 {
     int64_t capacity = s->capacity ? 2 * s->capacity : 8;
     void *grown = NULL;
@@ -91,7 +94,7 @@ invar_status invar_agent_session_append(invar_agent_call **out, invar_agent_sess
     invar_agent_call *call = NULL;
     invar_status status;
 
-    INVAR_TRY(make_room(s));
+    INVAR_TRY(reserve_call(s));
     INVAR_TRY(invar_alloc((void **)&call, 1, sizeof *call, "a call of an agent"));
     *call = (invar_agent_call){.numbered = number >= 0, .n_prompt = n_prompt};
     status = invar_alloc((void **)&call->prompt, (size_t)n_prompt, sizeof *prompt, "a prompt");
@@ -108,8 +111,8 @@ invar_status invar_agent_session_append(invar_agent_call **out, invar_agent_sess
     return INVAR_OK;
 }
 
-/* Bytes of tokens as JSON has them, each with what divides it from the next. */
-static size_t written(const int32_t *ids, int64_t count)
+/* Returns the bytes of the token ids as JSON, each with a separator. */
+static size_t json_bytes(const int32_t *ids, int64_t count)
 {
     size_t bytes = 0;
 
@@ -121,15 +124,18 @@ static size_t written(const int32_t *ids, int64_t count)
     return bytes;
 }
 
-/* Responses on their way are not known yet; the other half of a reply is left for them. */
+/*
+ * Responses of calls in flight are not counted; the limit is half of a reply to leave space for
+ * them.
+ */
 invar_status invar_agent_session_add(invar_agent_call **out, invar_agent_session *s,
                                      const int32_t *prompt, int64_t n_prompt, int64_t number)
 {
-    size_t bytes = written(prompt, n_prompt);
+    size_t bytes = json_bytes(prompt, n_prompt);
 
     for (int64_t i = 0; i < s->n_calls; i++)
-        bytes += CALL_BYTES + written(s->calls[i]->prompt, s->calls[i]->n_prompt) +
-                 written(s->calls[i]->response, s->calls[i]->n_response);
+        bytes += CALL_BYTES + json_bytes(s->calls[i]->prompt, s->calls[i]->n_prompt) +
+                 json_bytes(s->calls[i]->response, s->calls[i]->n_response);
     if (bytes > INVAR_AGENT_RECORD_BYTES)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "the record of the session would have more than %zu MiB: send shorter "
@@ -149,7 +155,7 @@ void invar_agent_session_remove(invar_agent_session *s, const invar_agent_call *
     s->n_calls--;
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
 static invar_status copy_text(char **out, const char *text, size_t bytes)
 {
@@ -159,7 +165,8 @@ static invar_status copy_text(char **out, const char *text, size_t bytes)
     return INVAR_OK;
 }
 
-static invar_status read_words(invar_agent_session *s, const json_t *reply, const char *where)
+static invar_status parse_final_reply(invar_agent_session *s, const json_t *reply,
+                                      const char *where)
 {
     const json_t *error = json_object_get(reply, "error");
     json_t *reward = json_object_get(reply, "reward");
@@ -180,7 +187,7 @@ static invar_status read_words(invar_agent_session *s, const json_t *reply, cons
 invar_status invar_agent_session_end_read(invar_agent_session *s, const json_t *reply,
                                           const char *where)
 {
-    INVAR_TRY(read_words(s, reply, where));
+    INVAR_TRY(parse_final_reply(s, reply, where));
     return invar_json_dump(&s->end, &s->end_bytes, reply, JSON_COMPACT, "the end of a session");
 }
 
@@ -201,7 +208,7 @@ invar_status invar_agent_session_fail(invar_agent_session *s, const char *why)
     invar_json_text text = {0};
     invar_status status;
 
-    invar_reward_parts_release(&s->parts); // of last words that made no sense
+    invar_reward_parts_release(&s->parts); // left by a final reply that was not valid
     s->rewarded = false;
     invar_json_text_open(&text, '{');
     invar_json_text_key(&text, "error");

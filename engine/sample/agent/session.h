@@ -1,11 +1,12 @@
 /*
- * session.h - what an agent did for a sample: its calls of the model, and how it ended.
+ * session.h - record of one agent session: its model calls and how it ended.
  *
- * A call is (prompt ids, response ids). It is numbered by the client, else by how often the same
- * prompt was asked before; prompt and number are the coordinates of its noise, so neither its time
- * nor its neighbours play a part. A call whose prompt begins with all tokens of another call goes
- * on with it; any other begins a branch. Sample and record depend on the set of calls alone, not
- * on their order.
+ * A call is a pair (prompt ids, response ids). Its number is given by the client, else it counts
+ * earlier calls with the same prompt. Prompt and number determine the seed of the call, so its
+ * response depends neither on time nor on other calls. A call whose prompt begins with all tokens
+ * of another call continues it; any other call begins a branch.
+ *
+ * Invariant: sample and record depend on the set of calls only, not on their order of arrival.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,107 +23,120 @@ extern "C" {
 #endif
 
 typedef struct invar_agent_call {
-    bool numbered;  /* by the client */
+    bool numbered;  /* the client has given the number */
     int64_t number; /* 0 to UINT32_MAX */
     int32_t *prompt;
     int64_t n_prompt;
-    int32_t *response; /* NULL: it is on its way */
-    float *logp;       /* (n_response); NULL: of a record, which does not have them */
+    int32_t *response; /* NULL while the call is in flight */
+    float *logp;       /* (n_response); NULL for a call that was read from a record, which has no
+                          log-probs */
     int64_t n_response;
     invar_finish finish;
-    invar_spec_decode_stats speculated; /* how it was drawn; no record has it */
+    invar_spec_decode_stats speculated; /* statistics of speculative decoding; not recorded */
 } invar_agent_call;
 
 void invar_agent_call_free(invar_agent_call *call);
 
-/* The seed of its noise: `seed` is the recipe's. */
+/* Returns the seed of the call. `seed` is the one of the recipe. */
 uint32_t invar_agent_call_seed(const invar_agent_call *call, uint32_t seed);
 
-/* Zeroed at first; release. */
+/* Zero-initialize before use. Release with invar_agent_session_release. */
 typedef struct invar_agent_session {
     invar_agent_call **calls; /* (n_calls) */
     int64_t n_calls, capacity;
-    char *end; /* (end_bytes) the agent's last words, a JSON object; NULL: it has not ended */
+    char *end; /* (end_bytes) final reply of the agent, a JSON object; NULL while the session is
+                  running */
     size_t end_bytes;
-    char *error;   /* why it failed; NULL: it did not */
-    bool rewarded; /* it says what the sample is worth: */
+    char *error;   /* reason of the failure; NULL if the agent has not failed */
+    bool rewarded; /* the final reply has a reward, which is in `reward` and `parts` */
     double reward;
     invar_reward_parts parts;
 } invar_agent_session;
 
 void invar_agent_session_release(invar_agent_session *session);
 
-/* What the calls of a session may have in its record, in bytes: a ledger has replies of 64 MiB. */
+/* Limit of the calls of a session in its record, in bytes; a ledger accepts replies of 64 MiB. */
 #define INVAR_AGENT_RECORD_BYTES ((size_t)32 << 20)
 
 /*
- * A new call of the session with a copy of the prompt, on its way. `number` < 0: the least that no
- * call with this prompt has. Borrowed. INVAR_E_INVALID: the record would be too large.
+ * Adds a call in flight with a copy of the prompt. If `number` is negative, the call gets the
+ * lowest number that no call with this prompt has. *out is borrowed from the session. Returns
+ * INVAR_E_INVALID if the record would be too large.
  */
 invar_status invar_agent_session_add(invar_agent_call **out, invar_agent_session *session,
                                      const int32_t *prompt, int64_t n_prompt,
                                      int64_t number) INVAR_MUST_USE;
 
-/* The same of a call that is in a record already. */
+/* Like invar_agent_session_add, for a call that a record has already: its size is not checked. */
 invar_status invar_agent_session_append(invar_agent_call **out, invar_agent_session *session,
                                         const int32_t *prompt, int64_t n_prompt,
                                         int64_t number) INVAR_MUST_USE;
 
-/* One that is on its way, and will not come, is no longer there. */
+/* Removes a call in flight that gets no response. */
 void invar_agent_session_remove(invar_agent_session *session, const invar_agent_call *call);
 
-/* The call with this prompt that has this number, the client's or our own; NULL: none. Borrowed. */
+/*
+ * Returns the call with this prompt and number, or NULL. `numbered` selects between numbers of the
+ * client and counted ones. Borrowed.
+ */
 invar_agent_call *invar_agent_session_find(const invar_agent_session *session,
                                            const int32_t *prompt, int64_t n_prompt, bool numbered,
                                            int64_t number);
 
-/* Its calls in the order that does not depend on when they came. */
+/* Sorts the calls by prompt and number, independently of their order of arrival. */
 invar_status invar_agent_session_sort(invar_agent_session *session) INVAR_MUST_USE;
 
-/* The agent's last words, a program's reply (docs/plugins.md). INVAR_E_CORRUPT: they are none. */
+/*
+ * Ends the session with the final reply of the agent (docs/plugins.md). Returns INVAR_E_CORRUPT if
+ * the reply is not valid. `where` is used in error messages only.
+ */
 invar_status invar_agent_session_end(invar_agent_session *session, const char *reply, size_t bytes,
                                      const char *where) INVAR_MUST_USE;
 
-/* The same of what was parsed. */
+/* Like invar_agent_session_end, for a parsed reply. */
 invar_status invar_agent_session_end_read(invar_agent_session *session, const json_t *reply,
                                           const char *where) INVAR_MUST_USE;
 
-/* The same for an agent that has failed. */
+/* Ends the session of an agent that has failed, with the reason as its error. */
 invar_status invar_agent_session_fail(invar_agent_session *session, const char *why) INVAR_MUST_USE;
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* How many branches the calls make, those on their way included. */
+/* Sets *out to the number of branches that the calls make, calls in flight included. */
 invar_status invar_agent_session_branches(int64_t *out,
                                           const invar_agent_session *session) INVAR_MUST_USE;
 
 #define INVAR_AGENT_BRANCH_SIZE 192
 
 /*
- * Tokens, log-probs, mask, cuts, response and finish of the sample, whose prompt is there: of all
- * branches, each call's response being drawn. A session without calls leaves the prompt with one
- * token that nothing is learned from. branch_out says where the first branch behind another
- * begins; "": there is one alone.
+ * Sets tokens, log-probs, mask, branch starts, response and finish of the sample, which has its
+ * prompt, from all branches; the responses of the calls are the trained tokens. A session without
+ * calls gets one token after the prompt, which is not trained on. branch_out
+ * (INVAR_AGENT_BRANCH_SIZE) describes the beginning of the second branch; empty if the session has
+ * one.
  */
 invar_status invar_agent_session_fill(invar_rl_sample *sample, char branch_out[],
                                       const invar_agent_session *session,
                                       const invar_tokenizer *tokenizer,
                                       bool skip_special) INVAR_MUST_USE;
 
-/* ---- the record ------------------------------------------------------------------------------ */
+/* ---- record ---------------------------------------------------------------------------------- */
 
-/* What a record may have. */
+/* Limits that a record must keep. */
 typedef struct invar_agent_limits {
     int64_t vocab;
-    int64_t context;         /* tokens of prompt and response */
-    int64_t calls, branches; /* most of a session */
+    int64_t context;         /* tokens of prompt and response together */
+    int64_t calls, branches; /* largest numbers in one session */
 } invar_agent_limits;
 
-/* A call as JSON; and all of the session. Failures stay in `text`. */
+/* Writes a call, or a session with all its calls, as JSON. A failure is kept in text->status. */
 void invar_agent_call_write(invar_json_text *text, const invar_agent_call *call);
 void invar_agent_session_write(invar_json_text *text, const invar_agent_session *session);
 
-/* Into a session: a call; its end; or all of an empty one. INVAR_E_CORRUPT: it is none. */
+/*
+ * Reads a call or an end into a session, or all of a session into an empty one. Returns
+ * INVAR_E_CORRUPT if the JSON is not valid or exceeds a limit.
+ */
 invar_status invar_agent_call_read(invar_agent_session *out, const json_t *object,
                                    const invar_agent_limits *limits,
                                    const char *where) INVAR_MUST_USE;

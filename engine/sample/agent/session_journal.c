@@ -1,5 +1,9 @@
 /*
- * session_journal.c - the file of sessions on their way.
+ * session_journal.c - write-ahead journal of the agent sessions of one rollout.
+ *
+ * Opening reads the file only; invar_session_journal_begin then replaces it by a new file with the
+ * complete sessions, and each later line is appended and synced. Only the first line of a file of
+ * another rollout is read, because such a file may be large.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,28 +23,28 @@
 #include "base/invar_banned.h"
 
 #define KIND "invar_sessions"
-#define MOST_HEAD 1024 // bytes of the first line
+#define MAX_HEADER_BYTES 1024 // limit of the first line, in bytes
 
 struct invar_session_journal {
     invar_session_journal_id rollout;
     char path[INVAR_PATH_SIZE];
-    invar_journal *file; /* NULL before it was begun */
-    invar_journal_contents logged;
+    invar_journal *file; /* NULL before invar_session_journal_begin */
+    invar_journal_contents contents;
     invar_json_text line;
 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-void invar_journal_contents_release(invar_journal_contents *logged)
+void invar_journal_contents_release(invar_journal_contents *contents)
 {
-    for (int64_t i = 0; i < logged->count; i++)
-        invar_agent_session_release(&logged->items[i].session);
-    invar_free(logged->items);
-    *logged = (invar_journal_contents){0};
+    for (int64_t i = 0; i < contents->count; i++)
+        invar_agent_session_release(&contents->items[i].session);
+    invar_free(contents->items);
+    *contents = (invar_journal_contents){0};
 }
 
-static invar_status find_or_add(invar_agent_session **out, invar_journal_contents *to,
-                                int64_t sample)
+static invar_status find_or_add_session(invar_agent_session **out, invar_journal_contents *to,
+                                        int64_t sample)
 {
     for (int64_t i = 0; i < to->count; i++)
         if (to->items[i].sample == sample) {
@@ -64,26 +68,30 @@ static invar_status find_or_add(invar_agent_session **out, invar_journal_content
     return INVAR_OK;
 }
 
-static bool is_same(const invar_session_journal_id *a, const invar_session_journal_id *b)
+static bool is_same_rollout(const invar_session_journal_id *a, const invar_session_journal_id *b)
 {
     return a->number == b->number && invar_digest_equal(&a->run, &b->run) &&
            invar_digest_equal(&a->weights, &b->weights);
 }
 
-static bool is_known(const invar_digest *digest)
+static bool has_digest(const invar_digest *digest)
 {
     static const invar_digest unknown = {{0}};
 
     return !invar_digest_equal(digest, &unknown);
 }
 
-/* Another run of the same recipe may have had other sessions of the same rollout. */
+/*
+ * Fails if the file belongs to another run: a run of the same recipe may have other sessions of the
+ * same rollout.
+ */
 static invar_status check_run(const invar_digest *uuid, const invar_session_journal_id *rollout,
                               const char *where)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
 
-    if (!is_known(uuid) || !is_known(&rollout->uuid) || invar_digest_equal(uuid, &rollout->uuid))
+    if (!has_digest(uuid) || !has_digest(&rollout->uuid) ||
+        invar_digest_equal(uuid, &rollout->uuid))
         return INVAR_OK;
     invar_digest_format(hex, uuid);
     return INVAR_FAIL(INVAR_E_STATE, 0,
@@ -92,9 +100,9 @@ static invar_status check_run(const invar_digest *uuid, const invar_session_jour
                       where, hex);
 }
 
-/* Reads the first line; *ours_out is whether the file belongs to this rollout. */
-static invar_status read_head(invar_journal_contents *to, bool *ours_out, const json_t *line,
-                              const invar_session_journal_id *rollout, const char *where)
+/* Reads the first line. *ours_out reports whether the file belongs to this rollout. */
+static invar_status read_header(invar_journal_contents *to, bool *ours_out, const json_t *line,
+                                const invar_session_journal_id *rollout, const char *where)
 {
     invar_session_journal_id is = {0};
 
@@ -107,7 +115,7 @@ static invar_status read_head(invar_journal_contents *to, bool *ours_out, const 
         INVAR_TRY(invar_journal_digest(&is.agent, line, "agent", where));
     INVAR_TRY(check_run(&is.uuid, rollout, where));
     to->agent = is.agent;
-    *ours_out = is_same(&is, rollout);
+    *ours_out = is_same_rollout(&is, rollout);
     return INVAR_OK;
 }
 
@@ -119,7 +127,7 @@ static invar_status read_line(invar_journal_contents *to, const json_t *line,
     int64_t sample;
 
     INVAR_TRY(invar_json_int(&sample, line, "sample", where, 0, INT64_MAX));
-    INVAR_TRY(find_or_add(&session, to, sample));
+    INVAR_TRY(find_or_add_session(&session, to, sample));
     if (session->end || !call == !end)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: neither a call nor the end of a session that goes on", where);
@@ -127,10 +135,14 @@ static invar_status read_line(invar_journal_contents *to, const json_t *line,
                 : invar_agent_end_read(session, end, limits, where);
 }
 
-/* Takes the next line; *more_out is false after the last one, or if the file is not `ours`. */
-static invar_status take_line(invar_journal_contents *to, bool *more_out,
-                              invar_journal_reader *reader, const invar_session_journal_id *rollout,
-                              const invar_agent_limits *limits)
+/*
+ * Reads the next line. *more_out is false after the last line, or if the file belongs to another
+ * rollout.
+ */
+static invar_status read_next_line(invar_journal_contents *to, bool *more_out,
+                                   invar_journal_reader *reader,
+                                   const invar_session_journal_id *rollout,
+                                   const invar_agent_limits *limits)
 {
     json_t *line;
     invar_status status;
@@ -139,7 +151,7 @@ static invar_status take_line(invar_journal_contents *to, bool *more_out,
     *more_out = line != NULL;
     if (!line)
         return INVAR_OK;
-    status = reader->line == 1 ? read_head(to, more_out, line, rollout, reader->where)
+    status = reader->line == 1 ? read_header(to, more_out, line, rollout, reader->where)
                                : read_line(to, line, limits, reader->where);
     json_decref(line);
     return invar_json_as_corrupt(status);
@@ -154,12 +166,12 @@ invar_status invar_journal_contents_read(invar_journal_contents *out, const char
 
     invar_journal_read(&reader, KIND, text, bytes, where);
     while (more)
-        INVAR_TRY(take_line(out, &more, &reader, rollout, limits));
+        INVAR_TRY(read_next_line(out, &more, &reader, rollout, limits));
     out->unchecked = out->count > 0 && !reader.checked;
     return INVAR_OK;
 }
 
-static invar_status session_journal_cannot(const invar_session_journal *log, const char *what)
+static invar_status fail_io(const invar_session_journal *log, const char *what)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -167,40 +179,40 @@ static invar_status session_journal_cannot(const invar_session_journal *log, con
     return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot %s: %s", shown, what, strerror(errno));
 }
 
-/* Whether the file is of this rollout, by its first line; that of another may be large. */
-static invar_status look_at(bool *ours_out, invar_session_journal *log,
-                            const invar_agent_limits *limits, const char *where)
+/* Reads the first line of the file and reports whether it belongs to this rollout. */
+static invar_status read_first_line(bool *ours_out, invar_session_journal *log,
+                                    const invar_agent_limits *limits, const char *where)
 {
     int fd = invar_fd_open(log->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     invar_journal_reader reader;
-    char text[MOST_HEAD];
+    char text[MAX_HEADER_BYTES];
     ssize_t bytes;
 
     if (fd < 0)
-        return session_journal_cannot(log, "open it");
+        return fail_io(log, "open it");
     bytes = pread(fd, text, sizeof text, 0);
     if (bytes < 0) {
-        invar_status status = session_journal_cannot(log, "read it");
+        invar_status status = fail_io(log, "read it");
         (void)close(fd);
         return status;
     }
     (void)close(fd);
-    if (bytes == MOST_HEAD && !memchr(text, '\n', MOST_HEAD))
+    if (bytes == MAX_HEADER_BYTES && !memchr(text, '\n', MAX_HEADER_BYTES))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s:1: the line is longer than %d bytes", where,
-                          MOST_HEAD);
+                          MAX_HEADER_BYTES);
     invar_journal_read(&reader, KIND, text, (size_t)bytes, where);
-    return take_line(&log->logged, ours_out, &reader, &log->rollout, limits);
+    return read_next_line(&log->contents, ours_out, &reader, &log->rollout, limits);
 }
 
-static invar_status read_all(invar_session_journal *log, const invar_agent_limits *limits,
-                             const char *where)
+static invar_status read_sessions(invar_session_journal *log, const invar_agent_limits *limits,
+                                  const char *where)
 {
     char *text = NULL;
     size_t bytes;
     invar_status status;
 
     INVAR_TRY(invar_file_read(&text, &bytes, log->path, SIZE_MAX - 1));
-    status = invar_journal_contents_read(&log->logged, text, bytes, &log->rollout, limits, where);
+    status = invar_journal_contents_read(&log->contents, text, bytes, &log->rollout, limits, where);
     invar_free(text);
     return status;
 }
@@ -214,24 +226,24 @@ static invar_status read_file(invar_session_journal *log, const invar_agent_limi
     if (!invar_path_exists(log->path))
         return INVAR_OK;
     invar_path_show(where, log->path);
-    status = look_at(&ours, log, limits, where);
+    status = read_first_line(&ours, log, limits, where);
     if (status == INVAR_OK && ours)
-        status = read_all(log, limits, where);
+        status = read_sessions(log, limits, where);
     return invar_error_advise(status, INVAR_E_CORRUPT,
                               "remove the file, and the rollout's sessions begin anew");
 }
 
-/* Sessions of two agents are not mixed: those that had ended are of the one that is there. */
+/* Fails if another agent has completed sessions: a rollout must not mix sessions of two agents. */
 static invar_status check_agent(const invar_session_journal *log)
 {
-    const invar_digest *is = &log->rollout.agent, *had = &log->logged.agent;
+    const invar_digest *is = &log->rollout.agent, *had = &log->contents.agent;
     char now[INVAR_DIGEST_HEX_SIZE], was[INVAR_DIGEST_HEX_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     int64_t ended = 0;
 
-    if (!is_known(is) || !is_known(had) || invar_digest_equal(is, had))
+    if (!has_digest(is) || !has_digest(had) || invar_digest_equal(is, had))
         return INVAR_OK;
-    for (int64_t i = 0; i < log->logged.count; i++)
-        ended += log->logged.items[i].session.end != NULL;
+    for (int64_t i = 0; i < log->contents.count; i++)
+        ended += log->contents.items[i].session.end != NULL;
     if (ended == 0)
         return INVAR_OK;
     invar_digest_format(now, is);
@@ -246,7 +258,7 @@ static invar_status check_agent(const invar_session_journal *log)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static void write_head(invar_json_text *text, const invar_session_journal_id *rollout)
+static void write_header(invar_json_text *text, const invar_session_journal_id *rollout)
 {
     invar_json_text_open(text, '{');
     invar_json_text_key(text, KIND);
@@ -257,11 +269,11 @@ static void write_head(invar_json_text *text, const invar_session_journal_id *ro
     invar_json_text_digest(text, &rollout->run);
     invar_json_text_key(text, "weights");
     invar_json_text_digest(text, &rollout->weights);
-    if (is_known(&rollout->uuid)) {
+    if (has_digest(&rollout->uuid)) {
         invar_json_text_key(text, "uuid");
         invar_json_text_digest(text, &rollout->uuid);
     }
-    if (is_known(&rollout->agent)) {
+    if (has_digest(&rollout->agent)) {
         invar_json_text_key(text, "agent");
         invar_json_text_digest(text, &rollout->agent);
     }
@@ -299,20 +311,20 @@ static void write_end(invar_json_text *text, int64_t sample, const invar_agent_s
 
 invar_status invar_session_journal_begin(invar_session_journal *log)
 {
-    write_head(&log->line, &log->rollout);
-    for (int64_t i = 0; i < log->logged.count; i++) {
-        const invar_agent_session *s = &log->logged.items[i].session;
+    write_header(&log->line, &log->rollout);
+    for (int64_t i = 0; i < log->contents.count; i++) {
+        const invar_agent_session *s = &log->contents.items[i].session;
 
         for (int64_t k = 0; s->end && k < s->n_calls; k++)
-            write_call(&log->line, log->logged.items[i].sample, s->calls[k]);
+            write_call(&log->line, log->contents.items[i].sample, s->calls[k]);
         if (s->end)
-            write_end(&log->line, log->logged.items[i].sample, s);
+            write_end(&log->line, log->contents.items[i].sample, s);
     }
     INVAR_TRY(log->line.status);
     return invar_journal_create(&log->file, log->path, log->line.data, log->line.bytes);
 }
 
-static invar_status put_line(invar_session_journal *log)
+static invar_status append_line(invar_session_journal *log)
 {
     INVAR_TRY(log->line.status);
     return invar_journal_append(log->file, log->line.data, log->line.bytes);
@@ -323,7 +335,7 @@ invar_status invar_session_journal_call(invar_session_journal *log, int64_t samp
 {
     invar_json_text_reset(&log->line);
     write_call(&log->line, sample, call);
-    return put_line(log);
+    return append_line(log);
 }
 
 invar_status invar_session_journal_end(invar_session_journal *log, int64_t sample,
@@ -331,10 +343,10 @@ invar_status invar_session_journal_end(invar_session_journal *log, int64_t sampl
 {
     invar_json_text_reset(&log->line);
     write_end(&log->line, sample, session);
-    return put_line(log);
+    return append_line(log);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 invar_status invar_session_journal_open(invar_session_journal **out, const char *path,
                                         const invar_session_journal_id *rollout,
@@ -369,29 +381,29 @@ void invar_session_journal_close(invar_session_journal *log)
     if (!log)
         return;
     invar_journal_close(log->file);
-    invar_journal_contents_release(&log->logged);
+    invar_journal_contents_release(&log->contents);
     invar_json_text_release(&log->line);
     invar_free(log);
 }
 
 bool invar_session_journal_unchecked(const invar_session_journal *log)
 {
-    return log->logged.unchecked;
+    return log->contents.unchecked;
 }
 
 bool invar_session_journal_matches(const invar_session_journal *log,
                                    const invar_session_journal_id *rollout)
 {
-    return is_same(&log->rollout, rollout);
+    return is_same_rollout(&log->rollout, rollout);
 }
 
 bool invar_session_journal_take_session(invar_agent_session *out, invar_session_journal *log,
                                         int64_t sample)
 {
-    for (int64_t i = 0; i < log->logged.count; i++)
-        if (log->logged.items[i].sample == sample && log->logged.items[i].session.end) {
-            *out = log->logged.items[i].session;
-            log->logged.items[i].session = (invar_agent_session){0};
+    for (int64_t i = 0; i < log->contents.count; i++)
+        if (log->contents.items[i].sample == sample && log->contents.items[i].session.end) {
+            *out = log->contents.items[i].session;
+            log->contents.items[i].session = (invar_agent_session){0};
             return true;
         }
     return false;

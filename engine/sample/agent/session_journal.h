@@ -1,11 +1,12 @@
 /*
- * session_journal.h - sessions on their way, in a file: each call is durable before its reply is
- * sent.
+ * session_journal.h - write-ahead journal of the agent sessions of one rollout.
  *
- * The file is that of one rollout of a run, which is over when its steps are in the ledger. A run
- * that was killed in a rollout goes on with the sessions that had ended; the others begin anew.
+ * Every model call is synced to the file before its response is sent, so a run that was killed can
+ * reuse the sessions that were complete; incomplete ones start over. The file is obsolete when the
+ * steps of the rollout are in the ledger.
+ *
  * The file is a journal (engine/files/journal.h). Its first line names rollout, run, weights and
- * agent, the other lines are calls and ends of sessions. One rollout has one agent.
+ * agent; the other lines are calls and ends of sessions. A rollout has one agent.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,22 +20,23 @@
 extern "C" {
 #endif
 
-/* Whose sessions a file has. */
+/* Rollout that the sessions of a file belong to. */
 typedef struct invar_session_journal_id {
-    invar_digest run;     /* its identity */
-    invar_digest weights; /* that draw */
+    invar_digest run;     /* digest of the identity of the run */
+    invar_digest weights; /* digest of the weights that sample */
     invar_digest uuid;    /* uuid of the run; zeros if it is not known */
     int64_t number;
-    invar_digest agent; /* its files (invar_plugin_hash), which lead it; zeros: not known */
+    invar_digest agent; /* digest of the files of the agent (invar_plugin_hash); zeros if it is not
+                           known */
 } invar_session_journal_id;
 
 typedef struct invar_session_journal invar_session_journal;
 
 /*
- * Reads the file at `path`, and changes nothing; without a file, or with that of another rollout,
- * the log is empty. What a kill has cut off at its end is dropped; INVAR_E_CORRUPT: something else
- * is wrong with it. INVAR_E_STATE: another agent has led sessions of this rollout to their ends, or
- * the file belongs to another run of the same recipe.
+ * Reads the file at `path` without changing it. The journal is empty if the file does not exist or
+ * belongs to another rollout. An incomplete line at the end, left by a kill, is dropped. Returns
+ * INVAR_E_CORRUPT if the file has another defect, and INVAR_E_STATE if another agent has completed
+ * sessions of this rollout, or the file belongs to another run of the same recipe.
  */
 invar_status invar_session_journal_open(invar_session_journal **out, const char *path,
                                         const invar_session_journal_id *rollout,
@@ -42,42 +44,51 @@ invar_status invar_session_journal_open(invar_session_journal **out, const char 
 void invar_session_journal_close(invar_session_journal *log);
 
 /*
- * Whether sessions were taken from a journal of version 1, whose lines have no sums. The caller
- * records that before invar_session_journal_begin, which replaces the only evidence.
+ * Returns whether sessions were read from a journal of version 1, whose lines have no checksums.
+ * The caller records that before invar_session_journal_begin, which replaces the only evidence.
  */
 bool invar_session_journal_unchecked(const invar_session_journal *log);
 
-/* Writes the file with the sessions that had ended. Call once, before sessions are logged. */
+/* Replaces the file by one with the complete sessions. Call once, before sessions are appended. */
 invar_status invar_session_journal_begin(invar_session_journal *log) INVAR_MUST_USE;
 
-/* Was it opened for this rollout, whoever leads it? */
+/* Returns whether the journal was opened for this rollout. The agent is not compared. */
 bool invar_session_journal_matches(const invar_session_journal *log,
                                    const invar_session_journal_id *rollout);
 
-/* Moves the session of a sample that had ended into a zeroed one; false: there was none. */
+/*
+ * Moves the complete session of a sample to *out, which is zeroed. Returns false if the journal has
+ * no such session.
+ */
 bool invar_session_journal_take_session(invar_agent_session *out, invar_session_journal *log,
                                         int64_t sample);
 
-/* Durable when they return. */
+/* Appends a call, or the end of a session. The line is on disk when the function returns. */
 invar_status invar_session_journal_call(invar_session_journal *log, int64_t sample,
                                         const invar_agent_call *call) INVAR_MUST_USE;
 invar_status invar_session_journal_end(invar_session_journal *log, int64_t sample,
                                        const invar_agent_session *session) INVAR_MUST_USE;
 
-/* ---- for its reader's tests ------------------------------------------------------------------ */
+/* ---- for tests of the reader ----------------------------------------------------------------- */
 
-/* The sessions of a file, in the order of their first lines. Zeroed at first; release. */
+/*
+ * Sessions of a file, in the order of their first lines. Zero-initialize before use. Release with
+ * invar_journal_contents_release.
+ */
 typedef struct invar_journal_contents {
     struct invar_journal_session {
         int64_t sample;
         invar_agent_session session;
     } * items;
     int64_t count, capacity;
-    bool unchecked;     /* the file has no sums: version 1 */
-    invar_digest agent; /* that led them; zeros: not known */
+    bool unchecked;     /* the file is of version 1, which has no checksums */
+    invar_digest agent; /* agent that ran the sessions; zeros if it is not known */
 } invar_journal_contents;
 
-/* Of the text of a file; one of another rollout has none. `where` names it. */
+/*
+ * Reads the text of a file. The result is empty if the file belongs to another rollout. `where`
+ * names the file in error messages.
+ */
 invar_status invar_journal_contents_read(invar_journal_contents *out, const char *text,
                                          size_t bytes, const invar_session_journal_id *rollout,
                                          const invar_agent_limits *limits,

@@ -1,6 +1,12 @@
 /*
- * session_table.c - requests of sessions: what they may ask, where their noise comes from, what is
- * kept.
+ * session_table.c - HTTP requests of agent sessions: API key, allowed parameters, seed, recording.
+ *
+ * These are the session hooks that the HTTP server calls for each request, from many threads. A
+ * request must use the sampling parameters of the recipe. Its seed comes from its prompt and
+ * number, not from its time of arrival. A call that was recorded is answered from the record, so
+ * clients may retry.
+ *
+ * Invariant: a call gets its response only after the journal has it on disk.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,12 +22,12 @@
 
 #include "base/invar_banned.h"
 
-/* A request that is worked on. */
-typedef struct visit {
-    invar_session_table *desks;
-    invar_live_session *desk;
-    invar_agent_call *call; /* NULL: it has its reply already */
-} visit;
+/* An HTTP request of a live session. */
+typedef struct agent_request {
+    invar_session_table *table;
+    invar_live_session *live;
+    invar_agent_call *call; /* NULL if the request is answered from the record */
+} agent_request;
 
 invar_status invar_session_key_new(char out[INVAR_SESSION_KEY_SIZE])
 {
@@ -42,8 +48,8 @@ void invar_session_table_fail(invar_session_table *d)
         d->error = *invar_error_last();
 }
 
-/* With the lock: the desk that the key opens; NULL: none does any more. */
-static invar_live_session *session_table_find(const invar_session_table *d, const char *key)
+/* Returns the running session with this key, or NULL. Caller holds `lock`. */
+static invar_live_session *find_live_session(const invar_session_table *d, const char *key)
 {
     for (int64_t i = 0; key && i < d->count; i++)
         if (!d->sessions[i].ended && strcmp(d->sessions[i].key, key) == 0)
@@ -57,7 +63,7 @@ static bool is_session_key(void *payload, const char *key)
     bool found;
 
     (void)pthread_mutex_lock(&d->lock);
-    found = session_table_find(d, key) != NULL;
+    found = find_live_session(d, key) != NULL;
     (void)pthread_mutex_unlock(&d->lock);
     return found;
 }
@@ -67,63 +73,62 @@ static invar_status fail_session_ended(void)
     return INVAR_FAIL(INVAR_E_STATE, 0, "the session has ended");
 }
 
-/* As the order says. Without a session there is none. */
+/* Sets the sampling parameters of the batch. Fails if the session has ended. */
 static invar_status session_sampling(invar_sampling_params *out, void *payload, const char *key)
 {
     invar_session_table *d = payload;
     bool found;
 
     (void)pthread_mutex_lock(&d->lock);
-    found = session_table_find(d, key) != NULL;
+    found = find_live_session(d, key) != NULL;
     if (found)
         *out = *d->batch->sampling;
     (void)pthread_mutex_unlock(&d->lock);
     return found ? INVAR_OK : fail_session_ended();
 }
 
-/* ---- what may be asked ----------------------------------------------------------------------- */
+/* ---- allowed parameters ---------------------------------------------------------------------- */
 
-static invar_status completion_request_fail(invar_completion_request *ask, const char *param,
-                                            const char *why)
+static invar_status fail_param(invar_completion_request *ask, const char *param, const char *why)
 {
     ask->param = param;
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s", param, why);
 }
 
-/* Samples are drawn as the recipe says: with other settings they were another policy's. */
-static invar_status check_ask(invar_completion_request *ask, const invar_sampling_params *recipe)
+/*
+ * Rejects parameters that differ from the recipe: the tokens would be sampled from another policy
+ * than the one that is trained.
+ */
+static invar_status check_parameters(invar_completion_request *ask,
+                                     const invar_sampling_params *recipe)
 {
     static const char other[] =
         "samples of a training run are drawn as its recipe says: leave it out";
     const invar_sampling_params *p = &ask->sampling;
 
     if (ask->n != 1)
-        return completion_request_fail(ask, "n",
-                                       "a call of a session is one choice: ask once for each");
+        return fail_param(ask, "n", "a call of a session is one choice: ask once for each");
     if (ask->n_prompts != 1)
-        return completion_request_fail(ask, "prompt",
-                                       "a call of a session is one prompt: ask once for each");
+        return fail_param(ask, "prompt", "a call of a session is one prompt: ask once for each");
     if (ask->echo)
-        return completion_request_fail(ask, "echo",
-                                       "sessions of a training run score nothing: leave it out");
+        return fail_param(ask, "echo", "sessions of a training run score nothing: leave it out");
     if (p->max_response < 1)
-        return completion_request_fail(ask, "max_tokens",
-                                       "a call of a session draws at least one token");
+        return fail_param(ask, "max_tokens", "a call of a session draws at least one token");
     if (p->temperature != recipe->temperature)
-        return completion_request_fail(ask, "temperature", other);
+        return fail_param(ask, "temperature", other);
     if (p->top_p != recipe->top_p)
-        return completion_request_fail(ask, "top_p", other);
+        return fail_param(ask, "top_p", other);
     if (p->top_k != (recipe->top_k < 0 ? 0 : recipe->top_k))
-        return completion_request_fail(ask, "top_k", other);
+        return fail_param(ask, "top_k", other);
     if (p->min_p != recipe->min_p)
-        return completion_request_fail(ask, "min_p", other);
+        return fail_param(ask, "min_p", other);
     if (p->min_response > 0)
-        return completion_request_fail(ask, "min_tokens", other);
+        return fail_param(ask, "min_tokens", other);
     return INVAR_OK;
 }
 
-/* The number that the client gives; -1: none. */
-static int64_t number_of(const invar_completion_request *ask)
+/* Returns the number that the client has given as "seed", or -1. */
+static int64_t client_number(const invar_completion_request *ask)
 {
     const json_t *seed = json_object_get(ask->body, "seed");
 
@@ -132,22 +137,24 @@ static int64_t number_of(const invar_completion_request *ask)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static invar_status copy(void **out, const void *from, int64_t count, size_t size)
+static invar_status copy_tokens(void **out, const void *from, int64_t count, size_t size)
 {
     INVAR_TRY(invar_alloc(out, (size_t)count, size, "tokens of a call"));
     memcpy(*out, from, (size_t)count * size);
     return INVAR_OK;
 }
 
-/* A retry: the same number and prompt have the same reply. */
-static invar_status answer_again(invar_generation_request *ticket, const invar_agent_call *call)
+/* Answers a retry: a call with the same number and prompt gets the recorded response. */
+static invar_status answer_from_record(invar_generation_request *ticket,
+                                       const invar_agent_call *call)
 {
     invar_generation_choice *c = &ticket->choices[0];
 
     if (!call->response)
         return INVAR_FAIL(INVAR_E_BUSY, 0, "the same call is on its way");
-    INVAR_TRY(copy((void **)&c->tokens, call->response, call->n_response, sizeof *c->tokens));
-    INVAR_TRY(copy((void **)&c->logp, call->logp, call->n_response, sizeof *c->logp));
+    INVAR_TRY(
+        copy_tokens((void **)&c->tokens, call->response, call->n_response, sizeof *c->tokens));
+    INVAR_TRY(copy_tokens((void **)&c->logp, call->logp, call->n_response, sizeof *c->logp));
     c->count = c->room = call->n_response;
     c->finish = call->finish;
     ticket->done = true;
@@ -173,40 +180,41 @@ static invar_status check_limits(const invar_session_table *d, const invar_agent
     return INVAR_OK;
 }
 
-/* With the lock. */
-static invar_status begin_call(visit *v, invar_completion_request *ask,
+/* Adds a call to the session, or answers it from the record. Caller holds `lock`. */
+static invar_status begin_call(agent_request *v, invar_completion_request *ask,
                                invar_generation_request *ticket)
 {
-    invar_agent_session *session = v->desk->task.session;
+    invar_agent_session *session = v->live->task.session;
     const invar_completion_prompt *p = &ask->prompts[0];
-    int64_t number = number_of(ask);
+    int64_t number = client_number(ask);
     const invar_agent_call *before =
         number < 0 ? NULL : invar_agent_session_find(session, p->ids, p->n_ids, true, number);
     invar_status status;
 
     if (before)
-        return answer_again(ticket, before);
+        return answer_from_record(ticket, before);
     INVAR_TRY(invar_agent_session_add(&v->call, session, p->ids, p->n_ids, number));
-    status = check_limits(v->desks, session);
+    status = check_limits(v->table, session);
     if (status != INVAR_OK) {
         invar_agent_session_remove(session, v->call);
         return status;
     }
-    ask->sampling.seed = invar_agent_call_seed(v->call, v->desks->batch->sampling->seed);
-    ticket->rollout = v->desk->task.sample->rollout;
-    ticket->draw = v->desk->task.sample->draw_index;
+    ask->sampling.seed = invar_agent_call_seed(v->call, v->table->batch->sampling->seed);
+    ticket->rollout = v->live->task.sample->rollout;
+    ticket->draw = v->live->task.sample->draw_index;
     return INVAR_OK;
 }
 
-static invar_status register_request(visit *v, const char *key, invar_completion_request *ask,
+static invar_status register_request(agent_request *v, const char *key,
+                                     invar_completion_request *ask,
                                      invar_generation_request *ticket)
 {
-    v->desk = session_table_find(v->desks, key);
-    if (!v->desk)
+    v->live = find_live_session(v->table, key);
+    if (!v->live)
         return fail_session_ended();
-    INVAR_TRY(check_ask(ask, v->desks->batch->sampling));
+    INVAR_TRY(check_parameters(ask, v->table->batch->sampling));
     INVAR_TRY(begin_call(v, ask, ticket));
-    v->desks->n_active_requests++;
+    v->table->n_active_requests++;
     return INVAR_OK;
 }
 
@@ -214,11 +222,11 @@ static invar_status begin_request(void **visit_out, void *payload, const char *k
                                   invar_completion_request *ask, invar_generation_request *ticket)
 {
     invar_session_table *d = payload;
-    visit *v = NULL;
+    agent_request *v = NULL;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&v, 1, sizeof *v, "a request of a session"));
-    *v = (visit){.desks = d};
+    *v = (agent_request){.table = d};
     (void)pthread_mutex_lock(&d->lock);
     status = register_request(v, key, ask, ticket);
     (void)pthread_mutex_unlock(&d->lock);
@@ -229,63 +237,66 @@ static invar_status begin_request(void **visit_out, void *payload, const char *k
     return status;
 }
 
-/* Nothing that was not recorded may count: the run fails. */
-static invar_status write_down(visit *v, const invar_agent_call *said)
+/*
+ * Appends the call to the journal. A failure fails the batch, because a call that is not recorded
+ * cannot be replayed.
+ */
+static invar_status journal_call(agent_request *v, const invar_agent_call *said)
 {
     invar_status status = INVAR_OK;
 
-    if (v->desks->log)
-        status = invar_session_journal_call(v->desks->log, v->desk->task.sample->index, said);
+    if (v->table->log)
+        status = invar_session_journal_call(v->table->log, v->live->task.sample->index, said);
     if (status != INVAR_OK)
-        invar_session_table_fail(v->desks);
+        invar_session_table_fail(v->table);
     return status;
 }
 
-/* With the lock: the call has its response once that is durable. */
-static invar_status keep_call(visit *v, const invar_generation_request *ticket)
+/* Appends the call to the journal, then sets its response. Caller holds `lock`. */
+static invar_status store_response(agent_request *v, const invar_generation_request *ticket)
 {
     const invar_generation_choice *c = &ticket->choices[0];
     invar_agent_call said = *v->call;
     invar_status status;
 
-    if (v->desk->ended)
+    if (v->live->ended)
         return fail_session_ended();
     said.n_response = c->count;
     said.finish = c->finish;
     said.speculated = ticket->samples[0].speculated;
-    INVAR_TRY(copy((void **)&said.response, c->tokens, c->count, sizeof *c->tokens));
-    status = copy((void **)&said.logp, c->logp, c->count, sizeof *c->logp);
+    INVAR_TRY(copy_tokens((void **)&said.response, c->tokens, c->count, sizeof *c->tokens));
+    status = copy_tokens((void **)&said.logp, c->logp, c->count, sizeof *c->logp);
     if (status == INVAR_OK)
-        status = write_down(v, &said);
+        status = journal_call(v, &said);
     if (status != INVAR_OK) {
         invar_free(said.response);
         invar_free(said.logp);
         return status;
     }
     *v->call = said;
-    v->desks->tokens += c->count;
+    v->table->tokens += c->count;
     return INVAR_OK;
 }
 
 static invar_status record_call(void *payload, const invar_generation_request *ticket)
 {
-    visit *v = payload;
+    agent_request *v = payload;
     invar_status status;
 
-    (void)pthread_mutex_lock(&v->desks->lock);
-    status = keep_call(v, ticket);
-    (void)pthread_mutex_unlock(&v->desks->lock);
+    (void)pthread_mutex_lock(&v->table->lock);
+    status = store_response(v, ticket);
+    (void)pthread_mutex_unlock(&v->table->lock);
     return status;
 }
 
 static void end_request(void *payload)
 {
-    visit *v = payload;
-    invar_session_table *d = v->desks;
+    agent_request *v = payload;
+    invar_session_table *d = v->table;
 
     (void)pthread_mutex_lock(&d->lock);
     if (v->call && !v->call->response)
-        invar_agent_session_remove(v->desk->task.session, v->call);
+        invar_agent_session_remove(v->live->task.session, v->call);
     d->n_active_requests--;
     (void)pthread_cond_broadcast(&d->idle_cond);
     (void)pthread_mutex_unlock(&d->lock);

@@ -1,5 +1,6 @@
 /*
- * session_table.h - a session that is being led: its key, and requests that come with it.
+ * session_table.h - live agent sessions of a batch, their API keys and the checks of their
+ * requests.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,28 +24,29 @@ typedef struct invar_live_session {
     bool ended;
 } invar_live_session;
 
-/* The desks of a run, and who waits for them. */
+/* All sessions of the current batch, and the state that its threads share. */
 typedef struct invar_session_table {
     const invar_agent_server_options *options;
-    pthread_mutex_t lock;         /* of all below, and of the sessions that are not ended */
-    pthread_cond_t idle_cond;     /* a session has ended, or a request */
-    invar_live_session *sessions; /* (count); NULL: nobody is let in */
+    pthread_mutex_t lock;         /* guards all fields below, and sessions that have not ended */
+    pthread_cond_t idle_cond;     /* signaled when a session or a request has ended */
+    invar_live_session *sessions; /* (count) sessions of the current batch; NULL between batches,
+                                     when every request is rejected */
     int64_t count;
     int64_t ended;
-    int64_t n_active_requests; /* requests that are worked on */
-    int64_t tokens;            /* drawn in all */
+    int64_t n_active_requests; /* HTTP requests in progress */
+    int64_t tokens;            /* response tokens of all sessions of the batch */
     const invar_agent_batch_options *batch;
-    invar_session_journal *log; /* NULL: nothing is recorded */
-    invar_error error;          /* the first that the run fails with; status INVAR_OK: none */
+    invar_session_journal *log; /* NULL if sessions are not recorded */
+    invar_error error;          /* first error of the batch; status INVAR_OK if it has not failed */
 } invar_session_table;
 
-/* With the lock: the run fails with the error that there is, unless it has failed before. */
+/* Fails the batch with the current error, unless it has failed before. Caller holds `lock`. */
 void invar_session_table_fail(invar_session_table *desks);
 
-/* The functions of a server's gate; their payload is the invar_session_table. */
+/* Session hooks for invar_server_options; set their payload to the invar_session_table. */
 extern const invar_server_session_hooks invar_desks_gate;
 
-/* A key that nobody guesses. */
+/* Writes a new API key: "invar-" and 128 random bits from getrandom(2) in hexadecimal. */
 invar_status invar_session_key_new(char out[INVAR_SESSION_KEY_SIZE]) INVAR_MUST_USE;
 
 #ifdef __cplusplus

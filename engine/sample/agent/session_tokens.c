@@ -1,8 +1,9 @@
 /*
- * session_tokens.c - from the calls of a session to the tokens of its sample.
+ * session_tokens.c - builds the tokens of a sample from the calls of its agent session.
  *
- * Calls are looked at in an order of their own, by prompt and number. A branch is known by its last
- * call, whose prompt begins with all that the others said.
+ * Calls are sorted by prompt and number, so that the result does not depend on their order of
+ * arrival. A call continues the branch whose tokens are the longest prefix of its prompt. A branch
+ * is therefore represented by its last call, whose prompt contains all earlier calls of the branch.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,21 +19,21 @@
 
 #include "base/invar_banned.h"
 
-typedef struct plait {
-    const invar_agent_call **order; /* (n_calls) */
-    int64_t *branch_of;             /* (n_calls) in that order */
-    const invar_agent_call **last;  /* (n_branches) of each branch */
+typedef struct branch_builder {
+    const invar_agent_call **order; /* (n_calls) calls, sorted */
+    int64_t *branch_of;             /* (n_calls) branch of each call, in the sorted order */
+    const invar_agent_call **last;  /* (n_branches) last call of each branch */
     int64_t n_calls, n_branches;
-} plait;
+} branch_builder;
 
-static void plait_release(plait *p)
+static void release_branches(branch_builder *p)
 {
     invar_free((void *)(uintptr_t)p->order);
     invar_free((void *)(uintptr_t)p->last);
     invar_free(p->branch_of);
 }
 
-static int by_prompt(const void *a, const void *b)
+static int compare_calls(const void *a, const void *b)
 {
     const invar_agent_call *x = a, *y = b;
 
@@ -48,11 +49,11 @@ static int by_prompt(const void *a, const void *b)
 
 invar_status invar_agent_session_sort(invar_agent_session *s)
 {
-    return invar_sort((const void **)s->calls, (size_t)s->n_calls, by_prompt);
+    return invar_sort((const void **)s->calls, (size_t)s->n_calls, compare_calls);
 }
 
-/* How many tokens a prompt has in common with all of a call. */
-static int64_t agent_call_agreement(const invar_agent_call *call, const invar_agent_call *with)
+/* Returns how many leading tokens of the prompt agree with the tokens of another call. */
+static int64_t count_common_tokens(const invar_agent_call *call, const invar_agent_call *with)
 {
     int64_t most = invar_min_i64(call->n_prompt, with->n_prompt + with->n_response), i = 0;
 
@@ -62,35 +63,35 @@ static int64_t agent_call_agreement(const invar_agent_call *call, const invar_ag
     return i;
 }
 
-static int64_t tokens_of(const invar_agent_call *call)
+static int64_t count_tokens(const invar_agent_call *call)
 {
     return call->n_prompt + call->n_response;
 }
 
-/* The branch that the call goes on with, the longest; -1: none. */
-static int64_t find_branch(const plait *p, const invar_agent_call *call)
+/* Returns the longest branch that the call continues, or -1. */
+static int64_t find_branch(const branch_builder *p, const invar_agent_call *call)
 {
     int64_t best = -1;
 
     for (int64_t b = 0; b < p->n_branches; b++)
         if (p->last[b]->response &&
-            agent_call_agreement(call, p->last[b]) == tokens_of(p->last[b]) &&
-            (best < 0 || tokens_of(p->last[b]) > tokens_of(p->last[best])))
+            count_common_tokens(call, p->last[b]) == count_tokens(p->last[b]) &&
+            (best < 0 || count_tokens(p->last[b]) > count_tokens(p->last[best])))
             best = b;
     return best;
 }
 
-static invar_status agent_session_make(plait *out, const invar_agent_session *s)
+static invar_status build_branches(branch_builder *out, const invar_agent_session *s)
 {
     size_t count = (size_t)s->n_calls;
 
-    *out = (plait){.n_calls = s->n_calls};
+    *out = (branch_builder){.n_calls = s->n_calls};
     INVAR_TRY(invar_alloc((void **)&out->order, count, sizeof *out->order, "calls in order"));
     INVAR_TRY(invar_alloc((void **)&out->last, count, sizeof *out->last, "branches"));
     INVAR_TRY(invar_alloc((void **)&out->branch_of, count, sizeof *out->branch_of, "branches"));
     for (size_t i = 0; i < count; i++)
         out->order[i] = s->calls[i];
-    INVAR_TRY(invar_sort((const void **)out->order, count, by_prompt));
+    INVAR_TRY(invar_sort((const void **)out->order, count, compare_calls));
     for (int64_t i = 0; i < out->n_calls; i++) {
         int64_t b = find_branch(out, out->order[i]);
 
@@ -102,17 +103,18 @@ static invar_status agent_session_make(plait *out, const invar_agent_session *s)
 
 invar_status invar_agent_session_branches(int64_t *out, const invar_agent_session *session)
 {
-    plait p;
-    invar_status status = agent_session_make(&p, session);
+    branch_builder p;
+    invar_status status = build_branches(&p, session);
 
     *out = p.n_branches;
-    plait_release(&p);
+    release_branches(&p);
     return status;
 }
 
 /* ---- the sample ------------------------------------------------------------------------------ */
 
-static invar_status make_arrays(invar_rl_sample *s, int64_t tokens, int64_t prompt, int64_t cuts)
+static invar_status alloc_sample_arrays(invar_rl_sample *s, int64_t tokens, int64_t prompt,
+                                        int64_t cuts)
 {
     size_t response = (size_t)(tokens - prompt);
     int32_t *ids = NULL;
@@ -133,18 +135,18 @@ static invar_status make_arrays(invar_rl_sample *s, int64_t tokens, int64_t prom
     return INVAR_OK;
 }
 
-/* Nothing was said: the prompt, and a token that nothing is learned from. */
-static invar_status fill_silent(invar_rl_sample *s)
+/* Fills a sample without calls: the prompt and one token that is not trained on. */
+static invar_status fill_without_calls(invar_rl_sample *s)
 {
     int64_t n = s->prompt_tokens;
 
-    INVAR_TRY(make_arrays(s, n + 1, n, 0));
+    INVAR_TRY(alloc_sample_arrays(s, n + 1, n, 0));
     s->tokens[n] = s->tokens[n - 1];
     s->finish = INVAR_FINISH_ABORT;
     return INVAR_OK;
 }
 
-static void put_branch(invar_rl_sample *s, const plait *p, int64_t branch, int64_t at)
+static void copy_branch(invar_rl_sample *s, const branch_builder *p, int64_t branch, int64_t at)
 {
     const invar_agent_call *last = p->last[branch];
 
@@ -162,17 +164,17 @@ static void put_branch(invar_rl_sample *s, const plait *p, int64_t branch, int64
     }
 }
 
-static invar_status put_all(invar_rl_sample *s, const plait *p)
+static invar_status copy_branches(invar_rl_sample *s, const branch_builder *p)
 {
     int64_t tokens = 0, at = 0;
 
     for (int64_t b = 0; b < p->n_branches; b++)
-        tokens += tokens_of(p->last[b]);
-    INVAR_TRY(make_arrays(s, tokens, p->order[0]->n_prompt, p->n_branches - 1));
-    for (int64_t b = 0; b < p->n_branches; at += tokens_of(p->last[b++])) {
+        tokens += count_tokens(p->last[b]);
+    INVAR_TRY(alloc_sample_arrays(s, tokens, p->order[0]->n_prompt, p->n_branches - 1));
+    for (int64_t b = 0; b < p->n_branches; at += count_tokens(p->last[b++])) {
         if (b > 0)
             s->branch_starts[b - 1] = at;
-        put_branch(s, p, b, at);
+        copy_branch(s, p, b, at);
     }
     s->finish = p->last[p->n_branches - 1]->finish;
     for (int64_t i = 0; i < p->n_calls; i++)
@@ -180,8 +182,10 @@ static invar_status put_all(invar_rl_sample *s, const plait *p)
     return INVAR_OK;
 }
 
-/* Where the first call that goes on with none parts from the one that it is most like. */
-static void tell_branch(char out[], const plait *p)
+/*
+ * Describes the first call that begins a second branch, and how far it agrees with an earlier call.
+ */
+static void describe_second_branch(char out[], const branch_builder *p)
 {
     int64_t i = 0, most = 0;
 
@@ -191,7 +195,7 @@ static void tell_branch(char out[], const plait *p)
     if (i == p->n_calls)
         return;
     for (int64_t k = 0; k < i; k++)
-        most = invar_max_i64(most, agent_call_agreement(p->order[i], p->order[k]));
+        most = invar_max_i64(most, count_common_tokens(p->order[i], p->order[k]));
     (void)snprintf(out, INVAR_AGENT_BRANCH_SIZE,
                    "a prompt of %" PRId64 " tokens goes on with no earlier call: it agrees with "
                    "one in its first %" PRId64 " tokens",
@@ -202,15 +206,15 @@ invar_status invar_agent_session_fill(invar_rl_sample *sample, char branch_out[]
                                       const invar_agent_session *session,
                                       const invar_tokenizer *tokenizer, bool skip_special)
 {
-    plait p;
-    invar_status status = agent_session_make(&p, session);
+    branch_builder p;
+    invar_status status = build_branches(&p, session);
 
     branch_out[0] = '\0';
     if (status == INVAR_OK) {
-        tell_branch(branch_out, &p);
-        status = p.n_calls ? put_all(sample, &p) : fill_silent(sample);
+        describe_second_branch(branch_out, &p);
+        status = p.n_calls ? copy_branches(sample, &p) : fill_without_calls(sample);
     }
     sample->turns = p.n_calls;
-    plait_release(&p);
+    release_branches(&p);
     return status == INVAR_OK ? invar_rollout_decode(sample, tokenizer, skip_special) : status;
 }

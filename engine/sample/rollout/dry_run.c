@@ -1,5 +1,9 @@
 /*
- * dry_run.c - the largest passes of a rollout, for the memory that they take.
+ * dry_run.c - runs the largest passes of a rollout without data, to plan its memory.
+ *
+ * On a dry-run device allocations are counted and ops compute nothing. The passes here must be at
+ * least as large as any pass of scheduler.c: one of prefill and decode rows together, one of decode
+ * rows with drafts, and draws that share rows of logits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,18 +19,18 @@
 
 #include "base/invar_banned.h"
 
-/* A pass that is as large as can be. */
-typedef struct scene {
+/* The largest pass of one kind, with arrays like those of invar_model_runner. */
+typedef struct dry_pass {
     invar_rollout *rollout;
     int64_t rows, sequences;
-    int64_t draws; /* of decoding */
-    int64_t width; /* of the page tables */
-    int64_t route; /* numbers of one row's routing; 0: none */
+    int64_t draws; /* tokens that a decode pass samples */
+    int64_t width; /* pages per row of the page table */
+    int64_t route; /* expert ids per row of routing; 0 for a dense model */
     int32_t *ids, *positions, *slots, *tables, *routing;
     int64_t *start, *lengths;
-} scene;
+} dry_pass;
 
-static void lay_out(scene *s, invar_carver *c)
+static void carve_arrays(dry_pass *s, invar_carver *c)
 {
     size_t rows = (size_t)s->rows, sequences = (size_t)s->sequences;
 
@@ -39,7 +43,7 @@ static void lay_out(scene *s, invar_carver *c)
     s->lengths = invar_carve(c, sequences * sizeof *s->lengths);
 }
 
-static invar_status scene_run(scene *s)
+static invar_status run_dry_pass(dry_pass *s)
 {
     invar_rollout *r = s->rollout;
     invar_packed_rows rows = {.count = s->rows,
@@ -59,9 +63,9 @@ static invar_status scene_run(scene *s)
     return invar_rollout_stages_run(r, &rows);
 }
 
-/* `rows` of them at most, with `shared` two draws of the first. */
-static invar_status sampler_draw(invar_sampler *sampler, invar_pass *pass, int64_t count,
-                                 int64_t rows, bool shared)
+/* Samples `count` tokens from the first `rows` rows; if `shared`, the first row is drawn twice. */
+static invar_status draw_rows(invar_sampler *sampler, invar_pass *pass, int64_t count, int64_t rows,
+                              bool shared)
 {
     invar_draw draws[INVAR_SAMPLER_ROWS];
 
@@ -72,23 +76,24 @@ static invar_status sampler_draw(invar_sampler *sampler, invar_pass *pass, int64
     return invar_sampler_draw(sampler, pass, draws, count);
 }
 
-static invar_status run_scene(scene *s, invar_sampler *sampler, const invar_rollout_max_shape *most)
+static invar_status plan_pass_and_draws(dry_pass *s, invar_sampler *sampler,
+                                        const invar_rollout_max_shape *most)
 {
     invar_carver c = {NULL, 0};
     void *memory = NULL;
     invar_status status;
 
-    lay_out(s, &c);
+    carve_arrays(s, &c);
     INVAR_TRY(invar_alloc(&memory, c.used, 1, "the rows of a rollout"));
     memset(memory, 0, c.used);
     c = (invar_carver){memory, 0};
-    lay_out(s, &c);
-    status = scene_run(s);
+    carve_arrays(s, &c);
+    status = run_dry_pass(s);
     if (status == INVAR_OK && invar_rollout_stages_draw(s->rollout))
-        status = sampler_draw(sampler, s->rollout->pass, s->draws, s->rows, false);
+        status = draw_rows(sampler, s->rollout->pass, s->draws, s->rows, false);
     if (status == INVAR_OK && invar_rollout_stages_draw(s->rollout) &&
         most->prompts < most->samples)
-        status = sampler_draw(sampler, s->rollout->pass, most->samples, s->rows, true);
+        status = draw_rows(sampler, s->rollout->pass, most->samples, s->rows, true);
     invar_free(memory);
     return status;
 }
@@ -97,8 +102,8 @@ invar_status invar_rollout_dry_run(invar_rollout *r, const invar_sampling_params
                                    const invar_rollout_max_shape *most)
 {
     bool far = invar_device_is_local(&r->caller.dev);
-    scene s = {.rollout = r,
-               .route = invar_model_sparse_layers(r->model) * r->model->spec.experts_per_token};
+    dry_pass s = {.rollout = r,
+                  .route = invar_model_sparse_layers(r->model) * r->model->spec.experts_per_token};
     invar_rollout_exec_options limits;
     invar_sampler sampler = {0};
     int64_t known, apart, ahead = invar_speculation_tokens(&r->limits.speculation);
@@ -108,14 +113,14 @@ invar_status invar_rollout_dry_run(invar_rollout *r, const invar_sampling_params
     INVAR_TRY(invar_host_staging_advise_oom(
         invar_model_runner_settle(&limits, r, most->samples, most->rows), far,
         INVAR_MODEL_RUNNER_ADVICE));
-    // a graph's fillers stand where prompts may
+    // fillers of a CUDA graph may take the slots of prompts
     s.sequences = invar_min_i64(limits.concurrency, most->samples + (far ? most->prompts : 0));
     s.draws = s.sequences * (1 + ahead);
     s.width = invar_kv_cache_pages_for(r->cache, most->rows);
     apart = limits.no_prefix_sharing ? most->samples : most->prompts;
     known = most->prompt_rows < limits.prefill_chunk / apart + 1 ? most->prompt_rows * apart
                                                                  : limits.prefill_chunk;
-    // samples that give way come back with many rows
+    // preempted samples return with many known rows
     if (most->resumed || limits.pages < s.sequences * s.width)
         known = limits.prefill_chunk;
     known = invar_min_i64(known, limits.prefill_chunk);
@@ -124,10 +129,10 @@ invar_status invar_rollout_dry_run(invar_rollout *r, const invar_sampling_params
     status = invar_sampler_init(&sampler, &r->caller, sampling);
     s.rows = invar_scheduler_most_rows(known, s.sequences, ahead, far);
     if (status == INVAR_OK)
-        status = run_scene(&s, &sampler, most);
+        status = plan_pass_and_draws(&s, &sampler, most);
     s.rows = s.sequences * (1 + ahead); // decoding
     if (status == INVAR_OK)
-        status = run_scene(&s, &sampler, most);
+        status = plan_pass_and_draws(&s, &sampler, most);
     for (int i = 0; i < r->n_passes && status == INVAR_OK; i++)
         status = invar_pass_alloc_scratch(r->passes[i]);
     if (status == INVAR_OK)

@@ -1,5 +1,5 @@
 /*
- * group_select.c - the choice of groups by index order.
+ * group_select.c - dynamic sampling: selects groups for the batch in index order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

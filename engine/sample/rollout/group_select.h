@@ -1,10 +1,10 @@
 /*
- * group_select.h - dynamic sampling: which groups become the batch.
+ * group_select.h - dynamic sampling: selects the groups that become the batch.
  *
- * Prompts come in rounds, in the order of the data. Of each finished round the groups that a filter
- * keeps join the batch in that order, until it is full; a kept group that comes later is surplus.
- * All prompts of a round are consumed. So batch and data cursor are a function of the data and the
- * filter; when a group was finished plays no part.
+ * Prompts are sampled in rounds, in data order. After each round the groups that the filter keeps
+ * join the batch in that order until it is full; later kept groups are surplus. All prompts of a
+ * round are consumed. So batch and data cursor are a function of the data and the filter; the time
+ * at which a group finished must never matter.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,34 +22,36 @@ extern "C" {
 
 typedef enum invar_group_outcome {
     INVAR_GROUP_BATCH,    /* in the batch */
-    INVAR_GROUP_FILTERED, /* the filter did not keep it */
-    INVAR_GROUP_SURPLUS   /* kept, but the batch was full */
+    INVAR_GROUP_FILTERED, /* rejected by the filter */
+    INVAR_GROUP_SURPLUS   /* kept by the filter when the batch was full */
 } invar_group_outcome;
 
 typedef struct invar_group_selection {
-    int64_t batch_groups; /* groups of a batch: rollout-batch-size */
-    int64_t round;        /* prompts of a round: over-sampling-batch-size */
-    int64_t max_rounds;   /* 0: as many as it takes */
-    /* So far: */
-    int64_t rounds;
-    int64_t consumed; /* prompts: how far the data cursor moves */
-    int64_t chosen;   /* groups in the batch */
-    int64_t filtered;
-    int64_t surplus;
+    int64_t batch_groups; /* groups of a batch: key rollout-batch-size */
+    int64_t round;        /* prompts of a round: key over-sampling-batch-size */
+    int64_t max_rounds;   /* 0 for no limit */
+    int64_t rounds;       /* finished rounds; the counters below sum over them */
+    int64_t consumed;     /* prompts; the data cursor moves by this number */
+    int64_t chosen;       /* groups in the batch */
+    int64_t filtered;     /* groups rejected by the filter */
+    int64_t surplus;      /* groups kept when the batch was full */
 } invar_group_selection;
 
-/* Refuses numbers below 1, and rounds below 0. */
+/* Returns INVAR_E_INVALID if `wanted` or `round` is below 1 or `max_rounds` is below 0. */
 invar_status invar_group_selection_init(invar_group_selection *choice, int64_t wanted,
                                         int64_t round, int64_t max_rounds) INVAR_MUST_USE;
 
 /*
- * *out = prompts of the next round; 0: the batch is full. INVAR_E_STATE when max_rounds did not
- * fill it.
+ * *out = number of prompts of the next round; 0 if the batch is full. Returns INVAR_E_STATE if
+ * max_rounds rounds did not fill the batch.
  */
 invar_status invar_group_selection_next(int64_t *out,
                                         const invar_group_selection *choice) INVAR_MUST_USE;
 
-/* A finished round of so many groups: keep[i] of them in order; their fates. */
+/*
+ * Adds a finished round of `groups` groups. keep[i] is the verdict of the filter on group i, in
+ * data order; fates_out[i] receives its outcome.
+ */
 void invar_group_selection_take(invar_group_outcome *fates_out, invar_group_selection *choice,
                                 const bool *keep, int64_t groups);
 

@@ -1,7 +1,9 @@
 /*
- * kv_cache.c - the pages of the KV cache: memory, holders, copies.
+ * kv_cache.c - paged KV cache: memory, reference counts and copies of pages.
  *
- * Free pages are a stack, so what is taken depends only on the order of calls.
+ * One block of device memory holds, for each layer, the keys of all pages and then their values, so
+ * a page is copied by one strided copy. Free pages are a stack: the pages that a call allocates
+ * depend only on the order of calls, which keeps schedules reproducible.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +16,8 @@
 
 #include "base/invar_banned.h"
 
-/* Bytes of the keys, or of the values, of one page in one layer. */
-static size_t slab_bytes(const invar_kv_cache_shape *s)
+/* Returns the bytes of the keys, or of the values, of one page in one layer. */
+static size_t layer_page_bytes(const invar_kv_cache_shape *s)
 {
     return (size_t)(s->page_size * s->kv_heads * s->head_dim) *
            (size_t)(invar_dtype_bits(s->storage) / 8);
@@ -43,11 +45,11 @@ static invar_status check_shape(const invar_kv_cache_shape *s)
     return INVAR_OK;
 }
 
-/* Where each layer's pages lie in the one block. */
-static void place_layers(invar_kv_cache *cache)
+/* Sets the views of each layer's keys and values in the memory block. */
+static void set_layer_views(invar_kv_cache *cache)
 {
     const invar_kv_cache_shape *s = &cache->shape;
-    size_t bytes = slab_bytes(s) * (size_t)s->pages;
+    size_t bytes = layer_page_bytes(s) * (size_t)s->pages;
     char *at = cache->memory;
 
     for (int64_t i = 0; i < s->layers; i++) {
@@ -59,7 +61,7 @@ static void place_layers(invar_kv_cache *cache)
     }
 }
 
-static invar_status kv_cache_allocate(invar_kv_cache *cache)
+static invar_status alloc_memory(invar_kv_cache *cache)
 {
     const invar_kv_cache_shape *s = &cache->shape;
     size_t pages = (size_t)s->pages, bytes;
@@ -71,7 +73,7 @@ static invar_status kv_cache_allocate(invar_kv_cache *cache)
     INVAR_TRY(invar_alloc((void **)&cache->free_pages, pages, sizeof *cache->free_pages,
                           "the free pages"));
     if (__builtin_mul_overflow(pages, (size_t)invar_kv_cache_page_bytes(s), &bytes))
-        bytes = SIZE_MAX; // nobody has that much
+        bytes = SIZE_MAX; // makes the allocation fail
     return invar_device_alloc(&cache->dev, &cache->memory, bytes, "the KV cache");
 }
 
@@ -86,13 +88,13 @@ invar_status invar_kv_cache_new(invar_kv_cache **out, const invar_kv_cache_shape
     memset(cache, 0, sizeof *cache);
     cache->shape = *shape;
     cache->dev = *dev;
-    cache->dev.scratch = NULL; // the caller replaces its own as it grows
-    status = kv_cache_allocate(cache);
+    cache->dev.scratch = NULL; // the caller's scratch is replaced when it grows
+    status = alloc_memory(cache);
     if (status != INVAR_OK) {
         invar_kv_cache_free(cache);
         return status;
     }
-    place_layers(cache);
+    set_layer_views(cache);
     invar_kv_cache_reset(cache);
     *out = cache;
     return INVAR_OK;
@@ -158,13 +160,13 @@ void invar_kv_cache_free_pages(invar_kv_cache *cache, const int32_t *pages, int6
 
 invar_status invar_kv_cache_copy(invar_kv_cache *cache, int32_t to, int32_t from, int64_t rows)
 {
-    size_t slab = slab_bytes(&cache->shape);
+    size_t slab = layer_page_bytes(&cache->shape);
     size_t bytes = slab / (size_t)cache->shape.page_size * (size_t)rows;
     char *pages = cache->memory;
 
     if (cache->draft_cache)
         INVAR_TRY(invar_kv_cache_copy(cache->draft_cache, to, from, rows));
-    // keys and values of all layers lie equally far apart
+    // keys and values of all layers have the same stride
     return invar_device_copy_strided(
         &cache->dev, pages + slab * (size_t)to, pages + slab * (size_t)from, bytes,
         slab * (size_t)cache->shape.pages, 2 * (size_t)cache->shape.layers);

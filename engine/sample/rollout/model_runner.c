@@ -1,5 +1,10 @@
 /*
- * model_runner.c - a rollout's lasting parts, and the rows of a pass.
+ * model_runner.c - the rollout object, its default options, and the rows of a pass.
+ *
+ * Packs the slices that the scheduler has selected into one pass. Decode passes are padded: page
+ * tables to a power of two of columns, and sequences with fillers to one of four sizes per power of
+ * two. Otherwise nearly every pass would have a new shape, and CUDA graphs could not be reused.
+ * Padding must never be visible: fillers write to free pages only and are owned by no sample.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,25 +20,25 @@
 
 #include "base/invar_banned.h"
 
-#define MOST_ROWS ((int64_t)1 << 20) // of chunk, page and concurrency: beyond any use
+#define MAX_ROWS ((int64_t)1 << 20) // sanity limit of prefill chunk, page size and concurrency
 
-/* What is taken where the limits are open. */
+/* Default values of the options. */
 typedef struct defaults {
     int64_t concurrency;
     int64_t chunk;
-    int64_t cache_bytes; /* at most, unless one sequence needs more */
-    int64_t head_rows;   /* of logits at a time, when scoring */
+    int64_t cache_bytes; /* largest size of the cache, exceeded only for a single sequence */
+    int64_t head_rows;   /* rows of logits computed at a time when scoring */
 } defaults;
 
-/* A GPU is only busy with many rows, and has the memory for them. */
-static const defaults near = {64, 512, (int64_t)1 << 30, 64};
-static const defaults far = {512, 4096, INT64_MAX, 512};
+/* Defaults for devices that use host memory, and for GPUs, which need many rows to be busy. */
+static const defaults host_defaults = {64, 512, (int64_t)1 << 30, 64};
+static const defaults gpu_defaults = {512, 4096, INT64_MAX, 512};
 
-#define CACHE_SHARE 3 // a third: training comes after the rollout, and keeps activations
+#define CACHE_SHARE 3 // a third of the free memory; training needs the rest for activations
 
 static const defaults *defaults_of(const invar_device *dev)
 {
-    return invar_device_is_local(dev) ? &far : &near;
+    return invar_device_is_local(dev) ? &gpu_defaults : &host_defaults;
 }
 
 /* ---- the object ------------------------------------------------------------------------------ */
@@ -90,9 +95,9 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     invar_rollout *rollout = NULL;
     invar_status status;
 
-    INVAR_TRY(check_limit("concurrency", limits->concurrency, MOST_ROWS));
-    INVAR_TRY(check_limit("chunk", limits->prefill_chunk, MOST_ROWS));
-    INVAR_TRY(check_limit("page size", limits->page_size, MOST_ROWS));
+    INVAR_TRY(check_limit("concurrency", limits->concurrency, MAX_ROWS));
+    INVAR_TRY(check_limit("chunk", limits->prefill_chunk, MAX_ROWS));
+    INVAR_TRY(check_limit("page size", limits->page_size, MAX_ROWS));
     INVAR_TRY(check_limit("number of pages", limits->pages, INT32_MAX));
     INVAR_TRY(check_speculation(&limits->speculation, model));
     INVAR_TRY(invar_alloc((void **)&rollout, 1, sizeof *rollout, "rollout"));
@@ -148,7 +153,7 @@ void invar_rollout_get_counters(invar_rollout_counters *out, const invar_rollout
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-/* A cache of this shape with at least this many pages: the one that is there, or a new one. */
+/* Ensures a cache of this shape with at least shape->pages pages: the current one or a new one. */
 static invar_status ensure_cache(invar_rollout *r, const invar_kv_cache_shape *shape)
 {
     invar_kv_cache_shape have = r->cache ? r->cache->shape : (invar_kv_cache_shape){0};
@@ -161,7 +166,7 @@ static invar_status ensure_cache(invar_rollout *r, const invar_kv_cache_shape *s
     return invar_kv_cache_new(&r->cache, shape, &r->caller.dev);
 }
 
-/* Bytes that the cache may take where nobody has planned it. */
+/* Returns the bytes that the cache may use if the number of pages is not set. */
 static int64_t cache_bytes(const invar_rollout *r)
 {
     const invar_device *dev = &r->caller.dev;
@@ -169,13 +174,13 @@ static int64_t cache_bytes(const invar_rollout *r)
         r->cache ? invar_kv_cache_page_bytes(&r->cache->shape) * r->cache->shape.pages : 0;
 
     if (!dev->backend->memory.free_bytes)
-        return near.cache_bytes;
+        return host_defaults.cache_bytes;
     own += r->draft ? invar_draft_model_cache_bytes(r->draft) : 0;
     return ((int64_t)dev->backend->memory.free_bytes(dev) + own) / CACHE_SHARE;
 }
 
-static invar_kv_cache_shape shape_of(const invar_rollout_exec_options *settled,
-                                     const invar_model *model)
+static invar_kv_cache_shape cache_shape(const invar_rollout_exec_options *settled,
+                                        const invar_model *model)
 {
     const invar_model_spec *spec = &model->spec;
 
@@ -190,11 +195,11 @@ static invar_kv_cache_shape shape_of(const invar_rollout_exec_options *settled,
 int64_t invar_rollout_page_bytes(const invar_rollout_exec_options *settled,
                                  const invar_model *model)
 {
-    invar_kv_cache_shape shape = shape_of(settled, model);
+    invar_kv_cache_shape shape = cache_shape(settled, model);
     int64_t bytes = invar_kv_cache_page_bytes(&shape);
 
     if (settled->speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT) {
-        shape = shape_of(settled, settled->speculation.model);
+        shape = cache_shape(settled, settled->speculation.model);
         bytes += invar_kv_cache_page_bytes(&shape);
     }
     return bytes;
@@ -212,7 +217,7 @@ invar_rollout_exec_options invar_rollout_resolve_options(const invar_rollout_exe
     out.concurrency = out.concurrency ? out.concurrency : open->concurrency;
     out.prefill_chunk = out.prefill_chunk ? out.prefill_chunk : open->chunk;
     out.page_size = out.page_size ? out.page_size : INVAR_ROLLOUT_PAGE_SIZE;
-    // with one page more a shared prompt and its sample fit side by side
+    // the extra page is for the copy of a partly filled page of a shared prompt
     each = (rows + out.page_size - 1) / out.page_size + 1;
     affordable = invar_min_i64(bytes, open->cache_bytes) /
                  invar_max_i64(invar_rollout_page_bytes(&out, model), 1);
@@ -230,13 +235,13 @@ invar_status invar_model_runner_settle(invar_rollout_exec_options *out, invar_ro
     memset(&r->counters, 0, sizeof r->counters);
     *out = invar_rollout_resolve_options(&r->limits, r->model, &r->caller.dev, sequences, rows,
                                          cache_bytes(r));
-    shape = shape_of(out, r->model);
+    shape = cache_shape(out, r->model);
     return ensure_cache(r, &shape);
 }
 
 /* ---- a run through the cache ----------------------------------------------------------------- */
 
-static void lay_out(invar_model_runner *feed, invar_carver *c)
+static void carve_arrays(invar_model_runner *feed, invar_carver *c)
 {
     size_t sequences = (size_t)feed->schedule.concurrency;
     size_t rows = sequences * (size_t)(1 + feed->schedule.lookahead) + (size_t)feed->schedule.chunk;
@@ -250,14 +255,14 @@ static void lay_out(invar_model_runner *feed, invar_carver *c)
     feed->routing = invar_carve(c, rows * (size_t)feed->route * sizeof *feed->routing);
 }
 
-static invar_status make_arrays(invar_model_runner *feed)
+static invar_status alloc_arrays(invar_model_runner *feed)
 {
     invar_carver c = {NULL, 0};
 
-    lay_out(feed, &c);
+    carve_arrays(feed, &c);
     INVAR_TRY(invar_alloc(&feed->memory, c.used, 1, "the rows of a rollout"));
     c = (invar_carver){feed->memory, 0};
-    lay_out(feed, &c);
+    carve_arrays(feed, &c);
     return INVAR_OK;
 }
 
@@ -275,11 +280,11 @@ invar_status invar_model_runner_init(invar_model_runner *feed, invar_rollout *r,
         invar_scheduler_init(&feed->schedule, r->cache, jobs, n_jobs,
                              invar_max_i64(invar_min_i64(limits->concurrency, room->sequences), 1),
                              limits->prefill_chunk));
-    // a GPU's kernels are for many rows of a sequence or for few
+    // GPU kernels are specialized for many rows per sequence or for few
     feed->schedule.separate_prefill = invar_device_is_local(&r->caller.dev);
     feed->schedule.lookahead = room->ahead;
     feed->width = invar_max_i64(invar_kv_cache_pages_for(r->cache, room->rows), 1);
-    return make_arrays(feed);
+    return alloc_arrays(feed);
 }
 
 invar_status invar_model_runner_init_beside(invar_model_runner *feed, invar_rollout *r,
@@ -297,7 +302,7 @@ invar_status invar_model_runner_init_beside(invar_model_runner *feed, invar_roll
                                  .steady = true,
                                  .beside = true,
                                  .width = first->width};
-    return make_arrays(feed);
+    return alloc_arrays(feed);
 }
 
 void invar_model_runner_release(invar_model_runner *feed)
@@ -308,18 +313,18 @@ void invar_model_runner_release(invar_model_runner *feed)
     memset(feed, 0, sizeof *feed);
 }
 
-static int64_t turn_pages(const invar_model_runner *feed, const invar_seq_slice *turn)
+static int64_t pages_of_slice(const invar_model_runner *feed, const invar_seq_slice *turn)
 {
     return invar_kv_cache_pages_for(feed->schedule.cache, turn->first + turn->count);
 }
 
-/* The rows of turn i, and the page table of its job. */
-static void add_turn(invar_model_runner *feed, int64_t i, int64_t width)
+/* Adds the rows of slice i and the page table of its sequence. */
+static void add_slice(invar_model_runner *feed, int64_t i, int64_t width)
 {
     const invar_seq_slice *turn = &feed->turns[i];
     const invar_seq *job = &feed->schedule.jobs[turn->job];
     int64_t row = feed->start[i], length = turn->first + turn->count;
-    int64_t pages = turn_pages(feed, turn), size = feed->schedule.cache->shape.page_size;
+    int64_t pages = pages_of_slice(feed, turn), size = feed->schedule.cache->shape.page_size;
 
     memcpy(feed->ids + row, job->tokens + turn->first, (size_t)turn->count * sizeof *feed->ids);
     for (int64_t n = 0; n < turn->count; n++) {
@@ -333,7 +338,8 @@ static void add_turn(invar_model_runner *feed, int64_t i, int64_t width)
     feed->start[i + 1] = row + turn->count;
 }
 
-static void count_turn(invar_rollout_counters *c, const invar_seq_slice *turn, const invar_seq *job)
+static void count_slice_rows(invar_rollout_counters *c, const invar_seq_slice *turn,
+                             const invar_seq *job)
 {
     int64_t again = job->n_recompute > turn->first
                         ? invar_min_i64(job->n_recompute - turn->first, turn->count)
@@ -346,7 +352,7 @@ static void count_turn(invar_rollout_counters *c, const invar_seq_slice *turn, c
         c->decoded += turn->count;
 }
 
-/* Sequence i, nobody's: rows at the beginning of a page that is free, and stays it. */
+/* Adds filler sequence i. Its rows write to the first positions of a page that stays free. */
 static void add_filler(invar_model_runner *feed, int64_t i, int64_t width)
 {
     const invar_kv_cache *cache = feed->schedule.cache;
@@ -363,8 +369,8 @@ static void add_filler(invar_model_runner *feed, int64_t i, int64_t width)
     feed->start[i + 1] = row + feed->each;
 }
 
-/* The next of four sizes between one power of two and the next. */
-static int64_t round_up(int64_t n)
+/* Rounds n up to one of four sizes between two powers of two. */
+static int64_t round_up_sequences(int64_t n)
 {
     int64_t step = 1;
 
@@ -373,18 +379,18 @@ static int64_t round_up(int64_t n)
     return (n + step - 1) / step * step;
 }
 
-/* Sequences of the pass with fillers, where there is a free page for each of these. */
-static int64_t steady_size(const invar_model_runner *feed)
+/* Returns the number of sequences with fillers; without, if a filler would lack a free page. */
+static int64_t padded_sequences(const invar_model_runner *feed)
 {
     const invar_kv_cache *cache = feed->schedule.cache;
-    int64_t size = invar_min_i64(round_up(feed->n_turns), feed->schedule.concurrency);
+    int64_t size = invar_min_i64(round_up_sequences(feed->n_turns), feed->schedule.concurrency);
     bool fits = size - feed->n_turns <= cache->n_free && feed->each <= cache->shape.page_size;
 
     return fits ? size : feed->n_turns;
 }
 
-/* Whether all turns have as many rows as decoding gives them. */
-static bool ledger_bytes_fn_alike(const invar_model_runner *feed)
+/* Returns true if all slices have one row, or all have one row and every draft row. */
+static bool has_uniform_slices(const invar_model_runner *feed)
 {
     for (int64_t i = 0; i < feed->n_turns; i++)
         if (feed->turns[i].count != feed->each)
@@ -392,16 +398,16 @@ static bool ledger_bytes_fn_alike(const invar_model_runner *feed)
     return feed->each == 1 || feed->each == 1 + feed->schedule.lookahead;
 }
 
-/* Where the pass is to be steady, the tape listens, and there are fillers. */
-static void ledger_bytes_fn_listen(invar_model_runner *feed, int64_t width)
+/* Starts graph capture and adds fillers, if the pass is steady and its shape allows both. */
+static void begin_capture(invar_model_runner *feed, int64_t width)
 {
     invar_rollout *r = feed->rollout;
 
-    if (!r->tape || !feed->steady || !ledger_bytes_fn_alike(feed) ||
+    if (!r->tape || !feed->steady || !has_uniform_slices(feed) ||
         !invar_pass_tape(r->pass, r->tape))
         return;
     r->caller.tape = r->tape;
-    feed->sequences = steady_size(feed);
+    feed->sequences = padded_sequences(feed);
     invar_cuda_graph_cache_begin(
         r->tape, &(invar_cuda_graph_key){feed->sequences * feed->each, feed->sequences, width});
 }
@@ -413,10 +419,10 @@ void invar_model_runner_end_capture(invar_model_runner *feed)
 }
 
 /*
- * A job's rows are its sample's, or those of all that share the prompt. Those of fillers are
- * nobody's, nor are rows that were shown before.
+ * Sets the owners of the rows: the sample of a sequence, or all samples that share a prompt. Rows
+ * of fillers have no owner, nor have recomputed rows, which hooks have seen before.
  */
-static void own_rows(const invar_model_runner *feed)
+static void set_row_owners(const invar_model_runner *feed)
 {
     invar_row_samples *owners =
         invar_row_ownership_owners(feed->show, feed->start[feed->sequences]);
@@ -431,13 +437,13 @@ static void own_rows(const invar_model_runner *feed)
     }
 }
 
-/* What the pass's widest page table needs, rounded up: it grows with every page otherwise. */
-static int64_t width_now(const invar_model_runner *feed)
+/* Returns the width of the page tables of the pass, rounded up to a power of two. */
+static int64_t table_width(const invar_model_runner *feed)
 {
     int64_t need = 1, width = 1;
 
     for (int64_t i = 0; i < feed->n_turns; i++)
-        need = invar_max_i64(need, turn_pages(feed, &feed->turns[i]));
+        need = invar_max_i64(need, pages_of_slice(feed, &feed->turns[i]));
     while (width < need)
         width *= 2;
     return invar_min_i64(width, feed->width);
@@ -452,15 +458,15 @@ invar_status invar_model_runner_pass(invar_model_runner *feed)
 {
     invar_rollout *r = feed->rollout;
     invar_kv_cache *cache = feed->schedule.cache;
-    int64_t width = width_now(feed);
+    int64_t width = table_width(feed);
 
     feed->sequences = feed->n_turns;
     feed->each = feed->turns[0].count;
-    ledger_bytes_fn_listen(feed, width);
+    begin_capture(feed, width);
     feed->start[0] = 0;
     for (int64_t i = 0; i < feed->n_turns; i++) {
-        add_turn(feed, i, width);
-        count_turn(&r->counters, &feed->turns[i], &feed->schedule.jobs[feed->turns[i].job]);
+        add_slice(feed, i, width);
+        count_slice_rows(&r->counters, &feed->turns[i], &feed->schedule.jobs[feed->turns[i].job]);
     }
     for (int64_t i = feed->n_turns; i < feed->sequences; i++)
         add_filler(feed, i, width);
@@ -477,6 +483,6 @@ invar_status invar_model_runner_pass(invar_model_runner *feed)
                                      .routing = feed->route > 0 ? feed->routing : NULL};
     r->counters.passes++;
     if (feed->show)
-        own_rows(feed);
+        set_row_owners(feed);
     return invar_rollout_stages_run(r, &feed->rows);
 }

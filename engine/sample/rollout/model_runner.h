@@ -1,7 +1,10 @@
 /*
- * model_runner.h - jobs through the cache, pass by pass: what generation and scoring share.
+ * model_runner.h - runs sequences through the model pass by pass: shared by sampling and scoring.
  *
- * Only engine/sample/rollout includes this.
+ * The model runner gets slices from the scheduler, packs their rows with positions, cache slots and
+ * page tables, and runs the pass on all pipeline stages. The struct invar_rollout lives here,
+ * because it owns the parts that outlast a run: passes, CUDA graphs and the KV cache. Private to
+ * engine/sample/rollout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,60 +32,63 @@ struct invar_rollout {
     invar_rollout_exec_options limits;
     invar_pass *passes[INVAR_LAYOUT_MAX_CHUNKS]; /* (n_passes) one for each chunk of layers */
     int n_passes;
-    invar_pass *pass;                        /* the last one, which draws are from */
-    invar_pipeline_channel pipeline_channel; /* between stages */
-    invar_cuda_graph_cache *tape;            /* NULL: ops run one by one */
-    invar_kv_cache *cache;                   /* of the last run, used again where it fits */
+    invar_pass *pass;                        /* last of passes[]; tokens are sampled from it */
+    invar_pipeline_channel pipeline_channel; /* activations between stages */
+    invar_cuda_graph_cache *tape;            /* NULL without CUDA graphs */
+    invar_kv_cache *cache; /* cache of the last run, reused if it is large enough */
     invar_row_ownership show;
-    bool audited;
-    invar_draft_model *draft;     /* that guesses; NULL: none */
-    invar_draft_proposer guesser; /* instead of the one that the limits name; `make` NULL: none */
-    invar_running_batch *open;    /* between open and close; NULL: none */
-    bool leaves;                  /* the run ends after this pass, wherever its samples are */
+    bool audited;                 /* an audit is active */
+    invar_draft_model *draft;     /* owned; NULL unless speculative-algorithm = draft */
+    invar_draft_proposer guesser; /* replaces the proposer of `limits` unless `make` is NULL */
+    invar_running_batch *open;    /* open stream; NULL without one */
+    bool leaves;                  /* the run suspends all samples after the current pass */
     invar_rollout_counters counters;
 };
 
-/* Where its memory does not suffice. */
+/* Advice appended to an out-of-memory message of a rollout. */
 #define INVAR_MODEL_RUNNER_ADVICE "lower kv-pages, rollout-concurrency or chunked-prefill-size"
 
 typedef struct invar_model_runner {
     invar_rollout *rollout;
     invar_scheduler schedule;
-    const invar_seq_slice *turns; /* (n_turns) of the last pass */
+    const invar_seq_slice *turns; /* (n_turns) slices of the next or current pass; borrowed */
     int64_t n_turns;
-    int64_t sequences;         /* of the last pass: its turns, then fillers, */
-    int64_t each;              /* of so many rows */
-    bool steady;               /* wanted by the caller: see invar_model_runner_pass */
-    bool beside;               /* another feed has the jobs */
-    invar_row_ownership *show; /* the caller's: is told whose rows they are; NULL: nobody looks */
-    int64_t route;             /* numbers of one row's routing; 0: none */
-    int64_t width;             /* of the widest page table */
-    void *memory;              /* the host's: the arrays */
-    int32_t *ids;              /* (rows) */
-    int32_t *positions;        /* (rows) */
-    int32_t *slots;            /* (rows) places in the cache */
-    int64_t *start;            /* (sequences + 1) rows of each */
-    int64_t *lengths;          /* (sequences) */
-    int32_t *tables;           /* (sequences, as wide as the pass needs) */
-    int32_t *routing;          /* (rows, route) */
-    invar_packed_rows rows;    /* of the last pass */
+    int64_t sequences;         /* sequences of the current pass: slices, then fillers */
+    int64_t each;              /* rows of the first slice, and of every filler */
+    bool steady;               /* allow fillers and CUDA graphs; see invar_model_runner_pass */
+    bool beside;               /* another model runner owns the sequences (draft model) */
+    invar_row_ownership *show; /* borrowed; receives the owners of rows; NULL without hooks */
+    int64_t route;             /* expert ids per row of routing; 0 for a dense model */
+    int64_t width;             /* largest number of pages of a sequence */
+    void *memory;              /* host memory of the arrays below; owned */
+    int32_t *ids;              /* (rows) token ids */
+    int32_t *positions;        /* (rows) positions in the sequence */
+    int32_t *slots;            /* (rows) slots in the KV cache: page * page_size + offset */
+    int64_t *start;            /* (sequences + 1) row offsets of the sequences */
+    int64_t *lengths;          /* (sequences) positions in the cache after the pass */
+    int32_t *tables;           /* (sequences, width of the pass) page tables, padded with 0 */
+    int32_t *routing;          /* (rows, route) out: expert ids */
+    invar_packed_rows rows;    /* rows of the last pass */
 } invar_model_runner;
 
 /*
- * The limits with nothing left open, for `sequences` of at most `rows` rows; the cache is there
- * afterwards, and the counters begin anew.
+ * *out = options of the rollout with every default resolved, for `sequences` sequences of at most
+ * `rows` rows. Creates the cache, or keeps one that is large enough, and resets the counters.
  */
 invar_status invar_model_runner_settle(invar_rollout_exec_options *out, invar_rollout *rollout,
                                        int64_t sequences, int64_t rows) INVAR_MUST_USE;
 
-/* What all jobs that may come need. */
+/* Largest sizes of the passes of a model runner. */
 typedef struct invar_model_runner_limits {
-    int64_t sequences; /* at a time, where the limits allow as many */
-    int64_t rows;      /* of the longest */
-    int64_t ahead;     /* rows of guesses behind one */
+    int64_t sequences; /* sequences at a time; the concurrency may allow fewer */
+    int64_t rows;      /* rows of the longest sequence */
+    int64_t ahead;     /* draft rows per sequence */
 } invar_model_runner_limits;
 
-/* Settled limits. The jobs are borrowed. Released also after a failure. */
+/*
+ * Initializes a model runner with the resolved options of invar_model_runner_settle. `jobs` is
+ * borrowed. Release with invar_model_runner_release, also after a failure.
+ */
 invar_status invar_model_runner_init(invar_model_runner *feed, invar_rollout *rollout,
                                      const invar_rollout_exec_options *limits,
                                      const invar_model_runner_limits *room, invar_seq *jobs,
@@ -90,54 +96,65 @@ invar_status invar_model_runner_init(invar_model_runner *feed, invar_rollout *ro
 void invar_model_runner_release(invar_model_runner *feed);
 
 /*
- * Rows of another feed's jobs through another model, with pages of the same numbers. The caller
- * sets `cache` and the turns: of known rows, and of one or two others.
+ * Initializes a model runner that runs the sequences of `first` through the model of `rollout`,
+ * with the same page numbers in `cache`. The caller sets `turns` and `n_turns` before each pass:
+ * prefill slices, and slices of one or two decode rows. Release also after a failure.
  */
 invar_status invar_model_runner_init_beside(invar_model_runner *feed, invar_rollout *rollout,
                                             const invar_model_runner *first,
                                             invar_kv_cache *cache) INVAR_MUST_USE;
 
-/* The turns of the next pass, which may be cut; n_turns is 0 when all jobs are over. */
+/*
+ * Sets `turns` to the slices of the next pass, which the caller may truncate. n_turns is 0 if all
+ * sequences are over.
+ */
 invar_status invar_model_runner_next(invar_model_runner *feed) INVAR_MUST_USE;
 
 /*
- * Runs it. With `steady`, a pass of equally many rows a sequence, one or as many as rows ahead
- * make, gets fillers, so that few different sizes occur, and the rollout's tape listens to its
- * calls and those that follow, until `listened`. Fillers write to free pages.
+ * Runs the pass. If `steady` is set and all sequences have one row, or one row and all draft rows,
+ * the pass is padded with filler sequences, so that few different sizes occur, and CUDA graph
+ * capture is active from here until invar_model_runner_end_capture. Fillers write to free pages.
  */
 invar_status invar_model_runner_pass(invar_model_runner *feed) INVAR_MUST_USE;
 
-/* After every steady pass and its draws, whether they failed or not. */
+/*
+ * Ends the capture of a pass and its draws. Call it after every steady pass, also after a failure.
+ */
 void invar_model_runner_end_capture(invar_model_runner *feed);
 
-/*
- * ---- pipeline_pass.c: the pass of one rank, or of the stages of a pipeline
- * --------------------------
- */
+/* ---- pipeline_pass.c ------------------------------------------------------------------------- */
 
-/* The passes of the rollout. Closed also after a failure. */
+/* Creates the passes of the rollout. Call invar_rollout_stages_close also after a failure. */
 invar_status invar_rollout_stages_open(invar_rollout *rollout, const invar_device *dev,
                                        const invar_pass_options *options) INVAR_MUST_USE;
 void invar_rollout_stages_close(invar_rollout *rollout);
 
-/* Of all layers that it has; NULL ends it. */
+/* Sets the hooks of all layers that this rank holds; NULL removes them. */
 void invar_rollout_stages_probe(const invar_rollout *rollout, const invar_forward_hooks *probe);
 
-/* Does this rank draw? */
+/* Returns true if this rank samples tokens, which the last stage does. */
 bool invar_rollout_stages_draw(const invar_rollout *rollout);
 
-/* Layers that this rank has of a model. */
+/* Returns the number of layers of a model that this rank holds. */
 int64_t invar_rollout_stages_layers(const invar_model *model);
 
-/* Rows with a cache of these layers, through all stages. */
+/*
+ * Runs rows through all stages; rows->cache has the layers of this rank. Collective: all stages
+ * must call it.
+ */
 invar_status invar_rollout_stages_run(invar_rollout *rollout,
                                       const invar_packed_rows *rows) INVAR_MUST_USE;
 
-/* What the routers of all stages chose in the last run, to where its rows say. */
+/*
+ * Gathers the routing of all stages in the last run into rows->routing. Collective on a pipeline.
+ */
 invar_status invar_rollout_stages_routing(invar_rollout *rollout,
                                           const invar_packed_rows *rows) INVAR_MUST_USE;
 
-/* `data` becomes what the stage that draws has there. */
+/*
+ * Broadcasts `data` from the stage that samples to all stages. `phase` names the transfer in
+ * messages. Collective on a pipeline.
+ */
 invar_status invar_rollout_stages_share(const invar_rollout *rollout, const char *phase, void *data,
                                         size_t bytes) INVAR_MUST_USE;
 

@@ -1,9 +1,11 @@
 /*
- * pipeline_pass.c - the passes of a rollout, by one rank or by the stages of a pipeline.
+ * pipeline_pass.c - rollout passes on one rank or on the stages of a pipeline.
  *
- * Stages feed the same rows, and each takes them through its chunks of layers, when the stage
- * before has. The last one draws and tells all: so every stage decides the same. With one rank all
- * of this is one pass.
+ * All stages pack the same rows. Each stage receives the residual stream, runs its model chunks and
+ * sends the stream on. The last stage samples and broadcasts the tokens, so that all stages make
+ * the same decisions; that must stay true, because each of them runs its own scheduler. Without a
+ * pipeline a pass is one call of invar_pass_run. Routing is computed per stage and gathered
+ * afterwards.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- set-up ---------------------------------------------------------------------------------- */
 
 invar_status invar_rollout_stages_open(invar_rollout *r, const invar_device *dev,
                                        const invar_pass_options *options)
@@ -34,7 +36,7 @@ invar_status invar_rollout_stages_open(invar_rollout *r, const invar_device *dev
 
 void invar_rollout_stages_close(invar_rollout *r)
 {
-    invar_error error; // that the rollout may have ended with, and all ranks know of by now
+    invar_error error; // error of the rollout, which a failing flush must not replace
 
     invar_error_take(&error);
     if (invar_pipeline_channel_flush(&r->pipeline_channel) != INVAR_OK)
@@ -75,26 +77,25 @@ int64_t invar_rollout_stages_layers(const invar_model *model)
 
 /* ---- a pass ---------------------------------------------------------------------------------- */
 
-/* Who rehearses is alone: what others would send is missing. */
-static bool rollout_alone(const invar_rollout *r)
+/* Returns true in a dry run, when only this rank exists and other stages send nothing. */
+static bool is_dry_run(const invar_rollout *r)
 {
     return r->caller.dev.backend->memory.dry_run;
 }
 
-static invar_status rollout_receive(void **out, invar_rollout *r, size_t bytes)
+static invar_status receive_residual(void **out, invar_rollout *r, size_t bytes)
 {
-    return rollout_alone(r) ? invar_pipeline_room(out, &r->pipeline_channel, bytes)
-                            : invar_pipeline_receive(out, &r->pipeline_channel, bytes);
+    return is_dry_run(r) ? invar_pipeline_room(out, &r->pipeline_channel, bytes)
+                         : invar_pipeline_receive(out, &r->pipeline_channel, bytes);
 }
 
-static invar_status send_on(invar_rollout *r, invar_pass *pass, size_t bytes)
+static invar_status send_residual(invar_rollout *r, invar_pass *pass, size_t bytes)
 {
     void *stream;
 
     INVAR_TRY(invar_pipeline_room(&stream, &r->pipeline_channel, bytes));
     INVAR_TRY(invar_pass_get_residual(pass, stream));
-    return rollout_alone(r) ? INVAR_OK
-                            : invar_pipeline_pending_send_on(&r->pipeline_channel, bytes);
+    return is_dry_run(r) ? INVAR_OK : invar_pipeline_pending_send_on(&r->pipeline_channel, bytes);
 }
 
 invar_status invar_rollout_stages_run(invar_rollout *r, const invar_packed_rows *rows)
@@ -108,11 +109,11 @@ invar_status invar_rollout_stages_run(invar_rollout *r, const invar_packed_rows 
         void *stream = NULL;
 
         if (!first)
-            INVAR_TRY(rollout_receive(&stream, r, bytes));
+            INVAR_TRY(receive_residual(&stream, r, bytes));
         own.residual_in = stream;
         INVAR_TRY(invar_pass_run(r->passes[i], r->model, &own));
         if (!last)
-            INVAR_TRY(send_on(r, r->passes[i], bytes));
+            INVAR_TRY(send_residual(r, r->passes[i], bytes));
         own.cache += layers_of(r, i).count;
     }
     return INVAR_OK;
@@ -127,7 +128,7 @@ invar_status invar_rollout_stages_share(const invar_rollout *r, const char *phas
 
 /* ---- routing --------------------------------------------------------------------------------- */
 
-/* The columns of routing that are a chunk's, between an array of all and one of these alone. */
+/* Range of columns of the routing that belong to one model chunk. */
 typedef struct columns {
     int64_t first, count;
 } columns;
@@ -143,6 +144,10 @@ static columns columns_of(const invar_rollout *r, int chunk)
                      invar_model_sparse_before(m, layers.first + layers.count) * slots - first};
 }
 
+/*
+ * Copies the columns c of `rows` rows between `all` (rows, route) and `own` (rows, c->count): into
+ * `all` if `out`, else from it. Returns the number of ids copied.
+ */
 static int64_t copy_columns(int32_t *all, int32_t *own, int64_t rows, int64_t route,
                             const columns *c, bool out)
 {
@@ -153,16 +158,20 @@ static int64_t copy_columns(int32_t *all, int32_t *own, int64_t rows, int64_t ro
     return rows * c->count;
 }
 
-/* All stages' choices, by chunks: those of this stage's are there already. */
-static invar_status rollout_trade(const invar_rollout *r, int32_t *packed, const size_t *bytes)
+/* Gathers the routing of all stages; the part of this stage must be in `packed` already. */
+static invar_status gather_routing(const invar_rollout *r, int32_t *packed, const size_t *bytes)
 {
     const invar_layout *layout = r->model->layout;
 
     return invar_layout_gather(layout, &layout->pipeline, "choices of experts", packed, bytes);
 }
 
-/* Stage by stage: of each its chunks, one after the other. */
-static invar_status rollout_merge(invar_rollout *r, const invar_packed_rows *rows, int64_t route)
+/*
+ * Completes rows->routing with the routing of the other stages. The gathered buffer is ordered by
+ * stage, then by the model chunks of the stage.
+ */
+static invar_status merge_stage_routing(invar_rollout *r, const invar_packed_rows *rows,
+                                        int64_t route)
 {
     const invar_model_partition *part = &r->model->part;
     int32_t *packed = NULL, *at;
@@ -185,7 +194,7 @@ static invar_status rollout_merge(invar_rollout *r, const invar_packed_rows *row
         bytes[s] = (size_t)(at - begin) * sizeof *at;
     }
     if (status == INVAR_OK)
-        status = rollout_trade(r, packed, bytes);
+        status = gather_routing(r, packed, bytes);
     at = packed;
     for (int s = 0; s < part->stages && status == INVAR_OK; s++)
         for (int i = 0; i < part->chunks; i++) {
@@ -203,5 +212,5 @@ invar_status invar_rollout_stages_routing(invar_rollout *r, const invar_packed_r
 
     if (r->model->part.stages == 1 || route == 0 || !rows->routing)
         return invar_pass_routing(r->pass);
-    return rollout_merge(r, rows, route);
+    return merge_stage_routing(r, rows, route);
 }

@@ -1,5 +1,5 @@
 /*
- * rng_coords.c - the coordinates of a sample, written and read.
+ * rng_coords.c - formats and parses the random coordinates of a sample.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,8 +30,8 @@ void invar_rng_coords_format(char out[INVAR_RNG_COORDS_SIZE], const invar_rng_co
                    c->seed, c->purpose, c->rollout, c->draw, c->prompt, hex);
 }
 
-/* "name=123,": digits without a leading zero, and the comma. */
-static bool take_number(int64_t *out, const char **at, const char *name, int64_t most)
+/* Parses "name=123,", without leading zeros and at most `most`, and moves *at past the comma. */
+static bool parse_number(int64_t *out, const char **at, const char *name, int64_t most)
 {
     size_t length = strlen(name);
     const char *c = *at + length;
@@ -56,11 +56,11 @@ invar_status invar_rng_coords_parse(invar_rng_coords *out, const char *text)
     int64_t seed, purpose, rollout, draw;
     const char *at = text;
 
-    if (take_number(&seed, &at, "seed=", UINT32_MAX) &&
-        take_number(&purpose, &at, "purpose=", INVAR_PHILOX_PURPOSES - 1) &&
-        take_number(&rollout, &at, "rollout=", UINT32_MAX) &&
-        take_number(&draw, &at, "draw=", UINT32_MAX) &&
-        take_number(&out->prompt, &at, "prompt=", INT64_MAX) && strncmp(at, "weights=", 8) == 0) {
+    if (parse_number(&seed, &at, "seed=", UINT32_MAX) &&
+        parse_number(&purpose, &at, "purpose=", INVAR_PHILOX_PURPOSES - 1) &&
+        parse_number(&rollout, &at, "rollout=", UINT32_MAX) &&
+        parse_number(&draw, &at, "draw=", UINT32_MAX) &&
+        parse_number(&out->prompt, &at, "prompt=", INT64_MAX) && strncmp(at, "weights=", 8) == 0) {
         out->seed = (uint32_t)seed;
         out->purpose = (uint32_t)purpose;
         out->rollout = (uint32_t)rollout;

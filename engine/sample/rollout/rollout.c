@@ -1,8 +1,12 @@
 /*
- * rollout.c - samples from prompts: the passes of a batch, and the tokens that are drawn.
+ * rollout.c - the sampling loop: runs passes, samples tokens and appends them to their samples.
  *
- * Guesses (engine/sample/rollout/draft) are written behind the tokens of their sample, where the
- * rows of a pass are read from. The tokens that are drawn overwrite them, as long as they agree.
+ * One step is: get the slices of the next pass from the scheduler, propose draft tokens, run the
+ * pass, sample from every row that yields a token, and append the tokens, finishing samples at stop
+ * ids, stop strings and lengths. Draft tokens (engine/sample/rollout/draft) are written after the
+ * tokens of their sample, where the pass reads its input. Sampled tokens overwrite them and are
+ * appended as long as the drafts were equal; rows after the first difference are discarded, so
+ * drafts change no token.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,7 +33,10 @@ bool invar_sampling_is_stop_id(const invar_sampling_params *p, int32_t token)
     return false;
 }
 
-/* What the newest token means for its sample; a given one ends where it ended. */
+/*
+ * *out = finish of a sample after its newest token, INVAR_FINISH_NONE if it continues. A sample
+ * with forced tokens ends like the given sample.
+ */
 static invar_status check_finish(invar_finish *out, const invar_running_batch *run,
                                  invar_decode_state *w)
 {
@@ -75,9 +82,8 @@ invar_status invar_rollout_decode(invar_rl_sample *s, const invar_tokenizer *tok
     return status;
 }
 
-/* The sample is done, or left as it is (INVAR_FINISH_NONE). */
-static invar_status running_batch_finish(invar_running_batch *run, invar_decode_state *w,
-                                         invar_finish how)
+/* Takes a sample out of the run: finished, or suspended if `how` is INVAR_FINISH_NONE. */
+static invar_status finish_sample(invar_running_batch *run, invar_decode_state *w, invar_finish how)
 {
     invar_rl_sample *s = w->sample;
 
@@ -104,7 +110,7 @@ static invar_status append_token(invar_running_batch *run, const invar_draw *dra
 
     w->finished = !isfinite(draw->logp) && run->rollout->open == run;
     if (w->finished)
-        return running_batch_finish(run, w, INVAR_FINISH_ABORT); // the others go on
+        return finish_sample(run, w, INVAR_FINISH_ABORT); // the other samples continue
     if (!isfinite(draw->logp))
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "rollout: draw %" PRIu32 " has logits that are not finite at "
@@ -121,18 +127,18 @@ static invar_status append_token(invar_running_batch *run, const invar_draw *dra
     run->tokens_done++;
     INVAR_TRY(check_finish(&how, run, w));
     w->finished = how != INVAR_FINISH_NONE || s->n_tokens == w->limit;
-    return w->finished ? running_batch_finish(run, w, how) : INVAR_OK;
+    return w->finished ? finish_sample(run, w, how) : INVAR_OK;
 }
 
-/* ---- guesses --------------------------------------------------------------------------------- */
+/* ---- drafts ---------------------------------------------------------------------------------- */
 
-/* Whether the turn's sequence draws one token after the other, from each of its rows. */
-static bool running_batch_decodes(const invar_running_batch *run, const invar_seq_slice *turn)
+/* Returns true if the slice is decoded: each of its rows yields a token of the same sample. */
+static bool is_decoded(const invar_running_batch *run, const invar_seq_slice *turn)
 {
     return turn->first >= run->jobs[turn->job].prefill;
 }
 
-/* Asks for the tokens of the rows ahead of turn i, and makes room for them. */
+/* Prepares the draft request of slice i, and space for the draft tokens in its sample. */
 static invar_status request_draft(invar_draft_request *out, invar_running_batch *run, int64_t i)
 {
     const invar_seq_slice *turn = &run->feed.turns[i];
@@ -152,8 +158,12 @@ static invar_status request_draft(invar_draft_request *out, invar_running_batch 
     return INVAR_OK;
 }
 
-/* Rows that were not guessed for are cut, or filled so that a graph runs all sequences. */
-static void fit_turn(invar_running_batch *run, int64_t i, const invar_draft_request *g, bool fill)
+/*
+ * Cuts the draft rows of slice i that got no draft token. With `fill` they get dummy tokens
+ * instead, so that all sequences have equally many rows and the pass can run as a CUDA graph.
+ */
+static void fit_slice_to_draft(invar_running_batch *run, int64_t i, const invar_draft_request *g,
+                               bool fill)
 {
     invar_decode_state *w = &run->writers[run->jobs[g->job].sample];
 
@@ -163,13 +173,13 @@ static void fit_turn(invar_running_batch *run, int64_t i, const invar_draft_requ
     run->rollout->counters.drafted += g->count;
     if (fill && g->max_tokens > 0) {
         for (int64_t n = g->count; n < g->max_tokens; n++)
-            g->tokens[n] = g->tokens[n - 1]; // the newest token where nothing was guessed
+            g->tokens[n] = g->tokens[n - 1]; // without a draft this copies the newest token
     } else {
         invar_scheduler_truncate(&run->feed.schedule, i, 1 + g->count);
     }
 }
 
-/* Tokens for the rows ahead of this pass. */
+/* Gets draft tokens for all decoded slices of this pass. */
 static invar_status propose_drafts(invar_running_batch *run)
 {
     const invar_model_runner *feed = &run->feed;
@@ -177,7 +187,7 @@ static invar_status propose_drafts(invar_running_batch *run)
     bool made = false, alike = run->rollout->tape != NULL;
 
     for (int64_t i = 0; i < feed->n_turns; i++)
-        if (running_batch_decodes(run, &feed->turns[i]))
+        if (is_decoded(run, &feed->turns[i]))
             INVAR_TRY(request_draft(&run->guesses[asked++], run, i));
     INVAR_TRY(run->guesser.make(run->guesser.self, run->guesses, asked));
     for (int64_t i = 0; i < asked; i++) {
@@ -185,14 +195,15 @@ static invar_status propose_drafts(invar_running_batch *run)
         alike = alike && run->guesses[i].max_tokens == feed->schedule.lookahead;
     }
     for (int64_t i = 0; i < feed->n_turns; i++)
-        if (running_batch_decodes(run, &feed->turns[i]))
-            fit_turn(run, i, &run->guesses[next++], made && alike && asked == feed->n_turns);
+        if (is_decoded(run, &feed->turns[i]))
+            fit_slice_to_draft(run, i, &run->guesses[next++],
+                               made && alike && asked == feed->n_turns);
     return INVAR_OK;
 }
 
 /* ---- passes ---------------------------------------------------------------------------------- */
 
-/* A draw from a row that is `ahead` of the sample's newest token. */
+/* Adds a draw for a sample from a row that is `ahead` draft tokens after its newest token. */
 static void plan_draw(invar_running_batch *run, int64_t sample, int64_t row, int64_t ahead)
 {
     const invar_decode_state *w = &run->writers[sample];
@@ -206,54 +217,57 @@ static void plan_draw(invar_running_batch *run, int64_t sample, int64_t row, int
         .owner = sample};
 }
 
-static int64_t samples_end(const invar_seq *job)
+static int64_t end_of_samples(const invar_seq *job)
 {
     return job->sample + invar_seq_samples(job);
 }
 
-/* Draws from turn i: from each of its rows, or from the last one for each sample. */
-static int64_t draws_of(const invar_running_batch *run, int64_t i)
+/*
+ * Returns the number of draws from slice i: one per row if it is decoded; one per sample, from the
+ * last row, if it completes a prefill; else 0.
+ */
+static int64_t count_draws(const invar_running_batch *run, int64_t i)
 {
     const invar_seq_slice *turn = &run->feed.turns[i];
     const invar_seq *job = &run->jobs[turn->job];
 
-    if (running_batch_decodes(run, turn))
+    if (is_decoded(run, turn))
         return turn->count;
     return turn->first + turn->count < job->prefill ? 0 : invar_seq_samples(job);
 }
 
-static void plan_turn(invar_running_batch *run, int64_t i)
+static void plan_slice_draws(invar_running_batch *run, int64_t i)
 {
     const invar_seq_slice *turn = &run->feed.turns[i];
     int64_t sample = run->jobs[turn->job].sample, row = run->feed.start[i];
 
-    for (int64_t n = 0; n < draws_of(run, i); n++)
-        if (running_batch_decodes(run, turn))
+    for (int64_t n = 0; n < count_draws(run, i); n++)
+        if (is_decoded(run, turn))
             plan_draw(run, sample, row + n, n);
         else
             plan_draw(run, sample + n, row + turn->count - 1, 0);
 }
 
-/* Of the first rows of turn i. */
-static void keep_routing(const invar_running_batch *run, int64_t i, int64_t rows)
+/* Copies the routing of the first `rows` rows of slice i to its samples. */
+static void copy_routing(const invar_running_batch *run, int64_t i, int64_t rows)
 {
     const invar_model_runner *feed = &run->feed;
     const invar_seq_slice *turn = &feed->turns[i];
     const invar_seq *job = &run->jobs[turn->job];
 
-    for (int64_t n = job->sample; feed->route > 0 && n < samples_end(job); n++)
+    for (int64_t n = job->sample; feed->route > 0 && n < end_of_samples(job); n++)
         memcpy(run->writers[n].sample->routing + turn->first * feed->route,
                feed->routing + feed->start[i] * feed->route,
                (size_t)(rows * feed->route) * sizeof *feed->routing);
 }
 
-/* A pass, a draw from every row that has one, and what the routers chose. */
+/* Runs one pass, samples a token from every row that yields one, and downloads the routing. */
 static invar_status pass_and_draw(invar_running_batch *run)
 {
     const invar_model_runner *feed = &run->feed;
     int64_t fillers, sequences = feed->schedule.concurrency;
 
-    if (run->show) // of the layers' rows, and of each draw's row of logits and token
+    if (run->show) // owners of the rows of layers, and per draw of its logits and its token
         INVAR_TRY(invar_row_ownership_pass(run->show, sequences + feed->schedule.chunk +
                                                           2 * (run->count + sequences)));
     INVAR_TRY(invar_model_runner_next(&run->feed));
@@ -264,7 +278,7 @@ static invar_status pass_and_draw(invar_running_batch *run)
     INVAR_TRY(invar_model_runner_pass(&run->feed));
     run->n_draws = 0;
     for (int64_t i = 0; i < feed->n_turns; i++)
-        plan_turn(run, i);
+        plan_slice_draws(run, i);
     fillers = (feed->sequences - feed->n_turns) * feed->each;
     for (int64_t i = 0; i < fillers; i++)
         run->draws[run->n_draws + i] = (invar_draw){
@@ -276,7 +290,7 @@ static invar_status pass_and_draw(invar_running_batch *run)
                                      run->n_draws + fillers));
     INVAR_TRY(invar_rollout_stages_share(run->rollout, "tokens", run->draws,
                                          (size_t)run->n_draws * sizeof *run->draws));
-    // a pass without draws is not waited for, and must run all the same
+    // without draws no result was read, so the held-back ops must be launched here
     if (run->rollout->tape)
         INVAR_TRY(invar_cuda_graph_cache_flush(run->rollout->tape));
     if (run->show)
@@ -285,11 +299,12 @@ static invar_status pass_and_draw(invar_running_batch *run)
 }
 
 /*
- * Draws of a sequence, one after the other, as long as guesses hold; *out: how many. Values behind
- * a guess must not matter, and where they are not finite it takes a row alone to know.
+ * Appends the draws of a decoded slice as long as the draft tokens are equal to them; *out = how
+ * many. A row with logits that are not finite is discarded and computed again without drafts,
+ * because draft rows must not influence the result.
  */
-static invar_status take_each(int64_t *out, invar_running_batch *run, const invar_draw *draws,
-                              int64_t count)
+static invar_status append_accepted(int64_t *out, invar_running_batch *run, const invar_draw *draws,
+                                    int64_t count)
 {
     invar_decode_state *w = &run->writers[draws->owner];
     bool holds = true;
@@ -310,7 +325,7 @@ static invar_status take_each(int64_t *out, invar_running_batch *run, const inva
     return INVAR_OK;
 }
 
-/* Of the guesses of a turn; -1 where not even its first row counts. */
+/* Counts the accepted draft tokens of a slice; `count` is -1 if not even its first row was kept. */
 static void count_accepted(invar_running_batch *run, invar_decode_state *w, int64_t count)
 {
     if (count <= 0)
@@ -319,21 +334,21 @@ static void count_accepted(invar_running_batch *run, invar_decode_state *w, int6
     run->rollout->counters.accepted += count;
 }
 
-/* Tokens and routing of turn i; draws from `draws` on. */
-static invar_status take_turn(invar_running_batch *run, int64_t i, const invar_draw *draws)
+/* Appends tokens and routing of slice i, whose draws begin at `draws`. */
+static invar_status append_slice(invar_running_batch *run, int64_t i, const invar_draw *draws)
 {
     const invar_seq_slice *turn = &run->feed.turns[i];
     invar_decode_state *w = &run->writers[run->jobs[turn->job].sample];
-    int64_t rows = turn->count, count = draws_of(run, i);
+    int64_t rows = turn->count, count = count_draws(run, i);
 
-    if (running_batch_decodes(run, turn)) {
-        INVAR_TRY(take_each(&rows, run, draws, count));
+    if (is_decoded(run, turn)) {
+        INVAR_TRY(append_accepted(&rows, run, draws, count));
         count_accepted(run, w, rows - 1 < w->n_draft_tokens ? rows - 1 : w->n_draft_tokens);
     } else {
         for (int64_t n = 0; n < count; n++)
             INVAR_TRY(append_token(run, &draws[n]));
     }
-    keep_routing(run, i, rows);
+    copy_routing(run, i, rows);
     if (rows < turn->count && !w->finished)
         invar_scheduler_truncate(&run->feed.schedule, i, rows);
     return INVAR_OK;
@@ -348,8 +363,8 @@ invar_status invar_running_batch_step(invar_running_batch *run)
     if (status == INVAR_OK && run->draft)
         status = invar_draft_model_read(run->draft);
     for (int64_t i = 0; status == INVAR_OK && i < run->feed.n_turns; i++) {
-        int64_t count = draws_of(run, i);
-        status = take_turn(run, i, draws);
+        int64_t count = count_draws(run, i);
+        status = append_slice(run, i, draws);
         draws += count;
     }
     return status;
@@ -360,7 +375,7 @@ void invar_rollout_suspend(invar_rollout *rollout)
     rollout->leaves = true;
 }
 
-/* A sample without any token is a prompt again: rows of it may be computed, or some of them. */
+/* Frees the arrays of a suspended sample without response tokens, so that it is a prompt again. */
 static void reset_to_prompt(invar_rl_sample *s)
 {
     if (s->n_tokens > s->prompt_tokens)
@@ -374,9 +389,10 @@ static void reset_to_prompt(invar_rl_sample *s)
     s->route_size = 0;
 }
 
-static invar_status running_batch_generate(
-    invar_running_batch *run, invar_rl_sample *samples, int64_t count,
-    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done), void *payload)
+static invar_status run_batch(invar_running_batch *run, invar_rl_sample *samples, int64_t count,
+                              invar_status (*tick)(void *payload, int64_t samples_done,
+                                                   int64_t tokens_done),
+                              void *payload)
 {
     bool *leaves = &run->rollout->leaves;
     invar_status status = invar_running_batch_begin(run, samples, count);
@@ -402,14 +418,14 @@ invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
 {
     invar_running_batch run = {.rollout = rollout, .sampling = sampling};
 
-    return running_batch_generate(&run, samples, count, tick, payload);
+    return run_batch(&run, samples, count, tick, payload);
 }
 
 /* ---- given samples --------------------------------------------------------------------------- */
 
-/* The prompt of a given sample, to be completed. */
-static invar_status prompt_of(invar_rl_sample *out, const invar_rollout *r,
-                              const invar_sampling_params *p, const invar_rl_sample *given)
+/* Copies the prompt and the coordinates of a given sample with a complete response. */
+static invar_status copy_prompt(invar_rl_sample *out, const invar_rollout *r,
+                                const invar_sampling_params *p, const invar_rl_sample *given)
 {
     int64_t limit = invar_running_batch_limit(r, p, given);
 
@@ -452,10 +468,10 @@ invar_status invar_rollout_teacher_force(invar_rollout *rollout, const invar_rl_
         invar_rl_sample *s;
         status = invar_rl_samples_append(&s, &samples);
         if (status == INVAR_OK)
-            status = prompt_of(s, rollout, sampling, &given[i]);
+            status = copy_prompt(s, rollout, sampling, &given[i]);
     }
     if (status == INVAR_OK)
-        status = running_batch_generate(&run, samples.items, count, tick, payload);
+        status = run_batch(&run, samples.items, count, tick, payload);
     invar_rl_samples_reset(&samples);
     return status;
 }

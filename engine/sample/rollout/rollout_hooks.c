@@ -1,5 +1,5 @@
 /*
- * rollout_hooks.c - whose the rows of a pass are, for those who look at a rollout.
+ * rollout_hooks.c - adds the owners of rows to the values that rollout hooks observe.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -41,7 +41,7 @@ invar_row_samples *invar_row_ownership_owners(invar_row_ownership *show, int64_t
     return owners;
 }
 
-static invar_status observed_value_take(void *payload, const invar_observed_value *value)
+static invar_status call_hook_with_owners(void *payload, const invar_observed_value *value)
 {
     const invar_row_ownership *show = payload;
     invar_observed_value owned = *value;
@@ -55,7 +55,7 @@ invar_forward_hooks invar_row_ownership_probe(invar_row_ownership *show)
     invar_forward_hooks probe = show->watcher.probe;
 
     if (probe.take) {
-        probe.take = observed_value_take;
+        probe.take = call_hook_with_owners;
         probe.payload = show;
     }
     return probe;
@@ -74,5 +74,5 @@ invar_status invar_row_ownership_value(invar_row_ownership *show, invar_op_runne
         input->layer = -1;
         (void)snprintf(input->text, sizeof input->text, "%s", *inputs);
     }
-    return observed_value_take(show, &value);
+    return call_hook_with_owners(show, &value);
 }

@@ -1,7 +1,9 @@
 /*
- * rollout_hooks.h - whose the rows of a pass are, for those who look at a rollout.
+ * rollout_hooks.h - tells rollout hooks which samples own each row of an observed value.
  *
- * Only engine/sample/rollout includes this.
+ * A pass packs rows of many samples, and several samples may share the rows of their prompt. Before
+ * a value is shown, the caller writes one owner list per row; the hooks receive it with the value.
+ * Owner lists are valid until the next pass. Private to engine/sample/rollout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,27 +16,31 @@
 extern "C" {
 #endif
 
-/* Zeroed at first; release. */
+/* Zero-initialize before use. Release with invar_row_ownership_release. */
 typedef struct invar_row_ownership {
-    invar_rollout_hooks watcher; /* `take` NULL: nobody looks */
-    const uint32_t *draws;       /* of the samples of the run; borrowed */
-    invar_row_samples *owners;   /* (used) of this pass, list after list */
-    int64_t used, room;
-    const invar_row_samples *current; /* of the values that come next */
+    invar_rollout_hooks watcher;      /* probe.take is NULL if no hooks are set */
+    const uint32_t *draws;            /* draw indexes of the samples of the run; borrowed */
+    invar_row_samples *owners;        /* (used) owner lists of this pass, one after another */
+    int64_t used, room;               /* owners in use and allocated */
+    const invar_row_samples *current; /* owner list of the next values */
 } invar_row_ownership;
 
 void invar_row_ownership_release(invar_row_ownership *show);
 
-/* A new pass, whose lists have `rows` owners altogether at most. */
+/*
+ * Starts a new pass, whose owner lists have at most `rows` rows together. Drops all earlier lists.
+ */
 invar_status invar_row_ownership_pass(invar_row_ownership *show, int64_t rows) INVAR_MUST_USE;
 
-/* The owners of the values that come next, `rows` of them, to be written by the caller. */
+/* Returns a list of `rows` owners for the next values. The caller must fill it. */
 invar_row_samples *invar_row_ownership_owners(invar_row_ownership *show, int64_t rows);
 
-/* For invar_pass_probe: `take` of the watcher, with the owners. */
+/*
+ * Returns hooks for invar_pass_probe that call those of the watcher with the current owners added.
+ */
 invar_forward_hooks invar_row_ownership_probe(invar_row_ownership *show);
 
-/* A result of an op that is in no program, a row for each of the owners. */
+/* Shows the result of an op outside the op graph; `rows` has one row per current owner. */
 invar_status invar_row_ownership_value(invar_row_ownership *show, invar_op_runner *caller,
                                        const char *name, invar_op op, const invar_tensor *rows,
                                        const char *const *inputs) INVAR_MUST_USE;

@@ -1,5 +1,9 @@
 /*
- * running_batch.c - how samples get into a batch: they are checked, have room, and become jobs.
+ * running_batch.c - puts samples into the running batch: checks, buffers, sequences, proposers.
+ *
+ * A run sets up everything once; a stream adds samples later with the same functions. Everything
+ * that can fail for one sample fails here, before the scheduler knows the sample. Samples of a
+ * group that have nothing but their prompt share its prefill.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,9 +16,9 @@
 
 #include "base/invar_banned.h"
 
-#define FIRST_ROOM 64 // response tokens
+#define FIRST_CAPACITY 64 // response tokens
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 invar_status invar_rollout_check(const invar_model_spec *spec, const invar_tokenizer *tokenizer,
                                  const invar_sampling_params *p)
@@ -54,7 +58,7 @@ int64_t invar_running_batch_limit(const invar_rollout *r, const invar_sampling_p
                                                         : s->prompt_tokens + p->max_response;
 }
 
-/* Tokens that the sample may have when this run ends. */
+/* Returns the number of tokens at which the sample ends or is suspended in this run. */
 static int64_t limit_now(const invar_running_batch *run, const invar_sampling_params *p,
                          const invar_rl_sample *s)
 {
@@ -63,7 +67,7 @@ static int64_t limit_now(const invar_running_batch *run, const invar_sampling_pa
     return s->suspend_at > 0 && s->suspend_at < limit ? s->suspend_at : limit;
 }
 
-/* Numbers that routers choose for a row. */
+/* Returns the number of expert ids in the routing of a row. */
 static int64_t route_size(const invar_running_batch *run)
 {
     const invar_model *model = run->rollout->model;
@@ -71,18 +75,18 @@ static int64_t route_size(const invar_running_batch *run)
     return invar_model_sparse_layers(model) * model->spec.experts_per_token;
 }
 
-static bool has_begun(const invar_rl_sample *s)
+static bool has_response_tokens(const invar_rl_sample *s)
 {
     return s->n_tokens > s->prompt_tokens;
 }
 
-/* A prompt; or one with a part of its response, as an earlier run has left it. */
-static bool can_go_on(const invar_running_batch *run, const invar_sampling_params *p,
-                      const invar_rl_sample *s)
+/* Returns true for a prompt, and for a suspended sample with all arrays that it must have. */
+static bool can_continue(const invar_running_batch *run, const invar_sampling_params *p,
+                         const invar_rl_sample *s)
 {
     if (s->prompt_tokens < 1 || s->n_tokens < s->prompt_tokens || s->finish != INVAR_FINISH_NONE)
         return false;
-    if (!has_begun(s))
+    if (!has_response_tokens(s))
         return true;
     return s->logp && s->mask && s->route_size == route_size(run) &&
            (s->route_size == 0 || s->routing) && s->n_tokens < limit_now(run, p, s);
@@ -93,7 +97,7 @@ static invar_status check_sample(const invar_running_batch *run, const invar_sam
 {
     const invar_model_spec *spec = &run->rollout->model->spec;
 
-    if (!can_go_on(run, p, s))
+    if (!can_continue(run, p, s))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: sample %" PRId64 " has %" PRId64 " tokens, %" PRId64
                           " of them prompt; expected a prompt, or one with a part of its response",
@@ -125,10 +129,11 @@ static invar_status check_same_prompt(const invar_rl_sample *a, const invar_rl_s
     return INVAR_OK;
 }
 
-/* ---- room ------------------------------------------------------------------------------------ */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
-/* Replaces an array of `used` items by one that has room for `count`. */
-static invar_status regrow(void **array, int64_t used, int64_t count, size_t size, const char *what)
+/* Replaces an array by one of `count` items, and copies the first `used` items. */
+static invar_status resize_array(void **array, int64_t used, int64_t count, size_t size,
+                                 const char *what)
 {
     void *larger = NULL;
 
@@ -144,38 +149,43 @@ invar_status invar_running_batch_make_room(invar_decode_state *w)
 {
     invar_rl_sample *s = w->sample;
     int64_t used = w->room, most = w->limit - s->prompt_tokens;
-    int64_t room = used ? 2 * used : FIRST_ROOM, total;
+    int64_t room = used ? 2 * used : FIRST_CAPACITY, total;
 
     room = room < most ? room : most;
     total = s->prompt_tokens + room;
+    INVAR_TRY(resize_array((void **)&s->tokens, s->n_tokens, total, sizeof *s->tokens,
+                           "tokens of a sample"));
     INVAR_TRY(
-        regrow((void **)&s->tokens, s->n_tokens, total, sizeof *s->tokens, "tokens of a sample"));
-    INVAR_TRY(regrow((void **)&s->logp, used, room, sizeof *s->logp, "log-probs of a sample"));
-    INVAR_TRY(regrow((void **)&s->mask, used, room, sizeof *s->mask, "the mask of a sample"));
+        resize_array((void **)&s->logp, used, room, sizeof *s->logp, "log-probs of a sample"));
+    INVAR_TRY(resize_array((void **)&s->mask, used, room, sizeof *s->mask, "the mask of a sample"));
     if (s->route_size > 0)
-        INVAR_TRY(regrow((void **)&s->routing, used ? s->n_tokens - 1 : 0, total,
-                         (size_t)s->route_size * sizeof *s->routing, "the routing of a sample"));
+        INVAR_TRY(resize_array((void **)&s->routing, used ? s->n_tokens - 1 : 0, total,
+                               (size_t)s->route_size * sizeof *s->routing,
+                               "the routing of a sample"));
     w->room = room;
     return INVAR_OK;
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------ */
+/* ---- sequences ------------------------------------------------------------------------------- */
 
-/* Samples from `first` on that are of its group, and like it have nothing but their prompt. */
+/* Returns how many samples from `first` on are of one group and have nothing but their prompt. */
 static int64_t group_size(const invar_running_batch *run, int64_t first)
 {
     const invar_rl_sample *s = run->writers[first].sample;
     int64_t n = 1;
 
-    while (!has_begun(s) && first + n < run->count &&
+    while (!has_response_tokens(s) && first + n < run->count &&
            run->writers[first + n].sample->group == s->group &&
-           !has_begun(run->writers[first + n].sample))
+           !has_response_tokens(run->writers[first + n].sample))
         n++;
     return n;
 }
 
-/* Whether a prompt pays as a job of its own: several samples, and pages for it beside each. */
-static bool running_batch_shares(const invar_running_batch *run, int64_t first, int64_t n)
+/*
+ * Returns true if n samples should share a sequence for their prompt: several samples, and enough
+ * pages for the prompt and the longest of them together.
+ */
+static bool should_share_prompt(const invar_running_batch *run, int64_t first, int64_t n)
 {
     const invar_decode_state *w = &run->writers[first];
     int64_t size = run->limits.page_size, prompt = w->sample->prompt_tokens;
@@ -184,7 +194,7 @@ static bool running_batch_shares(const invar_running_batch *run, int64_t first, 
     return n > 1 && !run->limits.no_prefix_sharing && pages <= run->rollout->cache->shape.pages;
 }
 
-static void add_job(invar_running_batch *run, int64_t first, int64_t rows, int64_t children)
+static void add_sequence(invar_running_batch *run, int64_t first, int64_t rows, int64_t children)
 {
     const invar_rl_sample *s = run->writers[first].sample;
 
@@ -201,20 +211,20 @@ static invar_status add_group(invar_running_batch *run, int64_t first, int64_t n
 
     for (int64_t i = first + 1; i < first + n; i++)
         INVAR_TRY(check_same_prompt(run->writers[first].sample, run->writers[i].sample));
-    if (running_batch_shares(run, first, n)) {
+    if (should_share_prompt(run, first, n)) {
         run->rollout->counters.shared += (n - 1) * prompt;
-        add_job(run, first, prompt, n);
+        add_sequence(run, first, prompt, n);
     }
     for (int64_t i = first; i < first + n; i++) {
         run->writers[i].job = run->n_jobs;
-        // the last token of a sequence is never put in
-        add_job(run, i, run->writers[i].limit - 1, 0);
+        // the last token of a sample is never an input
+        add_sequence(run, i, run->writers[i].limit - 1, 0);
     }
     return INVAR_OK;
 }
 
-/* Where the sample was left: room as far as it has tokens, and their text. */
-static invar_status pick_up(const invar_running_batch *run, invar_decode_state *w)
+/* Restores the decode state of a suspended sample: its capacity, and its text for stop strings. */
+static invar_status restore_suspended(const invar_running_batch *run, invar_decode_state *w)
 {
     const invar_sampling_params *p = w->sampling;
     const invar_rl_sample *s = w->sample;
@@ -226,12 +236,12 @@ static invar_status pick_up(const invar_running_batch *run, invar_decode_state *
     return INVAR_OK;
 }
 
-static invar_status begin_writer(invar_running_batch *run, invar_decode_state *w)
+static invar_status begin_decode_state(invar_running_batch *run, invar_decode_state *w)
 {
     INVAR_TRY(check_sample(run, w->sampling, w->sample));
     w->limit = limit_now(run, w->sampling, w->sample);
     w->sample->route_size = route_size(run);
-    INVAR_TRY(has_begun(w->sample) ? pick_up(run, w) : INVAR_OK);
+    INVAR_TRY(has_response_tokens(w->sample) ? restore_suspended(run, w) : INVAR_OK);
     return invar_running_batch_make_room(w);
 }
 
@@ -245,7 +255,7 @@ invar_status invar_running_batch_add_samples(invar_running_batch *run, invar_rl_
         invar_decode_state *w = &run->writers[run->count++];
 
         *w = (invar_decode_state){.sample = &samples[i], .sampling = sampling};
-        INVAR_TRY(begin_writer(run, w));
+        INVAR_TRY(begin_decode_state(run, w));
     }
     return INVAR_OK;
 }
@@ -259,7 +269,7 @@ invar_status invar_running_batch_add_jobs(invar_running_batch *run, int64_t firs
     return INVAR_OK;
 }
 
-static invar_status begin_showing(invar_running_batch *run)
+static invar_status begin_hooks(invar_running_batch *run)
 {
     const invar_forward_hooks probe = invar_row_ownership_probe(&run->rollout->show);
 
@@ -273,8 +283,8 @@ static invar_status begin_showing(invar_running_batch *run)
     return INVAR_OK;
 }
 
-/* Tokens guessed at a time; none where rows are looked at. */
-static int64_t ahead_of(const invar_running_batch *run)
+/* Returns the number of draft tokens per sequence; 0 while hooks or an audit are active. */
+static int64_t lookahead_of(const invar_running_batch *run)
 {
     const invar_rollout *r = run->rollout;
 
@@ -286,7 +296,7 @@ invar_status invar_running_batch_begin_guessing(invar_running_batch *run)
     const invar_rollout *r = run->rollout;
 
     r->cache->draft_cache = NULL;
-    if (ahead_of(run) == 0)
+    if (lookahead_of(run) == 0)
         return INVAR_OK;
     run->guesser = r->guesser;
     if (run->guesser.make)
@@ -322,11 +332,11 @@ void invar_running_batch_leave(invar_decode_state *w)
 
 invar_status invar_running_batch_reserve(invar_running_batch *run, int64_t count)
 {
-    INVAR_TRY(regrow((void **)&run->writers, run->count, count, sizeof *run->writers,
-                     "the samples of a rollout"));
-    // there is no prompt without a sample that waits for it
-    INVAR_TRY(regrow((void **)&run->jobs, run->n_jobs, 2 * count, sizeof *run->jobs,
-                     "the jobs of a rollout"));
+    INVAR_TRY(resize_array((void **)&run->writers, run->count, count, sizeof *run->writers,
+                           "the samples of a rollout"));
+    // every shared prompt has a sample, so there are at most as many prompts as samples
+    INVAR_TRY(resize_array((void **)&run->jobs, run->n_jobs, 2 * count, sizeof *run->jobs,
+                           "the jobs of a rollout"));
     run->feed.schedule.jobs = run->jobs;
     run->room = count;
     return INVAR_OK;
@@ -336,15 +346,15 @@ invar_status invar_running_batch_make_draws(invar_running_batch *run, int64_t sa
 {
     int64_t sequences = run->feed.schedule.concurrency;
 
-    return regrow((void **)&run->draws, 0, samples + sequences * (1 + ahead_of(run)),
-                  sizeof *run->draws, "the draws of a pass");
+    return resize_array((void **)&run->draws, 0, samples + sequences * (1 + lookahead_of(run)),
+                        sizeof *run->draws, "the draws of a pass");
 }
 
 invar_status invar_running_batch_begin_feed(invar_running_batch *run, int64_t sequences,
                                             int64_t rows)
 {
     const invar_model_runner_limits room = {
-        .sequences = sequences, .rows = rows, .ahead = ahead_of(run)};
+        .sequences = sequences, .rows = rows, .ahead = lookahead_of(run)};
 
     INVAR_TRY(invar_model_runner_init(&run->feed, run->rollout, &run->limits, &room, run->jobs,
                                       run->n_jobs));
@@ -365,7 +375,7 @@ invar_status invar_running_batch_begin(invar_running_batch *run, invar_rl_sample
     INVAR_TRY(invar_sampler_init(&run->sampler, &run->rollout->caller, run->sampling));
     INVAR_TRY(invar_running_batch_add_samples(run, samples, count, run->sampling));
     if (run->rollout->show.watcher.probe.take)
-        INVAR_TRY(begin_showing(run));
+        INVAR_TRY(begin_hooks(run));
     for (int64_t i = 0; i < run->count; i++)
         most = run->writers[i].limit - 1 > most ? run->writers[i].limit - 1 : most;
     INVAR_TRY(invar_model_runner_settle(&run->limits, run->rollout, run->count, most));

@@ -1,11 +1,10 @@
 /*
- * running_batch.h - the samples that a rollout is working on: all of a run, or those that have
- * joined.
+ * running_batch.h - the samples that a rollout is sampling now.
  *
- * Every sample is a job. Where several samples of a group share a prompt, the prompt is a job of
- * its own before them: its last row gives all of them their first token, and its pages are theirs.
- *
- * Only engine/sample/rollout includes this.
+ * The batch holds all samples of a run, or those that have joined a stream. Every sample is a
+ * sequence of the scheduler. If several samples of a group share a prompt, the prompt is a sequence
+ * of its own before them: all of them sample their first token from its last row, and reference its
+ * pages. Private to engine/sample/rollout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,96 +20,105 @@
 extern "C" {
 #endif
 
-/* A sample on its way. */
+/* Decode state of one sample. */
 typedef struct invar_decode_state {
     invar_rl_sample *sample;
     const invar_sampling_params *sampling;
-    int64_t job;
-    int64_t limit;          /* tokens in all, in this run */
-    int64_t room;           /* response tokens that the arrays can take */
-    int64_t n_draft_tokens; /* tokens behind its own, in this pass */
-    bool skip_draft_once;   /* its next row has no guesses behind it */
-    bool finished;          /* it needs no more tokens in this run */
-    invar_text_stream text;
-    /* that those are learned by which joined with it; NULL: nobody looks up */
+    int64_t job;            /* index of its sequence in the batch */
+    int64_t limit;          /* largest number of prompt and response tokens in this run */
+    int64_t room;           /* response tokens that the arrays of the sample can hold */
+    int64_t n_draft_tokens; /* draft tokens in this pass */
+    bool skip_draft_once;   /* no draft tokens for the next row */
+    bool finished;          /* needs no more tokens in this run */
+    invar_text_stream text; /* text of the response so far; kept if stop strings are set */
+    /* n-gram table shared by all samples of one join call; NULL unless speculative-algorithm =
+       ngram */
     invar_ngram_proposer *ngrams;
 } invar_decode_state;
 
-/* Zeroed at first, but for its first three members. */
+/*
+ * Zero-initialize before use and set `rollout`, `sampling` and `forced_samples`. Release with
+ * invar_running_batch_end, also after a failure.
+ */
 struct invar_running_batch {
     invar_rollout *rollout;
-    const invar_sampling_params *sampling; /* of all samples; NULL: each has its own */
-    const invar_rl_sample
-        *forced_samples;         /* (count) their tokens are taken instead of those drawn; NULL */
+    const invar_sampling_params *sampling; /* used by all samples; NULL if each has its own */
+    /* (count) samples whose tokens are appended instead of sampled ones; NULL if unused */
+    const invar_rl_sample *forced_samples;
     invar_decode_state *writers; /* (count) */
     int64_t count;
-    int64_t room;    /* samples that the arrays can take */
-    invar_seq *jobs; /* (n_jobs) */
+    int64_t room;    /* samples that the arrays can hold */
+    invar_seq *jobs; /* (n_jobs) sequences: samples and shared prompts */
     int64_t n_jobs;
-    invar_rollout_exec_options limits; /* settled */
-    invar_draw *draws; /* (n_draws) of this pass, turn by turn; then those of fillers */
+    invar_rollout_exec_options limits; /* resolved: no member has its default value */
+    invar_draw *draws; /* (n_draws) draws of this pass, slice by slice, then those of fillers */
     int64_t n_draws;
-    invar_draft_model *draft;     /* the rollout's, where it guesses */
-    invar_draft_proposer guesser; /* `make` NULL: nobody guesses */
-    invar_draft_request *guesses; /* (sequences of a pass) */
+    invar_draft_model *draft;     /* draft model of the rollout; NULL if it drafts nothing */
+    invar_draft_proposer guesser; /* proposer; `make` is NULL if nothing is drafted */
+    invar_draft_request *guesses; /* (concurrency) */
     invar_model_runner feed;
     invar_sampler sampler;
-    int64_t samples_done;
-    int64_t tokens_done;
-    invar_row_ownership *show; /* NULL: nobody looks */
-    uint32_t *numbers;         /* (count) the draw of each sample, where somebody does */
+    int64_t samples_done;      /* samples that finished or were suspended */
+    int64_t tokens_done;       /* tokens sampled */
+    invar_row_ownership *show; /* NULL without hooks */
+    uint32_t *numbers;         /* (count) draw index of each sample; NULL without hooks */
 };
 
-/*
- * ---- running_batch.c
- * ---------------------------------------------------------------------------------
- */
+/* ---- running_batch.c ------------------------------------------------------------------------- */
 
-/* All of a run with samples [0, count). `run` has its rollout and its sampling. */
+/* Starts a run with samples[0, count). Calls all of the functions below that set up a batch. */
 invar_status invar_running_batch_begin(invar_running_batch *run, invar_rl_sample *samples,
                                        int64_t count) INVAR_MUST_USE;
+
+/* Frees everything that the batch owns. The samples stay as they are. */
 void invar_running_batch_end(invar_running_batch *run);
 
-/* Its parts, for samples that join later. Room for `count` samples in all. */
+/* Grows the arrays to hold `count` samples in total. */
 invar_status invar_running_batch_reserve(invar_running_batch *run, int64_t count) INVAR_MUST_USE;
 
-/* Samples behind those that there are, in arrays that have room for them. */
+/*
+ * Appends samples[0, count), borrowed with `sampling`, to arrays with enough capacity. Returns
+ * INVAR_E_INVALID if a sample cannot be sampled; the caller then discards the appended ones.
+ */
 invar_status invar_running_batch_add_samples(invar_running_batch *run, invar_rl_sample *samples,
                                              int64_t count,
                                              const invar_sampling_params *sampling) INVAR_MUST_USE;
 
-/* Those from `first` on look up what to guess in each other, where guesses come from there. */
+/* Creates the n-gram table of the samples from `first` on, if drafts are proposed by n-grams. */
 invar_status invar_running_batch_add_look_up(invar_running_batch *run,
                                              int64_t first) INVAR_MUST_USE;
 
-/* The sample needs nothing any more but its place. */
+/* Releases the decode state of a sample; its entry stays in the array. */
 void invar_running_batch_leave(invar_decode_state *writer);
 
-/* Jobs of the samples from `first` on. */
+/*
+ * Appends sequences for the samples from `first` on, and for prompts that they share. Returns
+ * INVAR_E_INVALID if the prompts of one group differ.
+ */
 invar_status invar_running_batch_add_jobs(invar_running_batch *run, int64_t first) INVAR_MUST_USE;
 
-/* Who guesses; once there is a feed. */
+/* Selects the proposer of draft tokens. Requires a model runner. */
 invar_status invar_running_batch_begin_guessing(invar_running_batch *run) INVAR_MUST_USE;
 
-/* Passes of so many sequences at most. */
+/* Creates the model runner, for at most `sequences` sequences of at most `rows` rows. */
 invar_status invar_running_batch_begin_feed(invar_running_batch *run, int64_t sequences,
                                             int64_t rows) INVAR_MUST_USE;
 
-/* Room for the draws of any pass, of so many samples. */
+/* Allocates the draws of any pass of `samples` samples. */
 invar_status invar_running_batch_make_draws(invar_running_batch *run,
                                             int64_t samples) INVAR_MUST_USE;
 
-/* Room for more response tokens: some at first, then twice as many, never beyond the limit. */
+/* Grows the arrays of a sample for more response tokens, doubling them up to its limit. */
 invar_status invar_running_batch_make_room(invar_decode_state *writer) INVAR_MUST_USE;
 
-/* Tokens that the sample may ever have. */
+/* Returns the largest number of tokens that the sample may have, prompt included. */
 int64_t invar_running_batch_limit(const invar_rollout *rollout,
                                   const invar_sampling_params *sampling,
                                   const invar_rl_sample *sample);
 
 /* ---- rollout.c ------------------------------------------------------------------------------- */
 
-/* One pass, and what is drawn from it. */
+/* Runs one pass and appends the sampled tokens to their samples. */
 invar_status invar_running_batch_step(invar_running_batch *run) INVAR_MUST_USE;
 
 #ifdef __cplusplus

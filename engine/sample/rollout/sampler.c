@@ -1,5 +1,9 @@
 /*
- * sampler.c - logits, tokens, log-probabilities.
+ * sampler.c - turns the rows of a pass into sampled tokens and their log-probs.
+ *
+ * Up to INVAR_SAMPLER_ROWS draws are sampled together: distinct rows are listed, their logits are
+ * computed once, copied for draws that share a row, and given to one sampling op per run of draws
+ * with equal sampling params. The log-prob op reads the same logits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,10 +41,11 @@ void invar_sampler_release(invar_sampler *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- for those who look ---------------------------------------------------------------------- */
+/* ---- hooks ----------------------------------------------------------------------------------- */
 
-/* Rows of logits, each of all draws from it, which are of neighbours. */
-static void own_logits(const invar_sampler *s, const invar_draw *draws, int64_t count, int64_t rows)
+/* Lists as owners of each row of logits all samples drawing from it, which are adjacent. */
+static void set_logits_owners(const invar_sampler *s, const invar_draw *draws, int64_t count,
+                              int64_t rows)
 {
     invar_row_samples *owners = invar_row_ownership_owners(s->show, rows);
 
@@ -53,7 +58,7 @@ static void own_logits(const invar_sampler *s, const invar_draw *draws, int64_t 
     }
 }
 
-static invar_status show_drawn(invar_sampler *s, const invar_draw *draws, int64_t count)
+static invar_status show_tokens(invar_sampler *s, const invar_draw *draws, int64_t count)
 {
     static const char *const of_token[] = {"head.logits", NULL};
     static const char *const of_logp[] = {"head.logits", "token", NULL};
@@ -71,19 +76,18 @@ static invar_status show_drawn(invar_sampler *s, const invar_draw *draws, int64_
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-/* How a draw is made. */
 static const invar_sampling_params *sampling_of(const invar_sampler *s, const invar_draw *draw)
 {
     return draw->sampling ? draw->sampling : s->sampling;
 }
 
-/* The stop ids of another sampling than the sampler's, to where ops read them. */
-static invar_status put_other(invar_sampler *s, const invar_sampling_params *p)
+/* Uploads the stop ids of sampling params other than the sampler's. */
+static invar_status upload_other_stop_ids(invar_sampler *s, const invar_sampling_params *p)
 {
     const invar_device *dev = &s->caller->dev;
     size_t bytes = (size_t)p->n_stop_ids * sizeof *s->remote_tokens;
 
-    if (s->caller->tape) // a call that is held back may read those that were there
+    if (s->caller->tape) // a call that the graph cache holds back may still read the previous ids
         INVAR_TRY(invar_cuda_graph_cache_flush(s->caller->tape));
     if (p->n_stop_ids > s->n_other) {
         invar_device_free(dev, s->remote_tokens);
@@ -95,9 +99,12 @@ static invar_status put_other(invar_sampler *s, const invar_sampling_params *p)
     return bytes ? invar_device_upload(dev, s->remote_tokens, p->stop_ids, bytes) : INVAR_OK;
 }
 
-/* The stop ids that some of these draws may not be; for others than the sampler's: if any is so. */
-static invar_status find_ends(invar_tensor *out, invar_sampler *s, const invar_draw *draws,
-                              int64_t count)
+/*
+ * *out = the stop ids on the device of draws with equal sampling params. The params of the sampler
+ * are on the device already; others are uploaded only if one of the draws bans stop ids.
+ */
+static invar_status find_stop_ids(invar_tensor *out, invar_sampler *s, const invar_draw *draws,
+                                  int64_t count)
 {
     const invar_sampling_params *p = sampling_of(s, draws);
     bool hides = false;
@@ -107,14 +114,14 @@ static invar_status find_ends(invar_tensor *out, invar_sampler *s, const invar_d
         hides = hides || draws[i].ban_stop_ids;
     if (p == s->sampling || !hides)
         return INVAR_OK;
-    INVAR_TRY(put_other(s, p));
+    INVAR_TRY(upload_other_stop_ids(s, p));
     *out = invar_tensor_1d(s->remote_tokens, INVAR_DTYPE_I32, p->n_stop_ids);
     return INVAR_OK;
 }
 
-/* Tokens and log-probabilities of rows [first, first + count), whose draws have one sampling. */
-static invar_status run_alike(invar_sampler *s, const invar_draw *draws, const invar_tensor *logits,
-                              int64_t first, int64_t count)
+/* Runs the ops for draws [first, first + count), which have equal sampling params. */
+static invar_status run_equal_params(invar_sampler *s, const invar_draw *draws,
+                                     const invar_tensor *logits, int64_t first, int64_t count)
 {
     const invar_sampling_params *p = sampling_of(s, &draws[first]);
     invar_sampler_buffers *room = s->room;
@@ -122,7 +129,7 @@ static invar_status run_alike(invar_sampler *s, const invar_draw *draws, const i
     invar_tensor rows = invar_tensor_rows(logits, first, count);
     invar_tensor ends;
 
-    INVAR_TRY(find_ends(&ends, s, draws + first, count));
+    INVAR_TRY(find_stop_ids(&ends, s, draws + first, count));
     INVAR_TRY(
         INVAR_CALL(s->caller, SAMPLE, sample, .tokens = tokens, .logits = rows,
                    .coords = room->asked.coords + first, .seed = p->seed,
@@ -137,7 +144,7 @@ static invar_status run_alike(invar_sampler *s, const invar_draw *draws, const i
                       .temperature = invar_sampling_logp_temperature(p->temperature));
 }
 
-/* The same of all rows of the logits. */
+/* Runs the ops for all draws, one row of `logits` each, and downloads tokens and log-probs. */
 static invar_status run_ops(invar_sampler *s, const invar_draw *draws, const invar_tensor *logits)
 {
     int64_t count = logits->shape[0];
@@ -146,15 +153,18 @@ static invar_status run_ops(invar_sampler *s, const invar_draw *draws, const inv
         n = 1;
         while (first + n < count && draws[first + n].sampling == draws[first].sampling)
             n++;
-        INVAR_TRY(run_alike(s, draws, logits, first, n));
+        INVAR_TRY(run_equal_params(s, draws, logits, first, n));
     }
     if (s->show)
-        INVAR_TRY(show_drawn(s, draws, count));
+        INVAR_TRY(show_tokens(s, draws, count));
     return invar_op_runner_get(s->caller, &s->drawn, &s->room->drawn, sizeof s->drawn);
 }
 
-/* The rows of the pass that are drawn from, each once, and which of them each draw is from. */
-static int64_t list_rows(invar_sampler *s, const invar_draw *draws, int64_t count)
+/*
+ * Lists the distinct rows of the draws, fills the inputs of the ops, and returns the number of
+ * rows.
+ */
+static int64_t list_distinct_rows(invar_sampler *s, const invar_draw *draws, int64_t count)
 {
     int64_t rows = 0;
 
@@ -168,8 +178,8 @@ static int64_t list_rows(invar_sampler *s, const invar_draw *draws, int64_t coun
     return rows;
 }
 
-/* Room for copies of `count` rows. */
-static invar_status make_room(invar_sampler *s, int64_t count, int64_t width)
+/* Grows `copies` to `count` rows of `width` logits. */
+static invar_status reserve_copies(invar_sampler *s, int64_t count, int64_t width)
 {
     const invar_device *dev = &s->caller->dev;
 
@@ -184,7 +194,7 @@ static invar_status make_room(invar_sampler *s, int64_t count, int64_t width)
     return INVAR_OK;
 }
 
-/* One row of logits for each draw; of a row that several share, a copy for each. */
+/* *out = logits with one row per draw. If draws share rows, the shared rows are copied. */
 static invar_status make_logits(invar_tensor *out, invar_sampler *s, invar_pass *pass, int64_t rows,
                                 int64_t count)
 {
@@ -196,20 +206,20 @@ static invar_status make_logits(invar_tensor *out, invar_sampler *s, invar_pass 
     if (rows == count)
         return INVAR_OK;
     width = distinct.shape[1];
-    INVAR_TRY(make_room(s, count, width));
+    INVAR_TRY(reserve_copies(s, count, width));
     *out = invar_tensor_2d(s->copies, INVAR_DTYPE_F32, count, width);
     return INVAR_CALL(s->caller, EMBEDDING_FWD, embedding_fwd, .out = *out, .table = distinct,
                       .ids = invar_tensor_1d(s->room->asked.copy, INVAR_DTYPE_I32, count));
 }
 
-static invar_status draw_piece(invar_sampler *s, invar_pass *pass, invar_draw *draws, int64_t count)
+static invar_status draw_block(invar_sampler *s, invar_pass *pass, invar_draw *draws, int64_t count)
 {
-    int64_t rows = list_rows(s, draws, count);
+    int64_t rows = list_distinct_rows(s, draws, count);
     invar_tensor logits;
 
     INVAR_TRY(invar_device_upload(&s->caller->dev, &s->room->asked, &s->asked, sizeof s->asked));
     if (s->show)
-        own_logits(s, draws, count, rows);
+        set_logits_owners(s, draws, count, rows);
     INVAR_TRY(make_logits(&logits, s, pass, rows, count));
     INVAR_TRY(run_ops(s, draws, &logits));
     for (int64_t i = 0; i < count; i++) {
@@ -224,7 +234,7 @@ invar_status invar_sampler_draw(invar_sampler *s, invar_pass *pass, invar_draw *
 {
     for (int64_t first = 0; first < count; first += INVAR_SAMPLER_ROWS) {
         int64_t left = count - first;
-        INVAR_TRY(draw_piece(s, pass, draws + first,
+        INVAR_TRY(draw_block(s, pass, draws + first,
                              left < INVAR_SAMPLER_ROWS ? left : INVAR_SAMPLER_ROWS));
     }
     return INVAR_OK;

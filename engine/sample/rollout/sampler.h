@@ -1,9 +1,9 @@
 /*
- * sampler.h - from rows of a pass to tokens and their log-probabilities.
+ * sampler.h - samples tokens and their log-probs from rows of a pass.
  *
- * Both come from the same logits. Log-probabilities are over the whole vocabulary at the
- * temperature of sampling (1 for temperature 0), whatever top-k, top-p and min-p leave out: those
- * of the training forward.
+ * Token and log-prob come from the same logits. The log-prob is over the full vocabulary at the
+ * sampling temperature (1 for temperature 0), regardless of top-k, top-p and min-p, so that it
+ * equals the one of the training forward.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,66 +17,73 @@
 extern "C" {
 #endif
 
-#define INVAR_SAMPLER_ROWS 256 /* logits at a time */
+#define INVAR_SAMPLER_ROWS 256 /* tokens sampled by one call of the ops */
 
-/* One token. */
+/* One token to sample: the inputs, then the result. */
 typedef struct invar_draw {
-    int64_t row;                /* of the last run of the pass; several may have the same */
-    invar_sample_coords coords; /* position: that of the new token */
-    const invar_sampling_params *sampling; /* how; NULL: as the sampler's */
-    bool ban_stop_ids;                     /* stop ids may not be drawn */
-    bool filler;                           /* its row is nobody's */
-    int64_t owner;                         /* the caller's */
-    int32_t token;                         /* drawn */
-    float logp;                            /* its log-probability */
+    int64_t row;                /* row of the last run of the pass; several draws may share it */
+    invar_sample_coords coords; /* random coordinates with the position of the new token */
+    const invar_sampling_params *sampling; /* borrowed; NULL for those of the sampler */
+    bool ban_stop_ids;                     /* stop ids cannot be sampled */
+    bool filler;                           /* the row is padding and belongs to no sample */
+    int64_t owner; /* chosen by the caller; with hooks, index of the sample in the run */
+    int32_t token; /* out: sampled token */
+    float logp;    /* out: its log-prob; not finite if the logits are not */
 } invar_draw;
 
-/* What ops are told of the draws, */
+/* Inputs of the sampling ops, uploaded in one copy. */
 typedef struct invar_sampler_inputs {
     invar_sample_coords coords[INVAR_SAMPLER_ROWS];
-    int32_t copy[INVAR_SAMPLER_ROWS]; /* the row of logits of each, where draws share them */
-    int32_t no_end[INVAR_SAMPLER_ROWS];
+    int32_t copy[INVAR_SAMPLER_ROWS];   /* index of the row of logits that a draw uses */
+    int32_t no_end[INVAR_SAMPLER_ROWS]; /* 1 if stop ids are banned */
 } invar_sampler_inputs;
 
-/* and what they answer: */
+/* Outputs of the sampling ops, downloaded in one copy. */
 typedef struct invar_sampler_outputs {
     int32_t tokens[INVAR_SAMPLER_ROWS];
     float logp[INVAR_SAMPLER_ROWS];
 } invar_sampler_outputs;
 
-/* each goes in one piece. */
+/* Device memory of the sampling ops. */
 typedef struct invar_sampler_buffers {
     invar_sampler_inputs asked;
     invar_sampler_outputs drawn;
-    float max[INVAR_SAMPLER_ROWS];
-    float logsum[INVAR_SAMPLER_ROWS];
+    float max[INVAR_SAMPLER_ROWS];    /* largest logit of each row */
+    float logsum[INVAR_SAMPLER_ROWS]; /* logarithm of the softmax sum of each row */
 } invar_sampler_buffers;
 
 typedef struct invar_sampler {
     invar_op_runner *caller;               /* borrowed */
-    const invar_sampling_params *sampling; /* borrowed; NULL: every draw has its own */
-    invar_row_ownership *show;             /* borrowed; NULL: nobody looks */
-    int64_t row[INVAR_SAMPLER_ROWS];
+    const invar_sampling_params *sampling; /* borrowed; NULL if every draw has its own */
+    invar_row_ownership *show;             /* borrowed; NULL without hooks */
+    int64_t row[INVAR_SAMPLER_ROWS];       /* distinct rows of the current draws, ascending */
     invar_sampler_inputs asked;
     invar_sampler_outputs drawn;
-    /* in the device's memory */
+    /* The members below are in device memory. */
     invar_sampler_buffers *room;
-    int32_t *stop_ids;      /* (n_stop_ids) of the sampler's sampling */
-    int32_t *remote_tokens; /* (n_other) those of another one */
-    int64_t n_other;
-    float *copies; /* (n_copies, vocabulary) where draws share a row */
-    int64_t n_copies;
+    int32_t *stop_ids;      /* (n_stop_ids) stop ids of `sampling` */
+    int32_t *remote_tokens; /* (n_other) stop ids of a draw with its own sampling params */
+    int64_t n_other;        /* capacity of remote_tokens */
+    float *copies;          /* (n_copies, vocabulary) logits of draws that share a row */
+    int64_t n_copies;       /* capacity of copies, in rows */
 } invar_sampler;
 
+/*
+ * Initializes the sampler and uploads the stop ids of `sampling`. `caller` and `sampling` are
+ * borrowed; `sampling` is NULL if every draw has its own. Release also after a failure.
+ */
 invar_status invar_sampler_init(invar_sampler *sampler, invar_op_runner *caller,
                                 const invar_sampling_params *sampling) INVAR_MUST_USE;
 void invar_sampler_release(invar_sampler *sampler);
 
-/* Draws all; rows ascend or repeat. Where logits are not finite, neither is `logp`. */
+/*
+ * Samples token and logp of draws[0, count) from the last run of `pass`. The rows of successive
+ * draws ascend or repeat. If the logits of a row are not finite, neither is its logp.
+ */
 invar_status invar_sampler_draw(invar_sampler *sampler, invar_pass *pass, invar_draw *draws,
                                 int64_t count) INVAR_MUST_USE;
 
-/* The temperature that log-probabilities are at. */
+/* Returns the temperature of log-probs for a sampling temperature. */
 static inline float invar_sampling_logp_temperature(float temperature)
 {
     return temperature == 0.0f ? 1.0f : temperature;

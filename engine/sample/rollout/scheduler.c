@@ -1,10 +1,10 @@
 /*
- * scheduler.c - admission, passes, and the end of jobs.
+ * scheduler.c - continuous batching: admission, passes, preemption and the end of sequences.
  *
- * Why it never stands still: whatever the first of the admitted jobs needs, all others give way to
- * it, the last one first, and in the end a kept prompt; `check_fit` has made sure that it then
- * fits. Why it does not turn in circles: who gave way comes back only where each of the others can
- * grow by some pages before one of them asks for a page that is not there.
+ * Progress: if the first admitted sequence needs a page, all others are preempted for it, the last
+ * one first, and finally a kept prompt; check_fit guarantees that it fits then. No thrashing: a
+ * sequence is admitted only if every admitted one can still grow by GROWTH pages. Both must survive
+ * a change here, as must determinism: decisions use only the order of sequences and the free pages.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,11 +17,11 @@
 
 #include "base/invar_banned.h"
 
-#define GROWTH 4 // pages that every admitted job can still have when another one is admitted
+#define GROWTH 4 // pages that every admitted sequence can still get when another one is admitted
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-/* Pages that are full with rows of the job's prompt, and its prompt's. */
+/* Returns the number of full pages that a sequence shares with its prompt. */
 static int64_t shared_pages(const invar_scheduler *s, const invar_seq *job)
 {
     return job->parent < 0 ? 0 : job->prefill / s->cache->shape.page_size;
@@ -42,7 +42,7 @@ static invar_status check_fit(const invar_scheduler *s, const invar_seq *job)
     return INVAR_OK;
 }
 
-static invar_status prepare_jobs(const invar_scheduler *s, int64_t first, int64_t end)
+static invar_status prepare_sequences(const invar_scheduler *s, int64_t first, int64_t end)
 {
     int64_t parent = -1, children = 0;
 
@@ -67,7 +67,7 @@ static invar_status prepare_jobs(const invar_scheduler *s, int64_t first, int64_
 invar_status invar_scheduler_add(invar_scheduler *s, invar_seq *jobs, int64_t more)
 {
     s->jobs = jobs;
-    INVAR_TRY(prepare_jobs(s, s->n_jobs, s->n_jobs + more));
+    INVAR_TRY(prepare_sequences(s, s->n_jobs, s->n_jobs + more));
     s->n_jobs += more;
     return INVAR_OK;
 }
@@ -97,9 +97,9 @@ void invar_scheduler_release(invar_scheduler *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- the end of jobs ------------------------------------------------------------------------- */
+/* ---- end of sequences ------------------------------------------------------------------------ */
 
-static void end_job(invar_scheduler *s, invar_seq *job)
+static void end_sequence(invar_scheduler *s, invar_seq *job)
 {
     invar_kv_cache_free_pages(s->cache, job->pages, job->n_pages);
     invar_free(job->pages);
@@ -108,13 +108,15 @@ static void end_job(invar_scheduler *s, invar_seq *job)
     job->state = INVAR_SEQ_OVER;
 }
 
-/* One child less to wait for; the last one lets the prompt go. */
+/*
+ * Records that a sequence no longer waits for its shared prompt; the last one ends a kept prompt.
+ */
 static void leave_parent(invar_scheduler *s, const invar_seq *job)
 {
     invar_seq *parent = job->parent < 0 ? NULL : &s->jobs[job->parent];
 
     if (parent && --parent->n_pending_shares == 0 && parent->state == INVAR_SEQ_KEPT)
-        end_job(s, parent);
+        end_sequence(s, parent);
 }
 
 void invar_scheduler_finish(invar_scheduler *s, int64_t index)
@@ -123,11 +125,11 @@ void invar_scheduler_finish(invar_scheduler *s, int64_t index)
 
     if (job->state == INVAR_SEQ_WAITING || job->state == INVAR_SEQ_ADMITTED)
         leave_parent(s, job);
-    end_job(s, job);
+    end_sequence(s, job);
 }
 
-/* Whether somebody still waits for the prompt, or has its rows. */
-static bool is_wanted(const invar_scheduler *s, int64_t prompt)
+/* Returns true if a sequence that shares the prompt is not over. */
+static bool has_live_sharers(const invar_scheduler *s, int64_t prompt)
 {
     for (int64_t i = prompt + 1; i < s->n_jobs; i++)
         if (s->jobs[i].parent == prompt && s->jobs[i].state != INVAR_SEQ_OVER)
@@ -140,11 +142,14 @@ void invar_scheduler_cancel(invar_scheduler *s, int64_t index)
     int64_t parent = s->jobs[index].parent;
 
     invar_scheduler_finish(s, index);
-    if (parent >= 0 && s->jobs[parent].state != INVAR_SEQ_OVER && !is_wanted(s, parent))
-        end_job(s, &s->jobs[parent]);
+    if (parent >= 0 && s->jobs[parent].state != INVAR_SEQ_OVER && !has_live_sharers(s, parent))
+        end_sequence(s, &s->jobs[parent]);
 }
 
-/* Prompts that are through leave the pass, but keep their pages while somebody waits for them. */
+/*
+ * Removes finished sequences from `active`, and shared prompts whose rows are computed. Such
+ * prompts keep their pages while a sharing sequence has not joined.
+ */
 static void release_finished_prompts(invar_scheduler *s)
 {
     int64_t kept = 0;
@@ -157,7 +162,7 @@ static void release_finished_prompts(invar_scheduler *s)
         if (job->n_sharing > 0 && job->done == job->rows) {
             job->state = INVAR_SEQ_KEPT;
             if (job->n_pending_shares == 0)
-                end_job(s, job);
+                end_sequence(s, job);
         } else {
             s->active[kept++] = s->active[i];
         }
@@ -176,7 +181,7 @@ void invar_scheduler_compact(int64_t *places_out, invar_scheduler *s)
         if (places_out[i] < 0)
             continue;
         s->jobs[kept] = s->jobs[i];
-        if (s->jobs[kept].parent >= 0) // prompts come before their jobs
+        if (s->jobs[kept].parent >= 0) // a prompt precedes its sequences
             s->jobs[kept].parent = places_out[s->jobs[kept].parent];
         kept++;
     }
@@ -186,14 +191,14 @@ void invar_scheduler_compact(int64_t *places_out, invar_scheduler *s)
     s->next = next;
 }
 
-/* ---- giving way ------------------------------------------------------------------------------ */
+/* ---- preemption ------------------------------------------------------------------------------ */
 
-/* Back to the jobs that wait, without pages; the first `known` rows are known now. */
-static void give_way(invar_scheduler *s, int64_t index, int64_t known)
+/* Returns a sequence to the queue without pages; its first `known` rows are known now. */
+static void requeue(invar_scheduler *s, int64_t index, int64_t known)
 {
     invar_seq *job = &s->jobs[index];
 
-    end_job(s, job);
+    end_sequence(s, job);
     job->state = INVAR_SEQ_WAITING;
     job->n_recompute = job->done > job->n_recompute ? job->done : job->n_recompute;
     job->prefill = known;
@@ -202,25 +207,26 @@ static void give_way(invar_scheduler *s, int64_t index, int64_t known)
 }
 
 /*
- * The last of the admitted jobs gives way. A sequence of its own from now on, unless its prompt was
- * not through yet.
+ * Preempts the sequence admitted last. It no longer shares the prompt, unless it was still waiting
+ * for it.
  */
-static void last_gives_way(invar_scheduler *s)
+static void preempt_last(invar_scheduler *s)
 {
     int64_t index = s->active[--s->n_active];
     invar_seq *job = &s->jobs[index];
 
     if (job->state == INVAR_SEQ_READY && job->n_sharing == 0)
         job->parent = -1;
-    give_way(s, index, job->done < job->prefill ? job->prefill : job->done + 1);
+    requeue(s, index, job->done < job->prefill ? job->prefill : job->done + 1);
 }
 
 /*
- * The prompt that is kept for jobs that wait: its pages go, and these jobs, whose first token is
- * drawn, are sequences of their own. There is at most one, and its jobs are the first of those that
- * wait for a prompt. False: there is none.
+ * Frees the pages of the prompt that is kept for waiting sequences. Their first token is sampled
+ * already, so they no longer share the prompt and prefill its rows and that token themselves. At
+ * most one such prompt exists, and its sequences are the first waiting ones with a parent. Returns
+ * false if no prompt is kept.
  */
-static bool prompt_gives_way(invar_scheduler *s)
+static bool drop_kept_prompt(invar_scheduler *s)
 {
     int64_t i = s->next, kept;
 
@@ -234,12 +240,15 @@ static bool prompt_gives_way(invar_scheduler *s)
             s->jobs[i].parent = -1;
             s->jobs[i].n_recompute = s->jobs[i].prefill++;
         }
-    end_job(s, &s->jobs[kept]);
+    end_sequence(s, &s->jobs[kept]);
     return true;
 }
 
-/* Pages for one row more of active job i; false: it was the last one, and gave way itself. */
-static bool scheduler_grow(invar_scheduler *s, int64_t i)
+/*
+ * Gets the page for one more row of active sequence i, preempting others if necessary. Returns
+ * false if the sequence was the last one and was preempted itself.
+ */
+static bool grow_sequence(invar_scheduler *s, int64_t i)
 {
     invar_seq *job = &s->jobs[s->active[i]];
 
@@ -247,11 +256,11 @@ static bool scheduler_grow(invar_scheduler *s, int64_t i)
         if (invar_kv_cache_alloc_pages(job->pages + job->n_pages, s->cache, 1)) {
             job->n_pages++;
         } else if (s->n_active > 1) {
-            last_gives_way(s);
+            preempt_last(s);
             if (s->n_active == i)
                 return false;
         } else {
-            bool found = prompt_gives_way(s);
+            bool found = drop_kept_prompt(s);
             INVAR_CHECK(found);
         }
     }
@@ -260,8 +269,8 @@ static bool scheduler_grow(invar_scheduler *s, int64_t i)
 
 /* ---- admission ------------------------------------------------------------------------------- */
 
-/* Pages that the admitted jobs shall find free, however many are admitted. */
-static int64_t scheduler_growth(const invar_scheduler *s)
+/* Returns the number of pages to keep free for the growth of the admitted sequences. */
+static int64_t pages_for_growth(const invar_scheduler *s)
 {
     int64_t pages = 0;
 
@@ -273,14 +282,14 @@ static int64_t scheduler_growth(const invar_scheduler *s)
     return pages;
 }
 
-/* Gives the job the pages of its known rows; *admitted_out says whether there were enough. */
-static invar_status admit_job(bool *admitted_out, invar_scheduler *s, int64_t index)
+/* Allocates the pages of the known rows. *admitted_out = false if too few are free. */
+static invar_status admit_sequence(bool *admitted_out, invar_scheduler *s, int64_t index)
 {
     invar_seq *job = &s->jobs[index];
     int64_t total = invar_kv_cache_pages_for(s->cache, job->rows), shared = shared_pages(s, job);
     int64_t known = invar_kv_cache_pages_for(s->cache, job->prefill);
 
-    *admitted_out = known - shared + scheduler_growth(s) <= s->cache->n_free;
+    *admitted_out = known - shared + pages_for_growth(s) <= s->cache->n_free;
     if (!*admitted_out)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&job->pages, (size_t)total, sizeof *job->pages,
@@ -298,22 +307,24 @@ static invar_status admit_job(bool *admitted_out, invar_scheduler *s, int64_t in
     return INVAR_OK;
 }
 
-static invar_status scheduler_admit(invar_scheduler *s)
+static invar_status admit_waiting(invar_scheduler *s)
 {
     bool admitted = true;
 
     while (admitted && s->next < s->n_jobs && s->n_active < s->concurrency) {
         if (s->jobs[s->next].state == INVAR_SEQ_WAITING)
-            INVAR_TRY(admit_job(&admitted, s, s->next));
+            INVAR_TRY(admit_sequence(&admitted, s, s->next));
         s->next += admitted;
-        // alone, and still no room: a prompt is in the way
+        // with no sequence admitted, only a kept prompt can occupy the pages
         if (!admitted && s->n_active == 0)
-            admitted = prompt_gives_way(s);
+            admitted = drop_kept_prompt(s);
     }
     return INVAR_OK;
 }
 
-/* What a job shares becomes its own as far as it will write there: the partly filled page. */
+/*
+ * Starts decoding after a shared prompt. The partly filled page is copied, since both write to it.
+ */
 static invar_status join_prompt(invar_scheduler *s, invar_seq *job)
 {
     const invar_seq *parent = &s->jobs[job->parent];
@@ -330,7 +341,7 @@ static invar_status join_prompt(invar_scheduler *s, invar_seq *job)
 
 /* ---- the pass -------------------------------------------------------------------------------- */
 
-/* Those whose prompt is through go on behind it. */
+/* Lets admitted sequences join their shared prompts whose rows are computed. */
 static invar_status join_prompts(invar_scheduler *s)
 {
     for (int64_t i = 0; i < s->n_active; i++) {
@@ -342,10 +353,10 @@ static invar_status join_prompts(invar_scheduler *s)
     return INVAR_OK;
 }
 
-#define MANY 2 // known rows to each of the others
+#define MANY 2 // prefill rows per decoding sequence above which prefill gets its own pass
 
-/* Whether the next pass is better made of known rows alone. */
-static bool many_known(const invar_scheduler *s)
+/* Returns true if the next pass should consist of prefill rows only. */
+static bool prefers_prefill_pass(const invar_scheduler *s)
 {
     int64_t known = 0, others = 0;
 
@@ -369,8 +380,8 @@ int64_t invar_scheduler_most_rows(int64_t known, int64_t sequences, int64_t ahea
     return mixed > known ? mixed : known;
 }
 
-/* Rows of the job in this pass; `left` of the chunk, and of known rows alone or not. */
-static int64_t rows_now(const invar_seq *job, int64_t left, bool known_alone)
+/* Returns the rows of a sequence in this pass; `left` prefill rows of the chunk are available. */
+static int64_t rows_in_pass(const invar_seq *job, int64_t left, bool known_alone)
 {
     int64_t known = job->prefill - job->done;
 
@@ -381,8 +392,8 @@ static int64_t rows_now(const invar_seq *job, int64_t left, bool known_alone)
     return known < left ? known : left;
 }
 
-/* A row more for a job that has its own, without anybody giving way. */
-static bool step_ahead(invar_scheduler *s, invar_seq *job)
+/* Adds a draft row to a sequence if that needs no preemption; returns false otherwise. */
+static bool add_draft_row(invar_scheduler *s, invar_seq *job)
 {
     if (job->done == job->rows)
         return false;
@@ -395,14 +406,14 @@ static bool step_ahead(invar_scheduler *s, invar_seq *job)
     return true;
 }
 
-static void look_ahead(invar_scheduler *s, int64_t count)
+static void add_draft_rows(invar_scheduler *s, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         invar_seq_slice *turn = &s->turns[i];
         invar_seq *job = &s->jobs[turn->job];
         bool through = turn->first >= job->prefill;
 
-        while (through && turn->count <= s->lookahead && step_ahead(s, job))
+        while (through && turn->count <= s->lookahead && add_draft_row(s, job))
             turn->count++;
     }
 }
@@ -429,14 +440,14 @@ invar_status invar_scheduler_next(const invar_seq_slice **out, int64_t *count_ou
     bool known_alone;
 
     release_finished_prompts(s);
-    INVAR_TRY(scheduler_admit(s));
+    INVAR_TRY(admit_waiting(s));
     INVAR_TRY(join_prompts(s));
-    known_alone = s->separate_prefill && many_known(s);
+    known_alone = s->separate_prefill && prefers_prefill_pass(s);
     for (int64_t i = 0; i < s->n_active; i++) {
         invar_seq *job = &s->jobs[s->active[i]];
-        int64_t rows = rows_now(job, left, known_alone);
+        int64_t rows = rows_in_pass(job, left, known_alone);
 
-        if (rows == 0 || !scheduler_grow(s, i))
+        if (rows == 0 || !grow_sequence(s, i))
             continue;
         s->turns[count++] = (invar_seq_slice){s->active[i], job->done, rows};
         if (job->done < job->prefill)
@@ -444,7 +455,7 @@ invar_status invar_scheduler_next(const invar_seq_slice **out, int64_t *count_ou
         job->done += rows;
     }
     INVAR_CHECK(count > 0 || (s->n_active == 0 && s->next == s->n_jobs));
-    look_ahead(s, count);
+    add_draft_rows(s, count);
     *out = s->turns;
     *count_out = count;
     return INVAR_OK;

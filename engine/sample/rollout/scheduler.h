@@ -1,21 +1,20 @@
 /*
- * scheduler.h - which rows of which sequences make up the next pass.
+ * scheduler.h - continuous batching: selects the rows of the next pass, with preemption by
+ * recompute.
  *
- * Jobs are admitted in their order, as long as their number and the free pages allow; one that does
- * not fit holds up those behind it. A job is admitted with the pages of its known rows, and gets
- * further ones as it grows: most sequences end long before their limit. Where no page is left, the
- * last job that was admitted goes back to wait, and its rows, all of them known by then, are
- * computed again. The first job of all never gives way, so the schedule cannot come to a stand.
+ * Sequences are admitted first come, first served, while `concurrency` and the free KV pages allow
+ * it; a sequence that does not fit blocks the ones behind it. A sequence gets pages for its known
+ * rows when it is admitted, and more as it grows. If no page is free, the sequence admitted last is
+ * preempted: it returns to the queue, and its rows are prefilled again later. The oldest sequence
+ * is never preempted, so the scheduler always makes progress.
  *
- * A pass takes one row of every job whose known rows are through, and, in order, the next of the
- * known rows of the others, together at most a chunk. Where that is wanted, many known rows have
- * passes of their own, before the others.
+ * A pass has one row of every decoding sequence, and, in order, at most `chunk` prefill rows of the
+ * others. With separate_prefill, many prefill rows get a pass of their own, before the decode rows.
+ * Draft rows (speculative decoding) follow the regular row of a sequence. They only get pages that
+ * are left over, so no sequence waits or is preempted because of them.
  *
- * Rows ahead are rows of guesses behind the one row. They get pages that are free when all others
- * have theirs, and those that are cut give them back: no job waits or gives way because of them.
- *
- * A prompt shared by several samples is a job of its own, followed by theirs; its pages are kept
- * until the last of them has its own copy. No clock and no random number decides anything.
+ * A prompt shared by several samples is a sequence of its own, followed by theirs; its pages are
+ * kept until the last of them has joined. Decisions depend on neither a clock nor a random number.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,39 +29,38 @@ extern "C" {
 
 typedef enum invar_seq_state {
     INVAR_SEQ_WAITING,
-    INVAR_SEQ_ADMITTED, /* has its pages, waits for its prompt */
+    INVAR_SEQ_ADMITTED, /* has its pages and waits for its shared prompt */
     INVAR_SEQ_READY,    /* has rows in the next pass */
-    INVAR_SEQ_KEPT,     /* a shared prompt that is through */
-    INVAR_SEQ_OVER
+    INVAR_SEQ_KEPT,     /* shared prompt whose rows are computed and whose pages are kept */
+    INVAR_SEQ_OVER      /* finished or canceled, without pages */
 } invar_seq_state;
 
-/* One sequence, or a prompt. */
+/* One sequence, or the shared prompt of several. The first five members are set by the caller. */
 typedef struct invar_seq {
-    /* The caller's. */
-    int64_t prefill;       /* rows known beforehand; of a sharing job those of its prompt; more */
-                           /* where the job has given way */
-    int64_t rows;          /* most rows that it may have; of a prompt: prefill */
-    int64_t n_sharing;     /* jobs right behind it that share all its rows; 0: a sequence */
-    int64_t sample;        /* what it belongs to, for messages and the caller */
-    const int32_t *tokens; /* (rows) what the caller puts into the rows; not looked at here */
-    /* The schedule's; zeroed at first. */
-    invar_seq_state state;
-    int64_t parent;      /* job of the shared prompt; -1: none */
-    int64_t done;        /* rows that are in the cache or in the pass that was handed out last */
-    int64_t n_recompute; /* rows from the first on that were in a pass before it gave way */
-    int64_t n_pending_shares; /* children that have not come for the rows yet */
-    int32_t *pages;           /* page of each page_size rows; room for those of all rows */
+    int64_t prefill;          /* rows known before decoding; >= 1; grows when it is preempted */
+    int64_t rows;             /* largest number of rows; equal to `prefill` for a shared prompt */
+    int64_t n_sharing;        /* number of following sequences that share all rows of this prompt;
+                                 0 if this is not a shared prompt */
+    int64_t sample;           /* index of the (first) sample, for the caller and messages */
+    const int32_t *tokens;    /* (rows) token ids, for the caller; the scheduler never reads them */
+    invar_seq_state state;    /* private to the scheduler, zero-initialized, as all members below */
+    int64_t parent;           /* index of the shared prompt; -1 without one */
+    int64_t done;             /* rows in the cache or in the last returned pass */
+    int64_t n_recompute;      /* rows [0, n_recompute) were computed before a preemption and are
+                                 computed again */
+    int64_t n_pending_shares; /* sharing sequences that have not joined this prompt yet */
+    int32_t *pages;           /* (n_pages) page table, with capacity for `rows` rows; owned */
     int64_t n_pages;
-    int64_t n_shared; /* of them, the first ones, shared */
+    int64_t n_shared; /* number of first pages shared with the prompt */
 } invar_seq;
 
-/* The samples, from job->sample on, that its rows are for: one, or all that share the prompt. */
+/* Returns the number of samples, from job->sample on, that the rows of a sequence belong to. */
 static inline int64_t invar_seq_samples(const invar_seq *job)
 {
     return job->n_sharing > 0 ? job->n_sharing : 1;
 }
 
-/* Rows [first, first + count) of a job. */
+/* Rows [first, first + count) of sequence `job` in a pass. */
 typedef struct invar_seq_slice {
     int64_t job;
     int64_t first;
@@ -73,19 +71,20 @@ typedef struct invar_scheduler {
     invar_kv_cache *cache; /* borrowed */
     invar_seq *jobs;       /* borrowed, (n_jobs) */
     int64_t n_jobs;
-    int64_t concurrency;   /* jobs admitted at a time */
-    int64_t chunk;         /* known rows in one pass */
-    bool separate_prefill; /* passes of known rows alone, if they are many; false at first */
-    int64_t lookahead;     /* rows behind the one row of a job, at most; 0 at first */
-    int64_t next;          /* first job that waits */
-    int64_t *active;       /* (n_active) ascending */
+    int64_t concurrency;   /* largest number of admitted sequences */
+    int64_t chunk;         /* largest number of prefill rows in one pass */
+    bool separate_prefill; /* give many prefill rows a pass of their own; the caller may set it */
+    int64_t lookahead;     /* largest number of draft rows per sequence; the caller may set it */
+    int64_t next;          /* index of the first waiting sequence */
+    int64_t *active;       /* (n_active) indexes of admitted sequences, ascending */
     int64_t n_active;
-    invar_seq_slice *turns; /* of the last pass */
+    invar_seq_slice *turns; /* slices of the last pass; capacity `concurrency` */
 } invar_scheduler;
 
 /*
- * The cache is reset. INVAR_E_INVALID names the first job that could never be admitted: it needs
- * more pages than there are.
+ * Initializes the scheduler with its first sequences and resets the cache. `cache` and `jobs` are
+ * borrowed. Returns INVAR_E_INVALID if a sequence needs more pages than the cache has; the message
+ * names its sample. Release with invar_scheduler_release, also after a failure.
  */
 invar_status invar_scheduler_init(invar_scheduler *schedule, invar_kv_cache *cache, invar_seq *jobs,
                                   int64_t n_jobs, int64_t concurrency,
@@ -93,35 +92,44 @@ invar_status invar_scheduler_init(invar_scheduler *schedule, invar_kv_cache *cac
 void invar_scheduler_release(invar_scheduler *schedule);
 
 /*
- * The list is `jobs` from now on, borrowed likewise: the (n_jobs) that it was, then `more` new
- * ones. INVAR_E_INVALID as above: then it has none of these. Between passes.
+ * Replaces the list by `jobs`, borrowed: the n_jobs current sequences, then `more` new ones. Call
+ * it between passes. Returns INVAR_E_INVALID and adds none if a new sequence needs more pages than
+ * the cache has.
  */
 invar_status invar_scheduler_add(invar_scheduler *schedule, invar_seq *jobs,
                                  int64_t more) INVAR_MUST_USE;
 
-/* Jobs that are over leave the list. places_out: (n_jobs) where each is now, or -1. Likewise. */
+/*
+ * Removes finished sequences from the list. places_out (n_jobs) receives the new index of each
+ * sequence, -1 for removed ones. Call it between passes.
+ */
 void invar_scheduler_compact(int64_t *places_out, invar_scheduler *schedule);
 
 /*
- * The next pass, borrowed until the next call; no turns when all jobs are over. The caller knows
- * the next row of every job whose last turn it has had.
+ * Returns the slices of the next pass, borrowed until the next call; none if all sequences are
+ * over. The caller must know the next token of every sequence whose prefill is complete.
  */
 invar_status invar_scheduler_next(const invar_seq_slice **out, int64_t *count_out,
                                   invar_scheduler *schedule) INVAR_MUST_USE;
 
 /*
- * Of a turn of the last pass only the first `rows` rows count, of a job that is not over: the
- * others never were. Before the pass runs, and after it.
+ * Keeps only the first `rows` rows of slice `turn` of the last pass, as for rejected draft tokens.
+ * The sequence must not be finished. May be called before and after the pass runs.
  */
 void invar_scheduler_truncate(invar_scheduler *schedule, int64_t turn, int64_t rows);
 
-/* Most rows of a pass of at most so many sequences and, of them, so many `known` rows. */
+/*
+ * Returns the largest number of rows of a pass with at most `known` prefill rows and `sequences`
+ * sequences, each with `ahead` draft rows. `apart` is separate_prefill.
+ */
 int64_t invar_scheduler_most_rows(int64_t known, int64_t sequences, int64_t ahead, bool apart);
 
-/* A sequence needs no more rows; it may still be waiting. Prompts end by themselves. */
+/*
+ * Ends a sequence, which may still be waiting, and frees its pages. Shared prompts end themselves.
+ */
 void invar_scheduler_finish(invar_scheduler *schedule, int64_t job);
 
-/* The same for one that nobody wants any more; with the last of them goes their prompt. */
+/* Like invar_scheduler_finish, but also ends the shared prompt if this was its last sequence. */
 void invar_scheduler_cancel(invar_scheduler *schedule, int64_t job);
 
 #ifdef __cplusplus

@@ -1,5 +1,9 @@
 /*
- * score.c - log-probabilities of given sequences, through the cache.
+ * score.c - computes log-probs of given sequences through the KV cache (invar_rollout_score).
+ *
+ * Every sequence is scheduled as in sampling, but all its rows are known, so the passes are
+ * prefill, or decoding if prefill_chunk is 1. Each row of a pass is scored against the next token.
+ * On a pipeline the last stage scores and shares the result, so that all stages finish together.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,21 +17,21 @@
 
 #include "base/invar_banned.h"
 
-typedef struct score {
+typedef struct score_run {
     invar_rollout *rollout;
-    const int32_t *const *tokens;
-    const int64_t *n;
+    const int32_t *const *tokens; /* (count) token ids of each sequence; borrowed */
+    const int64_t *n;             /* (count) number of tokens of each; borrowed */
     int64_t count;
-    invar_seq *jobs; /* (n_jobs) */
+    invar_seq *jobs; /* (n_jobs) sequences of two tokens or more */
     int64_t n_jobs;
-    int64_t most; /* rows of the longest */
+    int64_t max_rows; /* rows of the longest sequence */
     invar_model_runner feed;
-    int64_t *row;     /* (rows of a pass + 1) 0, 1, ...: rows, and units of one row each */
-    int32_t *targets; /* (rows of a pass) */
+    int64_t *row; /* (rows of a pass + 1) 0, 1, ...: row indexes, and offsets of one-row units */
+    int32_t *targets; /* (rows of a pass) token after each row */
     float *logp;      /* (rows of a pass) */
-} score;
+} score_run;
 
-static invar_status check_sequence(const score *s, int64_t i)
+static invar_status check_sequence(const score_run *s, int64_t i)
 {
     const invar_model_spec *spec = &s->rollout->model->spec;
 
@@ -45,7 +49,7 @@ static invar_status check_sequence(const score *s, int64_t i)
     return INVAR_OK;
 }
 
-static invar_status score_begin(score *s)
+static invar_status score_run_init(score_run *s)
 {
     invar_rollout_exec_options limits;
     size_t rows;
@@ -56,8 +60,8 @@ static invar_status score_begin(score *s)
         int64_t n = s->n[i] - 1;
 
         INVAR_TRY(check_sequence(s, i));
-        s->most = n > s->most ? n : s->most;
-        // one by one is decoding, of all sequences together
+        s->max_rows = n > s->max_rows ? n : s->max_rows;
+        // a prefill of 1 makes the scheduler decode all sequences together
         if (n > 0)
             s->jobs[s->n_jobs++] =
                 (invar_seq){.prefill = s->rollout->limits.prefill_chunk == 1 ? 1 : n,
@@ -65,10 +69,11 @@ static invar_status score_begin(score *s)
                             .sample = i,
                             .tokens = s->tokens[i]};
     }
-    INVAR_TRY(invar_model_runner_settle(&limits, s->rollout, s->count, s->most));
+    INVAR_TRY(invar_model_runner_settle(&limits, s->rollout, s->count, s->max_rows));
     INVAR_TRY(invar_model_runner_init(
         &s->feed, s->rollout, &limits,
-        &(invar_model_runner_limits){.sequences = s->n_jobs, .rows = s->most}, s->jobs, s->n_jobs));
+        &(invar_model_runner_limits){.sequences = s->n_jobs, .rows = s->max_rows}, s->jobs,
+        s->n_jobs));
     rows = (size_t)(s->feed.schedule.concurrency + s->feed.schedule.chunk);
     INVAR_TRY(invar_alloc((void **)&s->row, rows + 1, sizeof *s->row, "rows to score"));
     for (size_t i = 0; i <= rows; i++)
@@ -77,7 +82,7 @@ static invar_status score_begin(score *s)
     return invar_alloc((void **)&s->logp, rows, sizeof *s->logp, "scores");
 }
 
-static void score_end(score *s)
+static void score_run_release(score_run *s)
 {
     invar_model_runner_release(&s->feed);
     invar_free(s->jobs);
@@ -86,8 +91,8 @@ static void score_end(score *s)
     invar_free(s->logp);
 }
 
-/* Log-probabilities of the pass's rows, to where they belong. */
-static invar_status take_pass(score *s, float temperature, float *const *logp_out)
+/* Computes the log-probs of the rows of the pass and copies them to logp_out[sequence]. */
+static invar_status score_pass_rows(score_run *s, float temperature, float *const *logp_out)
 {
     const invar_model_runner *feed = &s->feed;
     invar_logit_rows head = {.count = feed->start[feed->n_turns],
@@ -121,11 +126,11 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
                                  const int64_t *n, int64_t count, float temperature,
                                  float *const *logp_out)
 {
-    score s = {.rollout = rollout, .tokens = tokens, .n = n, .count = count};
+    score_run s = {.rollout = rollout, .tokens = tokens, .n = n, .count = count};
     invar_status status;
 
-    INVAR_CHECK(!rollout->open); // whose pages these would be
-    status = score_begin(&s);
+    INVAR_CHECK(!rollout->open); // scoring would take the pages of the stream
+    status = score_run_init(&s);
 
     while (status == INVAR_OK) {
         status = invar_model_runner_next(&s.feed);
@@ -133,9 +138,9 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
             break;
         status = invar_model_runner_pass(&s.feed);
         if (status == INVAR_OK)
-            status = take_pass(&s, temperature, logp_out);
+            status = score_pass_rows(&s, temperature, logp_out);
     }
-    score_end(&s);
+    score_run_release(&s);
     return invar_host_staging_advise_oom(status, invar_device_is_local(&rollout->caller.dev),
                                          INVAR_MODEL_RUNNER_ADVICE);
 }

@@ -1,5 +1,5 @@
 /*
- * stop.c - the search for stop strings in the end of a text.
+ * stop.c - searches the new end of a text for stop strings.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,8 +10,9 @@
 
 #include "base/invar_banned.h"
 
-/* Whether `needle` begins somewhere in text[begin, end - length]. */
-static bool occurs(const char *text, size_t bytes, size_t begin, const char *needle, size_t length)
+/* Returns true if `needle` contains_from in text[begin, bytes). */
+static bool contains_from(const char *text, size_t bytes, size_t begin, const char *needle,
+                          size_t length)
 {
     while (length <= bytes && begin <= bytes - length) {
         const char *hit = memchr(text + begin, needle[0], bytes - length - begin + 1);
@@ -30,10 +31,10 @@ int64_t invar_stop_find(const char *text, size_t bytes, size_t from, const char 
 {
     for (int64_t i = 0; bytes > from && i < n_stop; i++) {
         size_t length = strlen(stop[i]);
-        // the first place whose match would reach beyond `from`
+        // first start of a match that ends after `from`
         size_t begin = from + 1 > length ? from + 1 - length : 0;
 
-        if (length > 0 && occurs(text, bytes, begin, stop[i], length))
+        if (length > 0 && contains_from(text, bytes, begin, stop[i], length))
             return i;
     }
     return -1;

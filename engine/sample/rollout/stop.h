@@ -1,5 +1,5 @@
 /*
- * stop.h - the strings that end a response.
+ * stop.h - finds stop strings in the text of a response.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +14,9 @@ extern "C" {
 #endif
 
 /*
- * The first of `stop` that occurs in the text and ends behind its byte `from`; -1: none. Called as
- * the text grows, with its former length, this looks at every byte a bounded number of times.
+ * Returns the index of the first stop string that has an occurrence ending beyond offset `from`; -1
+ * if no string does. Called with the previous length whenever the text has grown, it scans each
+ * byte a bounded number of times.
  */
 int64_t invar_stop_find(const char *text, size_t bytes, size_t from, const char *const *stop,
                         int64_t n_stop);

@@ -1,5 +1,9 @@
 /*
- * stream.c - samples that join a rollout and leave it, between its passes.
+ * stream.c - rollout streams: samples that join and leave between passes, as a server needs.
+ *
+ * A stream is a running batch without an end. Finished and canceled samples keep their entries in
+ * the arrays until the arrays are full; then the entries are removed and indexes are renumbered. A
+ * sample joins completely or not at all. Not thread-safe.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +15,7 @@
 
 #include "base/invar_banned.h"
 
-#define ROOM_FOR_OPEN 64 // samples, at first
+#define INITIAL_CAPACITY 64 // initial capacity, in samples
 
 invar_status invar_rollout_open_stream(invar_rollout *r, int64_t context)
 {
@@ -26,7 +30,7 @@ invar_status invar_rollout_open_stream(invar_rollout *r, int64_t context)
     INVAR_TRY(invar_alloc((void **)&run, 1, sizeof *run, "a rollout"));
     *run = (invar_running_batch){.rollout = r};
     r->open = run;
-    status = invar_running_batch_reserve(run, ROOM_FOR_OPEN);
+    status = invar_running_batch_reserve(run, INITIAL_CAPACITY);
     if (status == INVAR_OK)
         status = invar_sampler_init(&run->sampler, &r->caller, NULL);
     if (status == INVAR_OK)
@@ -49,8 +53,8 @@ void invar_rollout_close(invar_rollout *r)
     r->open = NULL;
 }
 
-/* Samples that have left, and their jobs, leave the arrays. */
-static invar_status running_batch_tidy(invar_running_batch *run)
+/* Removes finished samples and sequences from the arrays and renumbers the others. */
+static invar_status compact_batch(invar_running_batch *run)
 {
     int64_t *places = NULL, *numbers, kept = 0;
 
@@ -62,7 +66,7 @@ static invar_status running_batch_tidy(invar_running_batch *run)
     for (int64_t i = 0; i < run->count; i++) {
         invar_decode_state *w = &run->writers[i];
 
-        numbers[i] = w->finished ? 0 : kept; // a prompt that is through belongs to nobody
+        numbers[i] = w->finished ? 0 : kept; // 0 for a kept prompt; its index is no longer used
         if (w->finished)
             continue;
         w->job = places[w->job];
@@ -75,14 +79,14 @@ static invar_status running_batch_tidy(invar_running_batch *run)
     return INVAR_OK;
 }
 
-/* Room for so many more; twice as much as is needed, so that it is made seldom. */
-static invar_status make_room_for(invar_running_batch *run, int64_t more)
+/* Ensures capacity for `more` samples. Doubles the need, so that growing is rare. */
+static invar_status reserve_samples(invar_running_batch *run, int64_t more)
 {
     int64_t room = run->room;
 
     if (run->count + more <= room)
         return INVAR_OK;
-    INVAR_TRY(running_batch_tidy(run));
+    INVAR_TRY(compact_batch(run));
     while (2 * (run->count + more) > room)
         room *= 2;
     if (room == run->room)
@@ -91,7 +95,7 @@ static invar_status make_room_for(invar_running_batch *run, int64_t more)
     return invar_running_batch_reserve(run, room);
 }
 
-/* The samples from `first` on never were. */
+/* Removes the samples from `first` on, which failed to join, and their sequences. */
 static void discard_samples(invar_running_batch *run, int64_t first)
 {
     for (int64_t i = first; i < run->count; i++)
@@ -108,7 +112,7 @@ invar_status invar_rollout_add(invar_rollout *r, invar_rl_sample *samples, int64
     int64_t first;
 
     INVAR_CHECK(run);
-    INVAR_TRY(make_room_for(run, count));
+    INVAR_TRY(reserve_samples(run, count));
     first = run->count;
     status = invar_running_batch_add_samples(run, samples, count, sampling);
     if (status == INVAR_OK)

@@ -1,6 +1,11 @@
 /*
- * active_request.c - a request for choices while it is worked on: read, let in, waited for, replied
- * to.
+ * active_request.c - one completion or chat request: parse, encode, submit, wait, write the
+ * response.
+ *
+ * Each request has a thread of the HTTP server, which waits here for the tokens that the inference
+ * engine generates. Between waits it checks that the client is still connected and that the time
+ * limit of the server has not passed. The response of an agent session is recorded by the session
+ * hooks before its first byte is sent, so a session can be repeated from the record.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,53 +20,54 @@
 
 #include "base/invar_banned.h"
 
-#define LOOK_MS 200 // between two looks whether the client is still there
+#define ALIVE_CHECK_MS 200 // longest wait before the connection of the client is checked
 
 struct invar_active_request {
     const invar_server_options *options;
     const invar_serve_table *http;
     const void *connection;
-    invar_completion_request ask;
-    invar_generation_request ticket;
-    invar_completion_response reply;
-    bool has_ticket, submitted;
-    void *visit;          /* of the gate, which has let the ticket in; NULL: none */
-    int64_t due;          /* when it takes too long; 0: never */
-    invar_json_text text; /* of a stream: events that are on their way */
+    invar_completion_request completion;
+    invar_generation_request generation;
+    invar_completion_response response;
+    bool has_generation, submitted;
+    void *session_request; /* request of an agent session, begun by the session hooks; NULL for
+                              other requests */
+    int64_t deadline_ms;   /* end of the time limit, by invar_process_clock_ms; 0 for no limit */
+    invar_json_text text;  /* events of a stream that are not sent yet */
     size_t sent;
 };
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* How a failure is told: status of HTTP, type, code. */
-typedef struct verdict {
+/* HTTP status, type and code of the error object for a status. */
+typedef struct http_error {
     invar_status status;
     int http;
     const char *type, *code;
-} verdict;
+} http_error;
 
-static const verdict verdicts[] = {
+static const http_error http_errors[] = {
     {INVAR_E_INVALID, 400, "invalid_request_error", "invalid_value"},
     {INVAR_E_NOTFOUND, 404, "invalid_request_error", "model_not_found"},
     {INVAR_E_BUSY, 429, "rate_limit_error", "too_many_requests"},
     {INVAR_E_STATE, 503, "server_error", "unavailable"},
 };
 
-static const verdict *verdict_of(invar_status status)
+static const http_error *find_http_error(invar_status status)
 {
-    static const verdict other = {INVAR_OK, 500, "server_error", "internal_error"};
+    static const http_error other = {INVAR_OK, 500, "server_error", "internal_error"};
 
-    for (size_t i = 0; i < sizeof verdicts / sizeof *verdicts; i++)
-        if (verdicts[i].status == status)
-            return &verdicts[i];
+    for (size_t i = 0; i < sizeof http_errors / sizeof *http_errors; i++)
+        if (http_errors[i].status == status)
+            return &http_errors[i];
     return &other;
 }
 
-/* A message of ours may quote what was sent: all of it is UTF-8 by then. */
+/* The message may quote the request, which was checked to be UTF-8 when it was parsed. */
 invar_response_error invar_active_request_error(int *http_out, const invar_error *error,
                                                 const char *param)
 {
-    const verdict *v = verdict_of(error->status);
+    const http_error *v = find_http_error(error->status);
 
     *http_out = v->http;
     return (invar_response_error){error->message, v->type, param, v->code};
@@ -69,11 +75,11 @@ invar_response_error invar_active_request_error(int *http_out, const invar_error
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void end_visit(invar_active_request *t)
+static void end_session_request(invar_active_request *t)
 {
-    if (t->visit)
-        t->options->gate.leave(t->visit);
-    t->visit = NULL;
+    if (t->session_request)
+        t->options->gate.leave(t->session_request);
+    t->session_request = NULL;
 }
 
 static invar_status check_model(const invar_active_request *t)
@@ -81,42 +87,43 @@ static invar_status check_model(const invar_active_request *t)
     const char *served = t->options->facts->model;
     char quoted[INVAR_TEXT_QUOTE_SIZE];
 
-    if (!t->ask.model || strcmp(t->ask.model, served) == 0)
+    if (!t->completion.model || strcmp(t->completion.model, served) == 0)
         return INVAR_OK;
-    invar_text_quote(quoted, sizeof quoted, t->ask.model, strlen(t->ask.model));
+    invar_text_quote(quoted, sizeof quoted, t->completion.model, strlen(t->completion.model));
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                       "there is no model '%s' here; the one that is served "
                       "is '%s'",
                       quoted, served);
 }
 
-static invar_status make_ticket(invar_active_request *t)
+static invar_status init_generation(invar_active_request *t)
 {
-    t->has_ticket = true;
-    INVAR_TRY(invar_generation_request_init(&t->ticket, t->ask.n_prompts, t->ask.n));
-    t->ticket.sampling = &t->ask.sampling;
-    t->ticket.score = t->ask.echo && t->ask.logprobs;
-    for (int64_t i = 0; i < t->ask.n_prompts; i++) {
-        t->ticket.prompts[i].tokens = t->ask.prompts[i].ids;
-        t->ticket.prompts[i].count = t->ask.prompts[i].n_ids;
+    t->has_generation = true;
+    INVAR_TRY(
+        invar_generation_request_init(&t->generation, t->completion.n_prompts, t->completion.n));
+    t->generation.sampling = &t->completion.sampling;
+    t->generation.score = t->completion.echo && t->completion.logprobs;
+    for (int64_t i = 0; i < t->completion.n_prompts; i++) {
+        t->generation.prompts[i].tokens = t->completion.prompts[i].ids;
+        t->generation.prompts[i].count = t->completion.prompts[i].n_ids;
     }
     return INVAR_OK;
 }
 
-/* The session that it belongs to may refuse it, or know its reply. */
-static invar_status pass_gate(invar_active_request *t, const char *key)
+/* Lets the session hooks reject the request, or complete it with a recorded response. */
+static invar_status begin_session_request(invar_active_request *t, const char *key)
 {
     const invar_server_session_hooks *gate = &t->options->gate;
 
     if (!gate->begin)
         return INVAR_OK;
-    t->ask.param = NULL;
-    return gate->begin(&t->visit, gate->payload, key, &t->ask, &t->ticket);
+    t->completion.param = NULL;
+    return gate->begin(&t->session_request, gate->payload, key, &t->completion, &t->generation);
 }
 
-/* What holds where the request says nothing. */
-static invar_status active_request_finalize(invar_sampling_params *out,
-                                            const invar_active_request *t, const char *key)
+/* Sampling parameters that apply unless the request sets them: the session's or the server's. */
+static invar_status default_sampling(invar_sampling_params *out, const invar_active_request *t,
+                                     const char *key)
 {
     const invar_server_session_hooks *gate = &t->options->gate;
 
@@ -126,51 +133,55 @@ static invar_status active_request_finalize(invar_sampling_params *out,
     return INVAR_OK;
 }
 
-static invar_status active_request_submit(invar_active_request *t, invar_completion_kind kind,
-                                          const char *key, const char *body, size_t bytes,
-                                          const invar_serve_memory *memory)
+static invar_status submit_request(invar_active_request *t, invar_completion_kind kind,
+                                   const char *key, const char *body, size_t bytes,
+                                   const invar_serve_memory *memory)
 {
     const invar_server_options *o = t->options;
     invar_sampling_params sampling;
 
-    INVAR_TRY(active_request_finalize(&sampling, t, key));
-    INVAR_TRY(invar_completion_request_read(&t->ask, kind, body, bytes, &sampling, memory));
-    t->ask.param = "model";
+    INVAR_TRY(default_sampling(&sampling, t, key));
+    INVAR_TRY(invar_completion_request_read(&t->completion, kind, body, bytes, &sampling, memory));
+    t->completion.param = "model";
     INVAR_TRY(check_model(t));
-    INVAR_TRY(invar_prompt_encoder_make(o->prompter, &t->ask));
-    INVAR_TRY(make_ticket(t));
-    INVAR_TRY(pass_gate(t, key));
-    INVAR_TRY(
-        invar_completion_response_init(&t->reply, &t->ask, &t->ticket, o->facts, o->tokenizer));
-    if (!t->ticket.done) {
-        INVAR_TRY(invar_inference_engine_submit(o->dispatch, &t->ticket));
+    INVAR_TRY(invar_prompt_encoder_make(o->prompter, &t->completion));
+    INVAR_TRY(init_generation(t));
+    INVAR_TRY(begin_session_request(t, key));
+    INVAR_TRY(invar_completion_response_init(&t->response, &t->completion, &t->generation, o->facts,
+                                             o->tokenizer));
+    if (!t->generation.done) {
+        INVAR_TRY(invar_inference_engine_submit(o->dispatch, &t->generation));
         t->submitted = true;
     }
-    t->due = o->seconds ? invar_process_clock_ms() + 1000 * o->seconds : 0;
+    t->deadline_ms = o->seconds ? invar_process_clock_ms() + 1000 * o->seconds : 0;
     return INVAR_OK;
 }
 
-/* The next news of its ticket; *done_out: all is there. */
-static invar_status listen_on(bool *done_out, invar_active_request *t)
+/*
+ * Waits for new tokens and copies them. *done_out reports whether the request is complete. Fails
+ * with the error of the request, if the client has disconnected, or at the time limit.
+ */
+static invar_status wait_for_progress(bool *done_out, invar_active_request *t)
 {
     const invar_server_options *o = t->options;
-    int64_t known = t->reply.known;
+    int64_t known = t->response.known;
     invar_status status = INVAR_OK;
 
     *done_out = false;
-    while (status == INVAR_OK && !*done_out && t->reply.known == known) {
-        invar_inference_engine_wait(o->dispatch, &t->ticket, known, LOOK_MS);
-        *done_out = t->ticket.done;
-        if (t->ticket.done && t->ticket.error.status != INVAR_OK) {
-            invar_error_put(&t->ticket.error);
-            status = t->ticket.error.status;
+    while (status == INVAR_OK && !*done_out && t->response.known == known) {
+        invar_inference_engine_wait(o->dispatch, &t->generation, known, ALIVE_CHECK_MS);
+        *done_out = t->generation.done;
+        if (t->generation.done && t->generation.error.status != INVAR_OK) {
+            invar_error_put(&t->generation.error);
+            status = t->generation.error.status;
         } else {
-            status = invar_completion_response_copy(&t->reply);
+            status = invar_completion_response_copy(&t->response);
         }
         invar_inference_engine_unlock(o->dispatch);
         if (status == INVAR_OK && !*done_out && !t->http->alive(t->connection))
             status = INVAR_FAIL(INVAR_E_IO, 0, "the client has gone");
-        if (status == INVAR_OK && !*done_out && t->due && invar_process_clock_ms() > t->due)
+        if (status == INVAR_OK && !*done_out && t->deadline_ms &&
+            invar_process_clock_ms() > t->deadline_ms)
             status = INVAR_FAIL(INVAR_E_STATE, 0,
                                 "the request has taken longer than %" PRId64 " s, the server's "
                                 "limit: ask for fewer tokens",
@@ -179,23 +190,23 @@ static invar_status listen_on(bool *done_out, invar_active_request *t)
     return status;
 }
 
-static invar_status wait_whole(invar_active_request *t)
+static invar_status wait_until_done(invar_active_request *t)
 {
     bool done = false;
 
     while (!done)
-        INVAR_TRY(listen_on(&done, t));
+        INVAR_TRY(wait_for_progress(&done, t));
     return INVAR_OK;
 }
 
-/* What a session gets is kept before the first byte of it is sent. */
-static invar_status keep_reply(invar_active_request *t)
+/* Records the complete response of an agent session before its first byte is sent. */
+static invar_status record_session_response(invar_active_request *t)
 {
-    if (t->visit && t->submitted) {
-        INVAR_TRY(wait_whole(t));
-        INVAR_TRY(t->options->gate.keep(t->visit, &t->ticket));
+    if (t->session_request && t->submitted) {
+        INVAR_TRY(wait_until_done(t));
+        INVAR_TRY(t->options->gate.keep(t->session_request, &t->generation));
     }
-    end_visit(t);
+    end_session_request(t);
     return INVAR_OK;
 }
 
@@ -203,53 +214,53 @@ invar_status invar_active_request_begin(invar_active_request *t, invar_completio
                                         const char *key, const char *body, size_t bytes,
                                         const invar_serve_memory *memory)
 {
-    INVAR_TRY(active_request_submit(t, kind, key, body, bytes, memory));
-    t->ask.memory = NULL; // nothing more is read
-    return keep_reply(t);
+    INVAR_TRY(submit_request(t, kind, key, body, bytes, memory));
+    t->completion.memory = NULL; // borrowed until here; nothing more is reserved
+    return record_session_response(t);
 }
 
 bool invar_active_request_is_stream(const invar_active_request *t)
 {
-    return t->ask.stream;
+    return t->completion.stream;
 }
 
 const char *invar_active_request_param(const invar_active_request *t)
 {
-    return t->ask.param;
+    return t->completion.param;
 }
 
 invar_status invar_active_request_whole(invar_json_text *out, invar_active_request *t)
 {
-    INVAR_TRY(wait_whole(t));
-    return invar_completion_response_whole(out, &t->reply);
+    INVAR_TRY(wait_until_done(t));
+    return invar_completion_response_whole(out, &t->response);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* The next events; a failure is one of them, and the last. */
-static void active_request_fill(invar_active_request *t)
+/* Writes the next events. A failure becomes the last event. */
+static void fill_events(invar_active_request *t)
 {
     bool done;
     invar_status status;
 
     invar_json_text_reset(&t->text);
     t->sent = 0;
-    status = listen_on(&done, t);
+    status = wait_for_progress(&done, t);
     if (status == INVAR_OK)
-        status = invar_completion_response_events(&t->text, &t->reply, done);
+        status = invar_completion_response_events(&t->text, &t->response, done);
     if (status != INVAR_OK) {
         int http;
-        const invar_response_error told =
+        const invar_response_error object =
             invar_active_request_error(&http, invar_error_last(), NULL);
         invar_json_text event = {0};
 
-        invar_completion_response_put_error(&event, &told);
+        invar_completion_response_put_error(&event, &object);
         invar_json_text_reset(&t->text);
         invar_json_text_append(&t->text, "data: ", 6);
         invar_json_text_append(&t->text, event.data, event.status == INVAR_OK ? event.bytes : 0);
         invar_json_text_append(&t->text, "\n\n", 2);
         invar_json_text_release(&event);
-        t->reply.finished = true;
+        t->response.finished = true;
     }
 }
 
@@ -257,8 +268,8 @@ int64_t invar_active_request_next(invar_active_request *t, char *out, size_t mos
 {
     size_t bytes;
 
-    while (t->sent == t->text.bytes && !t->reply.finished)
-        active_request_fill(t);
+    while (t->sent == t->text.bytes && !t->response.finished)
+        fill_events(t);
     if (t->text.status != INVAR_OK)
         return -1;
     bytes = t->text.bytes - t->sent < most ? t->text.bytes - t->sent : most;
@@ -267,7 +278,7 @@ int64_t invar_active_request_next(invar_active_request *t, char *out, size_t mos
     return (int64_t)bytes;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 invar_status invar_active_request_new(invar_active_request **out,
                                       const invar_server_options *options,
@@ -285,19 +296,19 @@ const invar_generation_request *invar_active_request_withdraw(invar_active_reque
 {
     if (!t->submitted)
         return NULL;
-    invar_inference_engine_cancel(t->options->dispatch, &t->ticket);
-    return &t->ticket;
+    invar_inference_engine_cancel(t->options->dispatch, &t->generation);
+    return &t->generation;
 }
 
 void invar_active_request_free(invar_active_request *t)
 {
     if (!t)
         return;
-    end_visit(t);
-    invar_completion_response_release(&t->reply);
-    if (t->has_ticket)
-        invar_generation_request_release(&t->ticket);
-    invar_completion_request_release(&t->ask);
+    end_session_request(t);
+    invar_completion_response_release(&t->response);
+    if (t->has_generation)
+        invar_generation_request_release(&t->generation);
+    invar_completion_request_release(&t->completion);
     invar_json_text_release(&t->text);
     invar_free(t);
 }

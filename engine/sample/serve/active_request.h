@@ -1,8 +1,8 @@
 /*
- * active_request.h - a request for choices while it is worked on, and its reply: whole, or as
- * events.
+ * active_request.h - one completion or chat request from its body to the last byte of its response.
  *
- * new, begin, then whole or next until it is over, withdraw, free. One thread at a time.
+ * Order of calls: _new, _begin, then _whole once or _next until it returns 0, then _withdraw and
+ * _free. One thread at a time may use an active request.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,39 +18,54 @@ extern "C" {
 
 typedef struct invar_active_request invar_active_request;
 
-/* With the client of a connection of `http`. Options and connection are borrowed. */
+/*
+ * Allocates a request of the client at `connection`, a connection of `http`. Options, `http` and
+ * connection are borrowed. The caller frees *out with invar_active_request_free.
+ */
 invar_status invar_active_request_new(invar_active_request **out,
                                       const invar_server_options *options,
                                       const invar_serve_table *http,
                                       const void *connection) INVAR_MUST_USE;
 
 /*
- * Reads the request and hands it to the dispatch. `key` is the one that it brings; NULL: none. What
- * a session gets is whole and kept before this returns. `memory` is used until then.
+ * Parses the body, encodes the prompts and submits the request to the inference engine. `key` is
+ * the API key of the request, or NULL. For a request of an agent session it also waits until the
+ * response is complete and recorded. `memory` is borrowed until the function returns.
  */
 invar_status invar_active_request_begin(invar_active_request *talk, invar_completion_kind kind,
                                         const char *key, const char *body, size_t bytes,
                                         const invar_serve_memory *memory) INVAR_MUST_USE;
 
-/* The member of the request that a failure is about; NULL: none. Borrowed. */
+/* Returns the field of the request that the last failure is about, or NULL. Borrowed. */
 const char *invar_active_request_param(const invar_active_request *talk);
 
-/* Does the client want events? */
+/* Returns whether the client has asked for a stream of events. */
 bool invar_active_request_is_stream(const invar_active_request *talk);
 
-/* Waits for all of it. */
+/* Waits for the complete response and writes it to `out`. */
 invar_status invar_active_request_whole(invar_json_text *out,
                                         invar_active_request *talk) INVAR_MUST_USE;
 
-/* The next bytes of the events, a failure among them; 0: that was all. -1: there is no memory. */
+/*
+ * Copies up to `most` bytes of the event stream to `out`; waits for the next event if all were
+ * copied. Returns their number, 0 at the end of the stream, -1 if there is no memory. A failure is
+ * sent as the last event.
+ */
 int64_t invar_active_request_next(invar_active_request *talk, char *out, size_t most);
 
-/* Nothing is drawn for it any more. The ticket, borrowed; NULL: nothing was submitted. */
+/*
+ * Cancels the generation request, so that no thread of the engine uses it any more, and returns it,
+ * borrowed. Returns NULL if nothing was submitted.
+ */
 const invar_generation_request *invar_active_request_withdraw(invar_active_request *talk);
 
+/*
+ * Returns the error object for `error`, with its HTTP status in *http_out. `param` is the field
+ * that the error is about, or NULL. All strings are borrowed.
+ */
 void invar_active_request_free(invar_active_request *talk);
 
-/* How a failure is told, and the status of HTTP that says so. */
+/* Frees the request and all that it has allocated. Call _withdraw first. NULL is ignored. */
 invar_response_error invar_active_request_error(int *http_out, const invar_error *error,
                                                 const char *param);
 

@@ -1,5 +1,8 @@
 /*
- * chat_messages.c - messages of a chat.
+ * chat_messages.c - validates and converts the messages and tools of a chat request.
+ *
+ * Messages are untrusted. They are copied, and the copy is converted in place, because the id of
+ * the response is a hash of the request as it was sent.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -54,7 +57,9 @@ static invar_status join_parts(char **out, size_t *bytes, const json_t *parts, s
     return INVAR_OK;
 }
 
-/* A string, parts, or nothing, where tools are called. */
+/*
+ * Converts the content of a message: a string, text parts, or nothing if the message calls tools.
+ */
 static invar_status read_content(json_t *message, size_t index)
 {
     const json_t *content = json_object_get(message, "content");
@@ -78,7 +83,8 @@ static invar_status read_content(json_t *message, size_t index)
 
 /* ---- tool calls ------------------------------------------------------------------------------ */
 
-static invar_status read_call(const json_t *call, size_t index, const invar_serve_memory *memory)
+static invar_status parse_call_arguments(const json_t *call, size_t index,
+                                         const invar_serve_memory *memory)
 {
     json_t *function = json_object_get(call, "function"), *arguments, *parsed = NULL;
     const json_t *name = json_object_get(function, "name");
@@ -102,8 +108,8 @@ static invar_status read_call(const json_t *call, size_t index, const invar_serv
     return failed ? no_memory() : INVAR_OK;
 }
 
-static invar_status read_calls(const json_t *message, size_t index,
-                               const invar_serve_memory *memory)
+static invar_status parse_tool_calls(const json_t *message, size_t index,
+                                     const invar_serve_memory *memory)
 {
     const json_t *calls = json_object_get(message, "tool_calls"), *call;
     size_t i;
@@ -112,7 +118,7 @@ static invar_status read_calls(const json_t *message, size_t index,
         return INVAR_OK;
     if (!json_is_array(calls))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "messages[%zu].tool_calls is no list", index);
-    json_array_foreach(calls, i, call) INVAR_TRY(read_call(call, index, memory));
+    json_array_foreach(calls, i, call) INVAR_TRY(parse_call_arguments(call, index, memory));
     return INVAR_OK;
 }
 
@@ -139,7 +145,7 @@ static invar_status read_message(json_t *message, size_t index, const invar_serv
         return INVAR_FAIL(INVAR_E_INVALID, 0, "messages[%zu] is no object", index);
     INVAR_TRY(read_role(message, index));
     INVAR_TRY(read_content(message, index));
-    return read_calls(message, index, memory);
+    return parse_tool_calls(message, index, memory);
 }
 
 invar_status invar_chat_messages_read(json_t **out, const json_t *messages,
@@ -150,7 +156,7 @@ invar_status invar_chat_messages_read(json_t **out, const json_t *messages,
 
     if (!json_is_array(messages) || json_array_size(messages) == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "messages is no list with at least one message");
-    *out = json_deep_copy(messages); // the body stays as it was sent
+    *out = json_deep_copy(messages); // the id of the response is a hash of the unchanged body
     if (!*out)
         return no_memory();
     json_array_foreach(*out, i, message) INVAR_TRY(read_message(message, i, memory));

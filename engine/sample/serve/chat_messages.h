@@ -1,8 +1,10 @@
 /*
- * chat_messages.h - the messages of a chat, from OpenAI's form to the one that chat templates read.
+ * chat_messages.h - converts the messages of a chat request from OpenAI's form for the chat
+ * template.
  *
- * Text that comes in parts becomes one string, with a line end between parts. Arguments of earlier
- * tool calls, which are JSON within a string, become JSON. The role "developer" is "system".
+ * Content that is a list of text parts becomes one string, with a line feed between parts.
+ * Arguments of earlier tool calls, which are JSON inside a string, become JSON values. The role
+ * "developer" becomes "system".
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,13 +19,14 @@ extern "C" {
 #endif
 
 /*
- * The caller owns *out (json_decref). `messages` may be NULL, which is refused. `memory` reserves
- * what the arguments of tool calls become; a copy of the messages is reserved before.
+ * Converts `messages` into *out, which the caller initializes to NULL and frees with json_decref,
+ * also after a failure. Returns INVAR_E_INVALID if `messages` is NULL or not valid. Reserves in
+ * `memory` what the arguments of tool calls become; the caller has reserved a copy of the messages.
  */
 invar_status invar_chat_messages_read(json_t **out, const json_t *messages,
                                       const invar_serve_memory *memory) INVAR_MUST_USE;
 
-/* A list of functions; NULL is none. */
+/* Returns INVAR_E_INVALID if `tools` is not a list of functions. `tools` may be NULL. */
 invar_status invar_chat_messages_check_tools(const json_t *tools) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,11 @@
 /*
- * completion_request.c - the fields of a request.
+ * completion_request.c - parses and validates the JSON body of a completion or chat request.
+ *
+ * The fields and what each may be are listed in fields.def. A field that is not listed fails with
+ * the nearest known name. While a field is read, ask->param names it, so that the error object of
+ * the response can report it.
+ *
+ * The body is untrusted: every number has a range and every list a maximum length.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,9 +23,9 @@
 #include "base/invar_banned.h"
 
 #define WHERE "the request"
-#define MOST_TOKENS 16777216 /* of max_tokens, min_tokens: beyond any context */
+#define MAX_TOKENS 16777216 /* limit of max_tokens and min_tokens, beyond any context */
 
-/* ---- which fields there are ------------------------------------------------------------------ */
+/* ---- known fields ---------------------------------------------------------------------------- */
 
 enum { TEXT = 1, CHAT = 2, BOTH = TEXT | CHAT };
 
@@ -29,7 +35,7 @@ typedef struct field {
     const char *name;
     int routes;
     use use;
-    const char *neutral; /* JSON */
+    const char *neutral; /* JSON of the only accepted value, for ONLY fields */
 } field;
 
 static const field fields[] = {
@@ -53,7 +59,7 @@ static const field *find_field(const char *name, int route)
     return NULL;
 }
 
-static invar_status unknown_field(const char *name, int route)
+static invar_status fail_unknown_field(const char *name, int route)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
     invar_spelling near;
@@ -68,7 +74,7 @@ static invar_status unknown_field(const char *name, int route)
                       invar_spelling_hint(&near));
 }
 
-/* The value of a field that is only there to be left alone. */
+/* Fails unless the value of an unsupported field changes nothing. */
 static invar_status check_neutral(const field *f, const json_t *value)
 {
     json_t *neutral = NULL;
@@ -98,9 +104,10 @@ static invar_status check_fields(invar_completion_request *ask)
     {
         const field *f = find_field(name, route);
 
-        ask->param = strlen(name) < INVAR_TEXT_QUOTE_SIZE ? name : NULL; // the body keeps it
+        // the string belongs to the body
+        ask->param = strlen(name) < INVAR_TEXT_QUOTE_SIZE ? name : NULL;
         if (!f)
-            return unknown_field(name, route);
+            return fail_unknown_field(name, route);
         if (f->use == ONLY)
             INVAR_TRY(check_neutral(f, value));
     }
@@ -110,8 +117,8 @@ static invar_status check_fields(invar_completion_request *ask)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* The field, where it is given; else NULL. A failure is about it. */
-static const json_t *completion_request_given(invar_completion_request *ask, const char *name)
+/* Returns the value of the field, NULL if it is absent or null. Sets ask->param to the field. */
+static const json_t *get_field(invar_completion_request *ask, const char *name)
 {
     const field *f = find_field(name, route_of(ask->kind));
     const json_t *value = f ? json_object_get(ask->body, name) : NULL;
@@ -120,26 +127,23 @@ static const json_t *completion_request_given(invar_completion_request *ask, con
     return json_is_null(value) ? NULL : value;
 }
 
-static invar_status take_int(int64_t *out, invar_completion_request *ask, const char *name,
+static invar_status read_int(int64_t *out, invar_completion_request *ask, const char *name,
                              int64_t low, int64_t high)
 {
-    return completion_request_given(ask, name)
-               ? invar_json_int(out, ask->body, name, WHERE, low, high)
-               : INVAR_OK;
+    return get_field(ask, name) ? invar_json_int(out, ask->body, name, WHERE, low, high) : INVAR_OK;
 }
 
-static invar_status take_bool(bool *out, invar_completion_request *ask, const char *name)
+static invar_status read_bool(bool *out, invar_completion_request *ask, const char *name)
 {
-    return completion_request_given(ask, name) ? invar_json_bool(out, ask->body, name, WHERE)
-                                               : INVAR_OK;
+    return get_field(ask, name) ? invar_json_bool(out, ask->body, name, WHERE) : INVAR_OK;
 }
 
-static invar_status take_real(float *out, invar_completion_request *ask, const char *name,
+static invar_status read_real(float *out, invar_completion_request *ask, const char *name,
                               double low, double high)
 {
     double value;
 
-    if (!completion_request_given(ask, name))
+    if (!get_field(ask, name))
         return INVAR_OK;
     INVAR_TRY(invar_json_real(&value, ask->body, name, WHERE));
     if (!(value >= low && value <= high))
@@ -149,41 +153,41 @@ static invar_status take_real(float *out, invar_completion_request *ask, const c
     return INVAR_OK;
 }
 
-/* ---- how tokens are drawn -------------------------------------------------------------------- */
+/* ---- sampling parameters --------------------------------------------------------------------- */
 
-static invar_status take_lengths(invar_completion_request *ask)
+static invar_status read_lengths(invar_completion_request *ask)
 {
     invar_sampling_params *p = &ask->sampling;
-    int64_t least =
-        ask->kind == INVAR_COMPLETION_REQUEST_TEXT ? 0 : 1; // no tokens: a text is only scored
+    // a completion with max_tokens = 0 is scored only
+    int64_t least = ask->kind == INVAR_COMPLETION_REQUEST_TEXT ? 0 : 1;
     int64_t most;
 
     if (p->max_response == 0)
         p->max_response = -1;
-    INVAR_TRY(take_int(&p->max_response, ask, "max_tokens", least, MOST_TOKENS));
+    INVAR_TRY(read_int(&p->max_response, ask, "max_tokens", least, MAX_TOKENS));
     most = p->max_response;
-    INVAR_TRY(take_int(&p->max_response, ask, "max_completion_tokens", 1, MOST_TOKENS));
-    if (completion_request_given(ask, "max_tokens") &&
-        completion_request_given(ask, "max_completion_tokens") && p->max_response != most)
+    INVAR_TRY(read_int(&p->max_response, ask, "max_completion_tokens", 1, MAX_TOKENS));
+    if (get_field(ask, "max_tokens") && get_field(ask, "max_completion_tokens") &&
+        p->max_response != most)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "max_completion_tokens is %" PRId64 ", max_tokens %" PRId64
                           ": give one of them",
                           p->max_response, most);
-    ask->length = completion_request_given(ask, "max_completion_tokens") ? "max_completion_tokens"
-                  : completion_request_given(ask, "max_tokens")          ? "max_tokens"
-                                                                         : NULL;
-    INVAR_TRY(take_int(&p->min_response, ask, "min_tokens", 0, MOST_TOKENS));
+    ask->length = get_field(ask, "max_completion_tokens") ? "max_completion_tokens"
+                  : get_field(ask, "max_tokens")          ? "max_tokens"
+                                                          : NULL;
+    INVAR_TRY(read_int(&p->min_response, ask, "min_tokens", 0, MAX_TOKENS));
     if (p->max_response >= 0 && p->min_response > p->max_response)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "min_tokens is %" PRId64 ", more than max_tokens",
                           p->min_response);
     return INVAR_OK;
 }
 
-static invar_status take_temperature(invar_completion_request *ask)
+static invar_status read_temperature(invar_completion_request *ask)
 {
-    double value = json_number_value(completion_request_given(ask, "temperature"));
+    double value = json_number_value(get_field(ask, "temperature"));
 
-    INVAR_TRY(take_real(&ask->sampling.temperature, ask, "temperature", 0, 100));
+    INVAR_TRY(read_real(&ask->sampling.temperature, ask, "temperature", 0, 100));
     if (value > 0 && value < INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "temperature is %g; expected 0, which takes the best token, or at least "
@@ -192,27 +196,27 @@ static invar_status take_temperature(invar_completion_request *ask)
     return INVAR_OK;
 }
 
-static invar_status take_sampling(invar_completion_request *ask)
+static invar_status read_sampling(invar_completion_request *ask)
 {
     invar_sampling_params *p = &ask->sampling;
     int64_t top_k = p->top_k, seed = p->seed;
 
-    INVAR_TRY(take_lengths(ask));
-    INVAR_TRY(take_temperature(ask));
-    INVAR_TRY(take_real(&p->top_p, ask, "top_p", 1e-6, 1));
-    INVAR_TRY(take_int(&top_k, ask, "top_k", -1, 4194304));
-    INVAR_TRY(take_real(&p->min_p, ask, "min_p", 0, 1));
-    INVAR_TRY(take_int(&seed, ask, "seed", 0, UINT32_MAX));
-    INVAR_TRY(take_bool(&p->skip_special, ask, "skip_special_tokens"));
+    INVAR_TRY(read_lengths(ask));
+    INVAR_TRY(read_temperature(ask));
+    INVAR_TRY(read_real(&p->top_p, ask, "top_p", 1e-6, 1));
+    INVAR_TRY(read_int(&top_k, ask, "top_k", -1, 4194304));
+    INVAR_TRY(read_real(&p->min_p, ask, "min_p", 0, 1));
+    INVAR_TRY(read_int(&seed, ask, "seed", 0, UINT32_MAX));
+    INVAR_TRY(read_bool(&p->skip_special, ask, "skip_special_tokens"));
     p->top_k = top_k < 0 ? 0 : (int32_t)top_k;
     p->seed = (uint32_t)seed;
     return INVAR_OK;
 }
 
-/* Strings that end a choice: the server's, then those of the request, one or a list. */
-static invar_status take_stops(invar_completion_request *ask)
+/* Reads the stop strings: those of the server, then one string or a list from the request. */
+static invar_status read_stops(invar_completion_request *ask)
 {
-    const json_t *value = completion_request_given(ask, "stop");
+    const json_t *value = get_field(ask, "stop");
     size_t count = json_is_array(value) ? json_array_size(value) : value ? 1 : 0;
     int64_t before = ask->sampling.n_stop;
 
@@ -235,7 +239,7 @@ static invar_status take_stops(invar_completion_request *ask)
     return INVAR_OK;
 }
 
-/* A list of tokens, one behind the other; whether the model knows them is seen later. */
+/* Reads a list of token ids. Their upper bound is checked by prompt_encoder.c. */
 static invar_status read_ids(int32_t *out, const json_t *list, const char *name)
 {
     const json_t *item;
@@ -251,9 +255,9 @@ static invar_status read_ids(int32_t *out, const json_t *list, const char *name)
     return INVAR_OK;
 }
 
-static invar_status take_stop_ids(invar_completion_request *ask)
+static invar_status read_stop_ids(invar_completion_request *ask)
 {
-    const json_t *value = completion_request_given(ask, "stop_token_ids");
+    const json_t *value = get_field(ask, "stop_token_ids");
     size_t count = value ? json_array_size(value) : 0, before = (size_t)ask->sampling.n_stop_ids;
 
     if (value && (!json_is_array(value) || count > INVAR_COMPLETION_REQUEST_MAX_STOPS))
@@ -268,19 +272,22 @@ static invar_status take_stop_ids(invar_completion_request *ask)
     return INVAR_OK;
 }
 
-/* ---- what is answered ------------------------------------------------------------------------ */
+/* ---- response options ------------------------------------------------------------------------ */
 
-/* Completions say how many alternatives they want, chats whether they want any. */
-static invar_status take_logprobs(invar_completion_request *ask)
+/*
+ * Completions give the number of alternatives in `logprobs`; chats give a boolean, and the number
+ * in `top_logprobs`.
+ */
+static invar_status read_logprobs(invar_completion_request *ask)
 {
     int64_t others = 0;
 
     if (ask->kind == INVAR_COMPLETION_REQUEST_CHAT) {
-        INVAR_TRY(take_bool(&ask->logprobs, ask, "logprobs"));
-        INVAR_TRY(take_int(&others, ask, "top_logprobs", 0, INT32_MAX));
+        INVAR_TRY(read_bool(&ask->logprobs, ask, "logprobs"));
+        INVAR_TRY(read_int(&others, ask, "top_logprobs", 0, INT32_MAX));
     } else {
-        INVAR_TRY(take_int(&others, ask, "logprobs", 0, INT32_MAX));
-        ask->logprobs = completion_request_given(ask, "logprobs") != NULL;
+        INVAR_TRY(read_int(&others, ask, "logprobs", 0, INT32_MAX));
+        ask->logprobs = get_field(ask, "logprobs") != NULL;
     }
     if (others > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -291,14 +298,14 @@ static invar_status take_logprobs(invar_completion_request *ask)
     return INVAR_OK;
 }
 
-static invar_status take_stream(invar_completion_request *ask)
+static invar_status read_stream(invar_completion_request *ask)
 {
     const json_t *options;
     const char *name;
     json_t *value;
 
-    INVAR_TRY(take_bool(&ask->stream, ask, "stream"));
-    options = completion_request_given(ask, "stream_options");
+    INVAR_TRY(read_bool(&ask->stream, ask, "stream"));
+    options = get_field(ask, "stream_options");
     if (!options)
         return INVAR_OK;
     if (!json_is_object(options) || !ask->stream)
@@ -315,13 +322,13 @@ static invar_status take_stream(invar_completion_request *ask)
     return INVAR_OK;
 }
 
-static invar_status take_form(invar_completion_request *ask)
+static invar_status read_response_options(invar_completion_request *ask)
 {
-    INVAR_TRY(take_int(&ask->n, ask, "n", 1, INVAR_COMPLETION_REQUEST_MAX_CHOICES));
-    INVAR_TRY(take_logprobs(ask));
-    INVAR_TRY(take_bool(&ask->echo, ask, "echo"));
-    INVAR_TRY(take_bool(&ask->ids, ask, "return_token_ids"));
-    INVAR_TRY(take_stream(ask));
+    INVAR_TRY(read_int(&ask->n, ask, "n", 1, INVAR_COMPLETION_REQUEST_MAX_CHOICES));
+    INVAR_TRY(read_logprobs(ask));
+    INVAR_TRY(read_bool(&ask->echo, ask, "echo"));
+    INVAR_TRY(read_bool(&ask->ids, ask, "return_token_ids"));
+    INVAR_TRY(read_stream(ask));
     ask->param = "max_tokens";
     if (ask->sampling.max_response == 0 && !ask->echo)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -331,7 +338,7 @@ static invar_status take_form(invar_completion_request *ask)
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-static invar_status add_ids(invar_completion_prompt *out, const json_t *list)
+static invar_status read_prompt_ids(invar_completion_prompt *out, const json_t *list)
 {
     out->n_ids = (int64_t)json_array_size(list);
     INVAR_TRY(invar_alloc((void **)&out->ids, (size_t)out->n_ids, sizeof *out->ids, "a prompt"));
@@ -343,7 +350,7 @@ static invar_status add_prompt(invar_completion_request *ask, const json_t *valu
     invar_completion_prompt *prompt = &ask->prompts[ask->n_prompts++];
 
     if (json_is_array(value) && json_array_size(value) > 0)
-        return add_ids(prompt, value);
+        return read_prompt_ids(prompt, value);
     if (!json_is_string(value))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "prompt is none of: a string, a list of strings, a list of tokens, a "
@@ -353,10 +360,10 @@ static invar_status add_prompt(invar_completion_request *ask, const json_t *valu
     return INVAR_OK;
 }
 
-/* A string, a list of them, tokens, or a list of these. */
-static invar_status take_prompts(invar_completion_request *ask)
+/* Reads the prompts: a string, a list of strings, a list of token ids, or a list of such lists. */
+static invar_status read_prompts(invar_completion_request *ask)
 {
-    const json_t *value = completion_request_given(ask, "prompt"), *item;
+    const json_t *value = get_field(ask, "prompt"), *item;
     bool several = json_is_array(value) && !json_is_integer(json_array_get(value, 0));
     size_t count = several ? json_array_size(value) : 1, i;
 
@@ -373,14 +380,14 @@ static invar_status take_prompts(invar_completion_request *ask)
     return INVAR_OK;
 }
 
-static invar_status take_chat(invar_completion_request *ask)
+static invar_status read_chat(invar_completion_request *ask)
 {
-    const json_t *messages = completion_request_given(ask, "messages"), *choice;
+    const json_t *messages = get_field(ask, "messages"), *choice;
 
     INVAR_TRY(invar_chat_messages_read(&ask->messages, messages, ask->memory));
-    ask->tools = completion_request_given(ask, "tools");
+    ask->tools = get_field(ask, "tools");
     INVAR_TRY(invar_chat_messages_check_tools(ask->tools));
-    choice = completion_request_given(ask, "tool_choice");
+    choice = get_field(ask, "tool_choice");
     if (!choice || (json_is_string(choice) && strcmp(json_string_value(choice), "auto") == 0))
         return INVAR_OK;
     if (!json_is_string(choice) || strcmp(json_string_value(choice), "none") != 0)
@@ -390,7 +397,7 @@ static invar_status take_chat(invar_completion_request *ask)
     return INVAR_OK;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- request --------------------------------------------------------------------------------- */
 
 static bool has_nul(const json_t *value)
 {
@@ -405,7 +412,10 @@ static bool has_nul(const json_t *value)
     return false;
 }
 
-/* Texts are a model's, which may say NUL, and are read by length; nothing else may have it. */
+/*
+ * Prompts and messages are read by length and may contain NUL; any other string may not, because it
+ * is used as a C string.
+ */
 static invar_status check_names(invar_completion_request *ask)
 {
     const json_t *value;
@@ -434,13 +444,13 @@ invar_status invar_completion_request_read(invar_completion_request *ask,
         return INVAR_FAIL(INVAR_E_INVALID, 0, WHERE " is no JSON object");
     INVAR_TRY(check_fields(ask));
     INVAR_TRY(check_names(ask));
-    if (completion_request_given(ask, "model"))
+    if (get_field(ask, "model"))
         INVAR_TRY(invar_json_string(&ask->model, ask->body, "model", WHERE));
-    INVAR_TRY(take_sampling(ask));
-    INVAR_TRY(take_stops(ask));
-    INVAR_TRY(take_stop_ids(ask));
-    INVAR_TRY(take_form(ask));
-    INVAR_TRY(kind == INVAR_COMPLETION_REQUEST_CHAT ? take_chat(ask) : take_prompts(ask));
+    INVAR_TRY(read_sampling(ask));
+    INVAR_TRY(read_stops(ask));
+    INVAR_TRY(read_stop_ids(ask));
+    INVAR_TRY(read_response_options(ask));
+    INVAR_TRY(kind == INVAR_COMPLETION_REQUEST_CHAT ? read_chat(ask) : read_prompts(ask));
     ask->param = "n";
     if (ask->n_prompts * ask->n > INVAR_COMPLETION_REQUEST_MAX_CHOICES)
         return INVAR_FAIL(INVAR_E_INVALID, 0,

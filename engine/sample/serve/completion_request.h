@@ -1,9 +1,9 @@
 /*
- * completion_request.h - a request to complete texts or chats, read from the JSON that somebody has
- * sent.
+ * completion_request.h - parses and validates the JSON body of a completion or chat request.
  *
- * The body is hostile: sizes and ranges are checked here, and all that would be ignored and change
- * the answer is refused. Nothing of it needs a model: texts become tokens in prompt_encoder.h.
+ * The body is untrusted. Every size and range is checked, and a field that would change the result
+ * but is not supported is an error, never ignored. Nothing here needs the model: texts are encoded
+ * later, by prompt_encoder.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,45 +23,51 @@ typedef enum invar_completion_kind {
     INVAR_COMPLETION_REQUEST_CHAT  /* /v1/chat/completions */
 } invar_completion_kind;
 
-#define INVAR_COMPLETION_REQUEST_MAX_CHOICES 1024 /* prompts * n */
+#define INVAR_COMPLETION_REQUEST_MAX_CHOICES 1024 /* limit for prompts * n */
 #define INVAR_COMPLETION_REQUEST_MAX_STOPS 16
-#define INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE                                                 \
-    1e-3 /* above 0: far below, logits leave the numbers */
+/* Smallest temperature above 0. Far below it, logits divided by it overflow. */
+#define INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE 1e-3
 
-/* One of the prompts: text, or tokens at once. */
+/* One prompt, given as text or as token ids. */
 typedef struct invar_completion_prompt {
-    const char *text; /* (text_bytes) borrowed from the body; NULL: ids */
+    const char *text; /* (text_bytes) borrowed from the body; NULL if the prompt is given as ids */
     size_t text_bytes;
-    int32_t *ids; /* (n_ids) owned */
+    int32_t *ids; /* (n_ids) token ids, owned */
     int64_t n_ids;
 } invar_completion_prompt;
 
-/* Zeroed at first; release, also after a failure. */
+/*
+ * Zero-initialize before use. Release with invar_completion_request_release, also after a failure.
+ */
 typedef struct invar_completion_request {
     invar_completion_kind kind;
     json_t *body;
-    const char *param;                /* the field that a failure is about; NULL: none of them */
-    const invar_serve_memory *memory; /* of the request; NULL: nobody counts it */
-    const char *model;                /* NULL: not said */
+    const char *param;                /* field that a failure is about; NULL if it is about none */
+    const invar_serve_memory *memory; /* reserves memory for the request; NULL if memory is not
+                                         limited */
+    const char *model;                /* name of the model; NULL if the request does not give it */
 
-    invar_completion_prompt
-        *prompts; /* (n_prompts) of a text; of a chat prompt_encoder.h makes one */
+    invar_completion_prompt *prompts; /* (n_prompts) owned; for a chat, prompt_encoder.h creates the
+                                         only one */
     int64_t n_prompts;
-    json_t *messages;    /* of a chat, as its template wants them; owned */
-    const json_t *tools; /* borrowed from the body; NULL: none */
+    json_t *messages;    /* messages of a chat, converted for the chat template; owned */
+    const json_t *tools; /* tools of a chat, borrowed from the body; NULL if it has no tools */
 
     int64_t n;                      /* choices for each prompt */
-    invar_sampling_params sampling; /* max_response 0: nothing is generated; -1: nobody has said */
+    invar_sampling_params sampling; /* max_response is 0 if nothing is generated, -1 if the request
+                                       gives no length */
     const char *length;             /* field that sets max_response; NULL if the request has none */
-    int32_t *stop_ids;              /* its arrays, owned */
-    const char **stop;              /* the strings are borrowed */
+    int32_t *stop_ids;              /* token ids that end a choice; owned */
+    const char **stop;              /* strings that end a choice; the array is owned, the strings
+                                       are borrowed */
 
     bool stream, usage, logprobs, echo, ids;
 } invar_completion_request;
 
 /*
- * `sampling` is what holds where the request says nothing; its stops hold in any case. `memory`
- * (borrowed, may be NULL) has reserved what parsing the body takes.
+ * Parses the body. `sampling` holds the values that apply unless the request sets them; the stops
+ * of the request are added to its stops. `memory` (borrowed, may be NULL) has reserved what parsing
+ * the body takes. Returns INVAR_E_INVALID with out->param set if a field is not valid.
  */
 invar_status invar_completion_request_read(invar_completion_request *out,
                                            invar_completion_kind kind, const char *body,

@@ -1,5 +1,12 @@
 /*
- * completion_response.c - choices as JSON.
+ * completion_response.c - writes completions as the JSON of OpenAI's API.
+ *
+ * The events of a stream and the complete response are written by the same functions, so the texts,
+ * tokens and log-probs of the events add up to the complete response. Token log-probs and text
+ * offsets come from token ids and the detokenizer; tool calls are parsed in tool_calls.c.
+ *
+ * Invariant: the same request to the same server gives the same bytes. How the text is divided into
+ * events may depend on the load; nothing else does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,14 +22,14 @@
 
 #include "base/invar_banned.h"
 
-#define FIRST_ROOM 64
-#define CALL_DIGITS 24  // of a hash, as the id of a tool call
-#define PRINT_DIGITS 12 // as part of a fingerprint
-#define OPEN SIZE_MAX   // the end of a token whose last character goes on in the next token
+#define INITIAL_CAPACITY 64
+#define CALL_DIGITS 24        // hexadecimal digits of a hash in the id of a tool call
+#define FINGERPRINT_DIGITS 12 // hexadecimal digits of a hash in the fingerprint
+#define OPEN SIZE_MAX         // end of a token whose last character is completed by the next token
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
-/* A name that the same request has again. */
+/* Derives the id from the weights and the request, so that the same request gets the same id. */
 static invar_status make_id(invar_completion_response *r)
 {
     char hex[INVAR_DIGEST_HEX_SIZE], *body;
@@ -71,10 +78,13 @@ void invar_completion_response_release(invar_completion_response *r)
     memset(r, 0, sizeof *r);
 }
 
-/* ---- what is known --------------------------------------------------------------------------- */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* *out = a block of `room` items that begins with the `count` of `list`, which is freed. */
-static invar_status widen(void **out, void *list, int64_t count, int64_t room, size_t item)
+/*
+ * Sets *out to a new array of `room` items that begins with the `count` items of `list`, which is
+ * freed.
+ */
+static invar_status grow_array(void **out, void *list, int64_t count, int64_t room, size_t item)
 {
     void *wider = NULL;
 
@@ -86,17 +96,17 @@ static invar_status widen(void **out, void *list, int64_t count, int64_t room, s
     return INVAR_OK;
 }
 
-static invar_status make_room(invar_response_choice *c, int64_t count)
+static invar_status reserve_tokens(invar_response_choice *c, int64_t count)
 {
-    int64_t room = c->room ? c->room : FIRST_ROOM;
+    int64_t room = c->room ? c->room : INITIAL_CAPACITY;
 
     while (room < count)
         room *= 2;
     if (room == c->room)
         return INVAR_OK;
-    INVAR_TRY(widen((void **)&c->tokens, c->tokens, c->count, room, sizeof *c->tokens));
-    INVAR_TRY(widen((void **)&c->logp, c->logp, c->count, room, sizeof *c->logp));
-    INVAR_TRY(widen((void **)&c->ends, c->ends, c->count, room, sizeof *c->ends));
+    INVAR_TRY(grow_array((void **)&c->tokens, c->tokens, c->count, room, sizeof *c->tokens));
+    INVAR_TRY(grow_array((void **)&c->logp, c->logp, c->count, room, sizeof *c->logp));
+    INVAR_TRY(grow_array((void **)&c->ends, c->ends, c->count, room, sizeof *c->ends));
     c->room = room;
     return INVAR_OK;
 }
@@ -109,7 +119,7 @@ invar_status invar_completion_response_copy(invar_completion_response *r)
         invar_response_choice *to = &r->choices[i];
         int64_t fresh = from->count - to->count;
 
-        INVAR_TRY(make_room(to, from->count));
+        INVAR_TRY(reserve_tokens(to, from->count));
         if (fresh > 0) {
             memcpy(to->tokens + to->count, from->tokens + to->count,
                    (size_t)fresh * sizeof *to->tokens);
@@ -122,9 +132,12 @@ invar_status invar_completion_response_copy(invar_completion_response *r)
     return INVAR_OK;
 }
 
-/* The texts of tokens that were copied. */
-static invar_status completion_response_speak(invar_completion_response *r,
-                                              invar_response_choice *c, bool done)
+/*
+ * Detokenizes the tokens that were copied since the last call. Ends the text if the choice is
+ * finished or `done` is set.
+ */
+static invar_status detokenize_new_tokens(invar_completion_response *r, invar_response_choice *c,
+                                          bool done)
 {
     while (c->voice.tokens < c->count) {
         int64_t i = c->voice.tokens;
@@ -133,12 +146,12 @@ static invar_status completion_response_speak(invar_completion_response *r,
         c->ends[i] = invar_text_stream_whole(&c->voice.stream) ? c->voice.stream.bytes : OPEN;
     }
     if (done && c->finish == INVAR_FINISH_NONE)
-        c->finish = INVAR_FINISH_LENGTH; // none was asked for
+        c->finish = INVAR_FINISH_LENGTH; // max_tokens is 0
     return c->finish == INVAR_FINISH_NONE ? INVAR_OK
                                           : invar_detokenizer_finish(&c->voice, r->tokenizer);
 }
 
-/* ---- pieces of JSON -------------------------------------------------------------------------- */
+/* ---- parts of the JSON ----------------------------------------------------------------------- */
 
 static void put_text(invar_json_text *out, const char *text)
 {
@@ -173,7 +186,8 @@ static void put_fingerprint(invar_json_text *out, const invar_server_info *f)
         invar_hasher_final(&both, &hasher);
     }
     invar_digest_format(hex, &both);
-    (void)snprintf(text, sizeof text, "%s-%s-%.*s", f->numerics, f->format, PRINT_DIGITS, hex);
+    (void)snprintf(text, sizeof text, "%s-%s-%.*s", f->numerics, f->format, FINGERPRINT_DIGITS,
+                   hex);
     put_named(out, "system_fingerprint", text);
 }
 
@@ -206,7 +220,9 @@ static void put_usage(invar_json_text *out, const invar_completion_response *r)
     invar_json_text_close(out, '}');
 }
 
-/* The coordinates of choices: whoever has them makes these again. */
+/*
+ * Writes what is needed to generate these choices again: seed, sample indices, weights, numerics.
+ */
 static void put_coordinates(invar_json_text *out, const invar_completion_response *r, int64_t first,
                             int64_t count)
 {
@@ -233,12 +249,13 @@ static void put_coordinates(invar_json_text *out, const invar_completion_respons
 
 /* ---- log-probs ------------------------------------------------------------------------------- */
 
-/* Tokens in a row, of a prompt or of a response. */
+/* Consecutive tokens of a prompt or a response. */
 typedef struct span {
     const int32_t *tokens;
-    const float *logp; /* of the second token and those behind it, if `headless` */
+    const float *logp; /* (count) log-probs; if `headless`, (count - 1), those of the tokens after
+                          the first */
     int64_t count;
-    bool headless; /* nothing comes before the first token, so it has no log-prob */
+    bool headless; /* the first token has no log-prob, because no token precedes it */
 } span;
 
 static void put_logp(invar_json_text *out, const span *s, int64_t i)
@@ -249,7 +266,7 @@ static void put_logp(invar_json_text *out, const span *s, int64_t i)
         invar_json_text_f64(out, (double)s->logp[s->headless ? i - 1 : i]);
 }
 
-/* Any bytes as UTF-8: U+FFFD for each that is none. */
+/* Writes bytes as a JSON string. A byte that is not part of valid UTF-8 becomes U+FFFD. */
 static void put_bytes_as_text(invar_json_text *out, const char *bytes, size_t count)
 {
     static const char unknown[] = "\xef\xbf\xbd";
@@ -279,7 +296,10 @@ static void put_token(invar_json_text *out, const invar_completion_response *r, 
     put_bytes_as_text(out, bytes, count);
 }
 
-/* Characters of the token as it is written; of a response without its special tokens none. */
+/*
+ * Returns how many characters the token adds to the text; 0 for a skipped special token of a
+ * response.
+ */
 static int64_t token_width(const invar_completion_response *r, const span *s, int32_t token)
 {
     size_t count;
@@ -297,7 +317,7 @@ static int64_t token_width(const invar_completion_response *r, const span *s, in
     return width;
 }
 
-/* Lists beside each other, as completions have them. */
+/* Writes log-probs as parallel lists, the form of the completion route. */
 static void put_lists(invar_json_text *out, const invar_completion_response *r, const span *spans,
                       int n, int64_t *offset)
 {
@@ -326,7 +346,7 @@ static void put_lists(invar_json_text *out, const invar_completion_response *r, 
     invar_json_text_close(out, '}');
 }
 
-/* A list of objects, as chats have them. */
+/* Writes log-probs as a list of objects, the form of the chat route. */
 static void put_objects(invar_json_text *out, const invar_completion_response *r, const span *s)
 {
     invar_json_text_open(out, '{');
@@ -353,7 +373,10 @@ static void put_objects(invar_json_text *out, const invar_completion_response *r
     invar_json_text_close(out, '}');
 }
 
-/* Members of a choice about its tokens up to `until` and, where they come first, the prompt's. */
+/*
+ * Writes log-probs and token ids of the choice up to token `until`; if `first`, those of the prompt
+ * as well.
+ */
 static void put_tokens(invar_json_text *out, const invar_completion_response *r, int64_t index,
                        int64_t until, bool first)
 {
@@ -426,30 +449,35 @@ static void put_calls(invar_json_text *out, const invar_completion_response *r, 
     invar_json_text_close(out, ']');
 }
 
-static bool may_call(const invar_completion_response *r)
+static bool has_tools(const invar_completion_response *r)
 {
     return r->ask->tools != NULL;
 }
 
-/* Of a choice that is finished; none where nobody offered tools. */
-static invar_status find_calls(invar_tool_calls *out, const invar_completion_response *r,
-                               const invar_response_choice *c)
+/*
+ * Reads the tool calls of a finished choice. The list stays empty unless the request offers tools.
+ */
+static invar_status read_tool_calls(invar_tool_calls *out, const invar_completion_response *r,
+                                    const invar_response_choice *c)
 {
     *out = (invar_tool_calls){.text_bytes = c->voice.end};
-    return may_call(r) ? invar_tool_calls_read(out, invar_detokenizer_text(&c->voice), c->voice.end)
-                       : INVAR_OK;
+    return has_tools(r)
+               ? invar_tool_calls_read(out, invar_detokenizer_text(&c->voice), c->voice.end)
+               : INVAR_OK;
 }
 
-static const char *response_choice_reason(const invar_response_choice *c,
-                                          const invar_tool_calls *calls)
+static const char *finish_reason(const invar_response_choice *c, const invar_tool_calls *calls)
 {
     return calls->list && c->finish == INVAR_FINISH_STOP ? "tool_calls"
                                                          : invar_finish_name(c->finish);
 }
 
-/* ---- whole ----------------------------------------------------------------------------------- */
+/* ---- complete responses ---------------------------------------------------------------------- */
 
-/* The prompt as it was given; tokens are decoded. The caller owns *out (invar_free). */
+/*
+ * Returns the text of the prompt if the request wants an echo, else NULL; token ids are decoded.
+ * The caller frees *out with invar_free.
+ */
 static invar_status prompt_text(char **out, size_t *bytes, const invar_completion_response *r,
                                 int64_t prompt)
 {
@@ -467,7 +495,7 @@ static invar_status prompt_text(char **out, size_t *bytes, const invar_completio
     return INVAR_OK;
 }
 
-/* The echo and the text behind it. */
+/* Writes the echo of the prompt, followed by the text of the choice. */
 static invar_status put_whole_text(invar_json_text *out, const invar_completion_response *r,
                                    int64_t index)
 {
@@ -514,8 +542,8 @@ static invar_status put_choice(invar_json_text *out, invar_completion_response *
     invar_tool_calls calls = {0};
     invar_status status;
 
-    INVAR_TRY(completion_response_speak(r, c, true));
-    status = find_calls(&calls, r, c);
+    INVAR_TRY(detokenize_new_tokens(r, c, true));
+    status = read_tool_calls(&calls, r, c);
     invar_json_text_open(out, '{');
     put_number(out, "index", index);
     if (status == INVAR_OK && r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT)
@@ -523,7 +551,7 @@ static invar_status put_choice(invar_json_text *out, invar_completion_response *
     else if (status == INVAR_OK)
         status = put_whole_text(out, r, index);
     put_tokens(out, r, index, c->count, true);
-    put_named(out, "finish_reason", response_choice_reason(c, &calls));
+    put_named(out, "finish_reason", finish_reason(c, &calls));
     invar_json_text_close(out, '}');
     invar_tool_calls_release(&calls);
     return status;
@@ -546,8 +574,8 @@ invar_status invar_completion_response_whole(invar_json_text *out, invar_complet
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /*
- * JSON is built in `out` from the place where an event begins: a text of its own knows commas, and
- * what was written before does not matter to it.
+ * Begins an event. Its JSON is built in `event` and then appended to `out`: a JSON writer keeps
+ * track of commas, which must start again with each event.
  */
 static void begin_event(invar_json_text *out, invar_json_text *event)
 {
@@ -564,7 +592,7 @@ static void end_event(invar_json_text *out, invar_json_text *event)
     invar_json_text_append(out, "\n\n", 2);
 }
 
-/* The head of an event about a choice, up to its text. */
+/* Writes the beginning of an event about a choice, up to its text. */
 static void open_choice(invar_json_text *event, const invar_completion_response *r, int64_t index)
 {
     put_head(event, r, true);
@@ -574,7 +602,7 @@ static void open_choice(invar_json_text *event, const invar_completion_response 
     put_number(event, "index", index);
 }
 
-/* `why` NULL: it goes on. */
+/* Writes the end of an event about a choice. `why` is NULL if the choice is not finished. */
 static void close_choice(invar_json_text *event, const invar_completion_response *r, int64_t index,
                          const char *why)
 {
@@ -588,9 +616,9 @@ static void close_choice(invar_json_text *event, const invar_completion_response
     invar_json_text_close(event, '}');
 }
 
-/* What a choice says, in the form of its route. */
-static void put_said(invar_json_text *event, const invar_completion_response *r, const char *text,
-                     size_t bytes, bool role)
+/* Writes text of a choice in the form of the route; with the role if `role` is set. */
+static void put_delta(invar_json_text *event, const invar_completion_response *r, const char *text,
+                      size_t bytes, bool role)
 {
     bool chat = r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT;
 
@@ -606,9 +634,9 @@ static void put_said(invar_json_text *event, const invar_completion_response *r,
         invar_json_text_close(event, '}');
 }
 
-/* The first event of a choice: the role in a chat, the echo of a text. */
-static invar_status say_first(invar_json_text *out, invar_json_text *event,
-                              invar_completion_response *r, int64_t index)
+/* Writes the first event of a choice: the role in a chat, the echo in a completion. */
+static invar_status write_first_event(invar_json_text *out, invar_json_text *event,
+                                      invar_completion_response *r, int64_t index)
 {
     invar_response_choice *c = &r->choices[index];
     bool chat = r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT;
@@ -623,7 +651,7 @@ static invar_status say_first(invar_json_text *out, invar_json_text *event,
     INVAR_TRY(prompt_text(&echo, &bytes, r, index / r->ticket->n));
     begin_event(out, event);
     open_choice(event, r, index);
-    put_said(event, r, echo ? echo : "", bytes, chat);
+    put_delta(event, r, echo ? echo : "", bytes, chat);
     put_tokens(event, r, index, 0, true);
     close_choice(event, r, index, NULL);
     end_event(out, event);
@@ -632,8 +660,8 @@ static invar_status say_first(invar_json_text *out, invar_json_text *event,
 }
 
 /*
- * So many tokens begin before byte `end` of the text. Tokens that share a character begin together,
- * and tokens without a text begin where the next one does.
+ * Returns the number of tokens that begin before byte `end` of the text. Tokens that share a
+ * character begin together, and tokens without text begin where the next token does.
  */
 static int64_t tokens_before(const invar_response_choice *c, size_t end)
 {
@@ -646,9 +674,9 @@ static int64_t tokens_before(const invar_response_choice *c, size_t end)
     return i;
 }
 
-/* Text up to byte `end`, with its tokens. */
-static void say_text(invar_json_text *out, invar_json_text *event, invar_completion_response *r,
-                     int64_t index, size_t end)
+/* Writes an event with the text up to byte `end` and its tokens. */
+static void write_text_event(invar_json_text *out, invar_json_text *event,
+                             invar_completion_response *r, int64_t index, size_t end)
 {
     invar_detokenizer *voice = &r->choices[index].voice;
 
@@ -656,17 +684,17 @@ static void say_text(invar_json_text *out, invar_json_text *event, invar_complet
         return;
     begin_event(out, event);
     open_choice(event, r, index);
-    put_said(event, r, invar_detokenizer_text(voice) + voice->sent_bytes, end - voice->sent_bytes,
-             false);
+    put_delta(event, r, invar_detokenizer_text(voice) + voice->sent_bytes, end - voice->sent_bytes,
+              false);
     put_tokens(event, r, index, tokens_before(&r->choices[index], end), false);
     close_choice(event, r, index, NULL);
     end_event(out, event);
     voice->sent_bytes = end;
 }
 
-/* What may be said by now: the tokens whose text lies in the first `ready` bytes. */
-static void say_more(invar_json_text *out, invar_json_text *event, invar_completion_response *r,
-                     int64_t index, size_t ready)
+/* Writes an event with the tokens whose text lies within the first `ready` bytes. */
+static void write_ready_text(invar_json_text *out, invar_json_text *event,
+                             invar_completion_response *r, int64_t index, size_t ready)
 {
     const invar_response_choice *c = &r->choices[index];
     size_t end = c->voice.sent_bytes;
@@ -674,12 +702,12 @@ static void say_more(invar_json_text *out, invar_json_text *event, invar_complet
     for (int64_t i = c->written; i < c->count && ready > c->voice.sent_bytes; i++)
         if (c->ends[i] <= ready)
             end = c->ends[i];
-    say_text(out, event, r, index, end);
+    write_text_event(out, event, r, index, end);
 }
 
-static void say_calls(invar_json_text *out, invar_json_text *event,
-                      const invar_completion_response *r, int64_t index,
-                      const invar_tool_calls *calls)
+static void write_calls_event(invar_json_text *out, invar_json_text *event,
+                              const invar_completion_response *r, int64_t index,
+                              const invar_tool_calls *calls)
 {
     const invar_response_choice *c = &r->choices[index];
 
@@ -694,9 +722,9 @@ static void say_calls(invar_json_text *out, invar_json_text *event,
     end_event(out, event);
 }
 
-/* The last event of a choice, with the tokens that are left: they have no text. */
-static void say_end(invar_json_text *out, invar_json_text *event,
-                    const invar_completion_response *r, int64_t index, const char *why)
+/* Writes the last event of a choice, with the remaining tokens, which have no text. */
+static void write_last_event(invar_json_text *out, invar_json_text *event,
+                             const invar_completion_response *r, int64_t index, const char *why)
 {
     begin_event(out, event);
     open_choice(event, r, index);
@@ -712,42 +740,42 @@ static void say_end(invar_json_text *out, invar_json_text *event,
     end_event(out, event);
 }
 
-static invar_status say_rest(invar_json_text *out, invar_json_text *event,
-                             invar_completion_response *r, int64_t index)
+static invar_status write_final_events(invar_json_text *out, invar_json_text *event,
+                                       invar_completion_response *r, int64_t index)
 {
     invar_response_choice *c = &r->choices[index];
     invar_tool_calls calls;
-    invar_status status = find_calls(&calls, r, c);
+    invar_status status = read_tool_calls(&calls, r, c);
 
     if (status == INVAR_OK) {
-        say_text(out, event, r, index, calls.text_bytes);
+        write_text_event(out, event, r, index, calls.text_bytes);
         if (calls.list)
-            say_calls(out, event, r, index, &calls);
-        say_end(out, event, r, index, response_choice_reason(c, &calls));
+            write_calls_event(out, event, r, index, &calls);
+        write_last_event(out, event, r, index, finish_reason(c, &calls));
         c->ended = true;
     }
     invar_tool_calls_release(&calls);
     return status;
 }
 
-static invar_status say_choice(invar_json_text *out, invar_json_text *event,
-                               invar_completion_response *r, int64_t index, bool done)
+static invar_status write_choice_events(invar_json_text *out, invar_json_text *event,
+                                        invar_completion_response *r, int64_t index, bool done)
 {
     invar_response_choice *c = &r->choices[index];
 
     if (c->ended || (c->count == 0 && !done))
         return INVAR_OK;
-    INVAR_TRY(completion_response_speak(r, c, done));
-    INVAR_TRY(say_first(out, event, r, index));
+    INVAR_TRY(detokenize_new_tokens(r, c, done));
+    INVAR_TRY(write_first_event(out, event, r, index));
     if (c->finish != INVAR_FINISH_NONE)
-        return say_rest(out, event, r, index);
-    say_more(out, event, r, index,
-             invar_detokenizer_ready(&c->voice, &r->ask->sampling, may_call(r)));
+        return write_final_events(out, event, r, index);
+    write_ready_text(out, event, r, index,
+                     invar_detokenizer_ready(&c->voice, &r->ask->sampling, has_tools(r)));
     return INVAR_OK;
 }
 
-static void say_usage(invar_json_text *out, invar_json_text *event,
-                      const invar_completion_response *r)
+static void write_usage_event(invar_json_text *out, invar_json_text *event,
+                              const invar_completion_response *r)
 {
     begin_event(out, event);
     put_head(event, r, true);
@@ -767,10 +795,10 @@ invar_status invar_completion_response_events(invar_json_text *out, invar_comple
     invar_status status = INVAR_OK;
 
     for (int64_t i = 0; i < r->n_choices && status == INVAR_OK; i++)
-        status = say_choice(out, &event, r, i, done);
+        status = write_choice_events(out, &event, r, i, done);
     if (status == INVAR_OK && done) {
         if (r->ask->usage)
-            say_usage(out, &event, r);
+            write_usage_event(out, &event, r);
         invar_json_text_append(out, last, sizeof last - 1);
         r->finished = true;
     }
@@ -778,7 +806,7 @@ invar_status invar_completion_response_events(invar_json_text *out, invar_comple
     return status == INVAR_OK ? out->status : status;
 }
 
-/* ---- beside choices -------------------------------------------------------------------------- */
+/* ---- errors and models ----------------------------------------------------------------------- */
 
 void invar_completion_response_put_error(invar_json_text *out, const invar_response_error *e)
 {

@@ -1,9 +1,8 @@
 /*
- * completion_response.h - replies: choices as the JSON of OpenAI's API, whole or as the events of a
- * stream.
+ * completion_response.h - writes completions as the JSON of OpenAI's API, complete or as a stream.
  *
- * The same request has the same bytes as its reply from the same server: the id is a hash of what
- * was asked, and "created" is when the server started.
+ * The same request to the same server gives the same bytes: the id is a hash of the weights and the
+ * request, and "created" is the start time of the server.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,34 +19,39 @@
 extern "C" {
 #endif
 
-/* What is known of a choice, and how much of it was written. */
+/* Copy of a choice, and how much of it was written to the response. */
 typedef struct invar_response_choice {
     invar_detokenizer voice;
-    int32_t *tokens; /* (count) copies of the ticket's */
-    float *logp;     /* (count) */
-    size_t *
-        ends; /* (count) bytes of the text up to each token's end; completion_response.c has OPEN */
+    int32_t *tokens; /* (count) copies of the tokens of the generation request */
+    float *logp;     /* (count) log-probs */
+    size_t *ends;    /* (count) length of the text at the end of each token, in bytes; OPEN, defined
+                        in completion_response.c, if the token ends inside of a character */
     int64_t count;
     int64_t room;
-    int64_t written; /* tokens that were */
-    int64_t offset;  /* characters of their texts */
+    int64_t written; /* tokens that were written */
+    int64_t offset;  /* text_offset of the next token: characters of the texts of all tokens written
+                        so far */
     invar_finish finish;
-    bool begun, ended; /* its first and its last event were written */
+    bool begun, ended; /* the first and the last event of the choice were written */
 } invar_response_choice;
 
-/* Zeroed at first; release, also after a failure. All that is borrowed lives longer. */
+/*
+ * Zero-initialize before use. Release with invar_completion_response_release, also after a failure.
+ * The borrowed objects must outlive the response.
+ */
 typedef struct invar_completion_response {
     const invar_completion_request *ask;
-    const invar_generation_request *ticket; /* its prompts are read */
+    const invar_generation_request *ticket; /* borrowed; its prompts are read without the lock */
     const invar_server_info *facts;
     const invar_tokenizer *tokenizer;
     char id[64];
     invar_response_choice *choices; /* (n_choices) */
     int64_t n_choices;
-    int64_t known; /* tokens of all choices */
+    int64_t known; /* tokens of all choices together */
     bool finished; /* the last event was written */
 } invar_completion_response;
 
+/* Initializes a response to `ask`. All arguments are borrowed. */
 invar_status invar_completion_response_init(invar_completion_response *reply,
                                             const invar_completion_request *ask,
                                             const invar_generation_request *ticket,
@@ -55,26 +59,32 @@ invar_status invar_completion_response_init(invar_completion_response *reply,
                                             const invar_tokenizer *tokenizer) INVAR_MUST_USE;
 void invar_completion_response_release(invar_completion_response *reply);
 
-/* Copies what is new of the ticket; with the lock that it is under. */
+/*
+ * Copies the new tokens of the generation request. Caller holds the lock of the inference engine.
+ */
 invar_status invar_completion_response_copy(invar_completion_response *reply) INVAR_MUST_USE;
 
-/* All of it, when the ticket is done. */
+/* Writes the complete response. The generation request must be done. */
 invar_status invar_completion_response_whole(invar_json_text *out,
                                              invar_completion_response *reply) INVAR_MUST_USE;
 
-/* Events for what is new since the last call; of a ticket that is `done` the last ones. */
+/*
+ * Writes events for everything that is new since the last call. `done` reports that the generation
+ * request is done: the last events follow.
+ */
 invar_status invar_completion_response_events(invar_json_text *out,
                                               invar_completion_response *reply,
                                               bool done) INVAR_MUST_USE;
 
-/* What went wrong, in OpenAI's form. NULL is null. */
+/* Error object of OpenAI's API. A NULL field is written as null. */
 typedef struct invar_response_error {
     const char *message, *type, *param, *code;
 } invar_response_error;
 
+/* Writes an object with the member "error". */
 void invar_completion_response_put_error(invar_json_text *out, const invar_response_error *error);
 
-/* The model, or the list of the only one. */
+/* Writes the object of the served model, or a list that contains only that object. */
 void invar_completion_response_put_model(invar_json_text *out, const invar_server_info *facts);
 void invar_completion_response_put_models(invar_json_text *out, const invar_server_info *facts);
 

@@ -1,5 +1,9 @@
 /*
- * detokenizer.c - texts that grow.
+ * detokenizer.c - finds stop strings in a growing text and the bytes that may be sent already.
+ *
+ * A stop string counts only if it ends in the bytes that the last token has added, and only after
+ * min_response tokens. The rollout applies the same rule when it ends a sample; the two must agree,
+ * or a response would contain text after its stop string.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,8 +26,8 @@ const char *invar_detokenizer_text(const invar_detokenizer *v)
     return v->stream.text ? v->stream.text : "";
 }
 
-/* Where the word first begins in the text from `from` on; the text's end: nowhere. */
-static size_t find(const char *text, size_t bytes, size_t from, const char *word)
+/* Returns the offset of the first occurrence of `word` at or after `from`, or `bytes`. */
+static size_t find_word(const char *text, size_t bytes, size_t from, const char *word)
 {
     size_t length = strlen(word);
 
@@ -33,15 +37,15 @@ static size_t find(const char *text, size_t bytes, size_t from, const char *word
     return bytes;
 }
 
-/* The same rule as that of the rollout: what ends behind `fresh` counts. */
-static void look_for_stop(invar_detokenizer *v, const invar_sampling_params *p)
+/* Ends the text before the first stop string that ends in the bytes added by the last token. */
+static void find_stop_string(invar_detokenizer *v, const invar_sampling_params *p)
 {
     const invar_text_stream *s = &v->stream;
 
     for (int64_t i = 0; i < p->n_stop; i++) {
         size_t length = strlen(p->stop[i]);
         size_t from = s->fresh + 1 > length ? s->fresh + 1 - length : 0;
-        size_t at = find(s->text, s->bytes, from, p->stop[i]);
+        size_t at = find_word(s->text, s->bytes, from, p->stop[i]);
 
         if (at < s->bytes && (!v->ended || at < v->end)) {
             v->end = at;
@@ -55,7 +59,7 @@ invar_status invar_detokenizer_take(invar_detokenizer *v, const invar_tokenizer 
 {
     INVAR_TRY(invar_text_stream_push(&v->stream, tokenizer, token, sampling->skip_special));
     if (++v->tokens > sampling->min_response)
-        look_for_stop(v, sampling);
+        find_stop_string(v, sampling);
     return INVAR_OK;
 }
 
@@ -70,8 +74,11 @@ invar_status invar_detokenizer_finish(invar_detokenizer *v, const invar_tokenize
     return INVAR_OK;
 }
 
-/* The first byte of the longest beginning of `word` that the text ends with. */
-static size_t held(const char *text, size_t bytes, const char *word)
+/*
+ * Returns the offset at which the longest proper prefix of `word` begins that the text ends with;
+ * `bytes` if the text ends with none.
+ */
+static size_t partial_word_offset(const char *text, size_t bytes, const char *word)
 {
     size_t length = strlen(word), most = length - 1 < bytes ? length - 1 : bytes;
 
@@ -81,7 +88,7 @@ static size_t held(const char *text, size_t bytes, const char *word)
     return bytes;
 }
 
-static size_t least(size_t a, size_t b)
+static size_t min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -90,15 +97,15 @@ size_t invar_detokenizer_ready(const invar_detokenizer *v, const invar_sampling_
                                bool calls)
 {
     const char *text = invar_detokenizer_text(v);
-    size_t bytes = v->stream.bytes, ready = least(v->stream.settled, bytes);
+    size_t bytes = v->stream.bytes, ready = min_size(v->stream.settled, bytes);
 
     if (v->ended)
         ready = v->end;
     for (int64_t i = 0; i < p->n_stop && !v->ended; i++)
-        ready = least(ready, held(text, bytes, p->stop[i]));
+        ready = min_size(ready, partial_word_offset(text, bytes, p->stop[i]));
     if (calls && !v->ended) {
-        ready = least(ready, held(text, bytes, INVAR_TOOL_CALLS_BEGIN));
-        ready = least(ready, find(text, bytes, 0, INVAR_TOOL_CALLS_BEGIN));
+        ready = min_size(ready, partial_word_offset(text, bytes, INVAR_TOOL_CALLS_BEGIN));
+        ready = min_size(ready, find_word(text, bytes, 0, INVAR_TOOL_CALLS_BEGIN));
     }
     return ready < v->sent_bytes ? v->sent_bytes : ready;
 }

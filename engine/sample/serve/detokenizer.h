@@ -1,9 +1,9 @@
 /*
- * detokenizer.h - the text of a choice, as its tokens come: what may be said already, where it
- * ends.
+ * detokenizer.h - incremental detokenizer of one choice: the text so far and how much may be sent.
  *
- * A stop string is no part of the text, and neither is what a tool call may begin with while it is
- * not known whether one does. So some bytes at the end wait for those behind them.
+ * The text ends before the first stop string. While a response is streamed, bytes at the end of the
+ * text are held back if they may be the beginning of a stop string, of a tool call or of a
+ * character whose remaining bytes come with the next token.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,31 +16,37 @@
 extern "C" {
 #endif
 
-/* Zeroed at first; release. */
+/* Zero-initialize before use. Release with invar_detokenizer_release. */
 typedef struct invar_detokenizer {
     invar_text_stream stream;
-    int64_t tokens; /* so many were taken */
-    size_t end;     /* bytes of the text, without the stop string, once that is known */
+    int64_t tokens; /* tokens that the detokenizer has taken */
+    size_t end;     /* bytes of the final text, without the stop string; valid if `ended` is set */
     bool ended;
-    size_t sent_bytes; /* bytes that were given out */
+    size_t sent_bytes; /* bytes that the caller has sent; set by the caller */
 } invar_detokenizer;
 
 void invar_detokenizer_release(invar_detokenizer *voice);
 
-/* The next token of the response. */
+/* Appends the text of the next token of the response and searches the new text for stop strings. */
 invar_status invar_detokenizer_take(invar_detokenizer *voice, const invar_tokenizer *tokenizer,
                                     const invar_sampling_params *sampling,
                                     int32_t token) INVAR_MUST_USE;
 
-/* There are no more. */
+/* Ends the text after the last token. Does nothing if a stop string has ended it already. */
 invar_status invar_detokenizer_finish(invar_detokenizer *voice,
                                       const invar_tokenizer *tokenizer) INVAR_MUST_USE;
 
-/* Bytes of the text that stay, whatever follows. `calls`: it may have tool calls, which wait. */
+/*
+ * Returns how many leading bytes of the text no later token can change, never fewer than
+ * sent_bytes. If `calls` is set, a tool call and all text after its beginning are held back until
+ * the text ends.
+ */
 size_t invar_detokenizer_ready(const invar_detokenizer *voice,
                                const invar_sampling_params *sampling, bool calls);
 
-/* The text; "" at first. */
+/*
+ * Returns the text so far, NUL-terminated; "" before the first token. Valid until the next token.
+ */
 const char *invar_detokenizer_text(const invar_detokenizer *voice);
 
 #ifdef __cplusplus

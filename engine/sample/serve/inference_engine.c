@@ -1,8 +1,15 @@
 /*
- * inference_engine.c - one thread works for many.
+ * inference_engine.c - continuous batching of generation requests on the thread that owns the
+ * model.
  *
- * The worker's round: take up what was handed in, score what is to be scored, one pass for all that
- * generates, tell the news. It holds the lock only where it touches what others see.
+ * Each round of the worker admits submitted requests, scores prompts, runs one pass of the rollout
+ * for all unfinished samples, and publishes the new tokens. Prompts of several requests are scored
+ * in one batch; if a batch fails, its requests are scored one at a time, so that only the bad one
+ * fails.
+ *
+ * The lock guards the submission queue, `load`, the shutdown flags and the published fields of
+ * requests. The list of admitted requests and their samples belong to the worker, which does not
+ * hold the lock during a pass.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,28 +24,28 @@
 
 #include "base/invar_banned.h"
 
-#define IDLE_MS 100 // between two looks at the signal
+#define STOP_CHECK_MS 100 // longest wait before the stop flag is checked
 #define SCORE_SEQUENCES 64
 
 struct invar_inference_engine {
     invar_inference_engine_options options;
-    invar_rollout *own;    /* generates; NULL: that of somebody else */
-    invar_rollout *scorer; /* has a cache of its own */
-    int64_t score_rows;    /* that its pages hold */
+    invar_rollout *own_rollout; /* rollout that generates; NULL if options.rollout does */
+    invar_rollout *scorer;      /* rollout that scores prompts, with a KV cache of its own */
+    int64_t score_rows;         /* rows that the KV cache of the scorer can hold */
     pthread_mutex_t lock;
-    pthread_cond_t work; /* something was handed in or withdrawn */
-    invar_generation_request *handed, **handed_end;
+    pthread_cond_t work_cond; /* signaled when a request was submitted or canceled */
+    invar_generation_request *submitted, **submitted_end;
     int64_t load;
     bool closed;
-    bool stopped; /* from another thread */
+    bool stopped; /* set by invar_inference_engine_stop */
 
-    /* the worker's */
-    invar_generation_request *tickets; /* taken up, in order */
-    int64_t live;                      /* samples that are generated */
+    /* The following fields are private to the worker: */
+    invar_generation_request *requests; /* admitted requests, in order of submission */
+    int64_t live_samples;               /* samples that are not finished */
     int64_t group;
 };
 
-/* ---- tickets --------------------------------------------------------------------------------- */
+/* ---- generation requests --------------------------------------------------------------------- */
 
 static void init_condition(pthread_cond_t *out)
 {
@@ -50,7 +57,7 @@ static void init_condition(pthread_cond_t *out)
     (void)pthread_condattr_destroy(&attributes);
 }
 
-static invar_status make_zeroed(void **out, int64_t count, size_t size, const char *what)
+static invar_status alloc_zeroed(void **out, int64_t count, size_t size, const char *what)
 {
     INVAR_TRY(invar_alloc(out, (size_t)count, size, what));
     memset(*out, 0, (size_t)count * size);
@@ -64,10 +71,10 @@ invar_status invar_generation_request_init(invar_generation_request *t, int64_t 
 
     memset(t, 0, sizeof *t);
     init_condition(&t->progress_cond);
-    INVAR_TRY(make_zeroed((void **)&t->prompts, n_prompts, sizeof *t->prompts, "prompts"));
+    INVAR_TRY(alloc_zeroed((void **)&t->prompts, n_prompts, sizeof *t->prompts, "prompts"));
     t->n_prompts = n_prompts;
-    INVAR_TRY(make_zeroed((void **)&t->choices, choices, sizeof *t->choices, "choices"));
-    INVAR_TRY(make_zeroed((void **)&t->samples, choices, sizeof *t->samples, "samples"));
+    INVAR_TRY(alloc_zeroed((void **)&t->choices, choices, sizeof *t->choices, "choices"));
+    INVAR_TRY(alloc_zeroed((void **)&t->samples, choices, sizeof *t->samples, "samples"));
     t->n = n;
     return INVAR_OK;
 }
@@ -88,7 +95,7 @@ void invar_generation_request_release(invar_generation_request *t)
     memset(t, 0, sizeof *t);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 static invar_status open_rollouts(invar_inference_engine *d)
 {
@@ -99,15 +106,15 @@ static invar_status open_rollouts(invar_inference_engine *d)
     if (o->rollout)
         return INVAR_OK;
     limits = *o->limits;
-    INVAR_TRY(invar_rollout_new(&d->own, o->model, o->tokenizer, o->dev, &limits));
-    limits.speculation = (invar_speculation){0}; // nothing is guessed of what is known
+    INVAR_TRY(invar_rollout_new(&d->own_rollout, o->model, o->tokenizer, o->dev, &limits));
+    limits.speculation = (invar_speculation){0}; // scoring computes known tokens only
     limits.concurrency = limits.concurrency && limits.concurrency < SCORE_SEQUENCES
                              ? limits.concurrency
                              : SCORE_SEQUENCES;
     INVAR_TRY(invar_rollout_new(&d->scorer, o->model, NULL, o->dev, &limits));
     settled = invar_rollout_resolve_options(&limits, o->model, o->dev, 1, o->context, 0);
     d->score_rows = settled.pages * settled.page_size;
-    return invar_rollout_open_stream(d->own, o->context);
+    return invar_rollout_open_stream(d->own_rollout, o->context);
 }
 
 invar_status invar_inference_engine_new(invar_inference_engine **out,
@@ -116,11 +123,11 @@ invar_status invar_inference_engine_new(invar_inference_engine **out,
     invar_inference_engine *d = NULL;
     invar_status status;
 
-    INVAR_TRY(make_zeroed((void **)&d, 1, sizeof *d, "a dispatch"));
+    INVAR_TRY(alloc_zeroed((void **)&d, 1, sizeof *d, "a dispatch"));
     d->options = *options;
-    d->handed_end = &d->handed;
+    d->submitted_end = &d->submitted;
     (void)pthread_mutex_init(&d->lock, NULL);
-    init_condition(&d->work);
+    init_condition(&d->work_cond);
     status = open_rollouts(d);
     if (status != INVAR_OK) {
         invar_inference_engine_free(d);
@@ -134,21 +141,21 @@ void invar_inference_engine_free(invar_inference_engine *d)
 {
     if (!d)
         return;
-    invar_rollout_free(d->own);
+    invar_rollout_free(d->own_rollout);
     invar_rollout_free(d->scorer);
     (void)pthread_mutex_destroy(&d->lock);
-    (void)pthread_cond_destroy(&d->work);
+    (void)pthread_cond_destroy(&d->work_cond);
     invar_free(d);
 }
 
 static invar_rollout *rollout_of(const invar_inference_engine *d)
 {
-    return d->own ? d->own : d->options.rollout;
+    return d->own_rollout ? d->own_rollout : d->options.rollout;
 }
 
-/* ---- any thread ------------------------------------------------------------------------------ */
+/* ---- called by any thread -------------------------------------------------------------------- */
 
-static void inference_engine_lock(invar_inference_engine *d)
+static void lock_engine(invar_inference_engine *d)
 {
     (void)pthread_mutex_lock(&d->lock);
 }
@@ -177,7 +184,7 @@ invar_status invar_inference_engine_submit(invar_inference_engine *d,
 {
     invar_status status = INVAR_OK;
 
-    inference_engine_lock(d);
+    lock_engine(d);
     if (d->closed)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "the server is about to end");
     else if (d->load >= d->options.max_requests)
@@ -185,10 +192,10 @@ invar_status invar_inference_engine_submit(invar_inference_engine *d,
             INVAR_FAIL(INVAR_E_BUSY, 0,
                        "the server works on %" PRId64 " requests, as many as it takes", d->load);
     if (status == INVAR_OK) {
-        *d->handed_end = ticket;
-        d->handed_end = &ticket->next;
+        *d->submitted_end = ticket;
+        d->submitted_end = &ticket->next;
         d->load++;
-        (void)pthread_cond_signal(&d->work);
+        (void)pthread_cond_signal(&d->work_cond);
     }
     invar_inference_engine_unlock(d);
     return status;
@@ -206,26 +213,26 @@ static int64_t tokens_of(const invar_generation_request *t)
 void invar_inference_engine_wait(invar_inference_engine *d, invar_generation_request *ticket,
                                  int64_t known, int64_t ms)
 {
-    inference_engine_lock(d);
+    lock_engine(d);
     if (!ticket->done && tokens_of(ticket) <= known)
         wait_for(&ticket->progress_cond, d, ms);
 }
 
 void invar_inference_engine_cancel(invar_inference_engine *d, invar_generation_request *ticket)
 {
-    inference_engine_lock(d);
+    lock_engine(d);
     ticket->canceled = true;
-    (void)pthread_cond_signal(&d->work);
+    (void)pthread_cond_signal(&d->work_cond);
     while (!ticket->done)
-        wait_for(&ticket->progress_cond, d, IDLE_MS);
+        wait_for(&ticket->progress_cond, d, STOP_CHECK_MS);
     invar_inference_engine_unlock(d);
 }
 
 void invar_inference_engine_stop(invar_inference_engine *d)
 {
-    inference_engine_lock(d);
+    lock_engine(d);
     d->stopped = true;
-    (void)pthread_cond_signal(&d->work);
+    (void)pthread_cond_signal(&d->work_cond);
     invar_inference_engine_unlock(d);
 }
 
@@ -233,15 +240,15 @@ int64_t invar_inference_engine_load(invar_inference_engine *d)
 {
     int64_t load;
 
-    inference_engine_lock(d);
+    lock_engine(d);
     load = d->load;
     invar_inference_engine_unlock(d);
     return load;
 }
 
-/* ---- the worker: the end of tickets ---------------------------------------------------------- */
+/* ---- worker: end of requests ----------------------------------------------------------------- */
 
-/* With the lock. The ticket is its owner's again, and may be gone at once. */
+/* Marks the request as done and wakes its owner, who may free it at once. Caller holds `lock`. */
 static void complete_request(invar_inference_engine *d, invar_generation_request *t)
 {
     t->done = true;
@@ -249,39 +256,39 @@ static void complete_request(invar_inference_engine *d, invar_generation_request
     (void)pthread_cond_broadcast(&t->progress_cond);
 }
 
-/* With the lock: its samples leave the rollout, where they are. */
-static void inference_engine_drop(invar_inference_engine *d, invar_generation_request *t)
+/* Removes the samples of the request from the rollout and completes it. Caller holds `lock`. */
+static void drop_request(invar_inference_engine *d, invar_generation_request *t)
 {
     if (t->left > 0)
         invar_rollout_cancel(rollout_of(d), t->samples, t->n_prompts * t->n);
-    d->live -= t->left;
+    d->live_samples -= t->left;
     t->left = 0;
     complete_request(d, t);
 }
 
-static void inference_engine_fail(invar_inference_engine *d, invar_generation_request *t)
+static void set_request_failed(invar_inference_engine *d, invar_generation_request *t)
 {
     invar_error_take(&t->error);
-    inference_engine_drop(d, t);
+    drop_request(d, t);
 }
 
-/* The worker's: a ticket of the list fails by itself, with the error that there is. */
+/* Removes an admitted request from the list and fails it with the current error. */
 static void fail_request(invar_inference_engine *d, invar_generation_request *t)
 {
-    invar_generation_request **at = &d->tickets;
+    invar_generation_request **at = &d->requests;
 
     while (*at != t)
         at = &(*at)->next;
     *at = t->next;
-    inference_engine_lock(d);
-    inference_engine_fail(d, t);
+    lock_engine(d);
+    set_request_failed(d, t);
     invar_inference_engine_unlock(d);
 }
 
-/* With the lock: what is done or withdrawn leaves the list. */
-static void inference_engine_clear(invar_inference_engine *d)
+/* Removes requests that are complete or canceled from the list. Caller holds `lock`. */
+static void remove_finished(invar_inference_engine *d)
 {
-    for (invar_generation_request **at = &d->tickets; *at;) {
+    for (invar_generation_request **at = &d->requests; *at;) {
         invar_generation_request *t = *at;
 
         if (!t->canceled && t->left > 0) {
@@ -290,37 +297,37 @@ static void inference_engine_clear(invar_inference_engine *d)
         }
         *at = t->next;
         if (t->canceled)
-            inference_engine_drop(d, t);
+            drop_request(d, t);
         else
             complete_request(d, t);
     }
 }
 
-/* All of them, with the error that there is. */
+/* Fails all requests with the current error, which stays set, and accepts no more. */
 static void fail_all(invar_inference_engine *d)
 {
     invar_error error;
 
     invar_error_take(&error);
-    inference_engine_lock(d);
+    lock_engine(d);
     d->closed = true;
-    *d->handed_end = d->tickets;
-    while (d->handed) {
-        invar_generation_request *t = d->handed;
+    *d->submitted_end = d->requests;
+    while (d->submitted) {
+        invar_generation_request *t = d->submitted;
 
-        d->handed = t->next;
+        d->submitted = t->next;
         invar_error_put(&error);
-        inference_engine_fail(d, t);
+        set_request_failed(d, t);
     }
-    d->handed_end = &d->handed;
-    d->tickets = NULL;
+    d->submitted_end = &d->submitted;
+    d->requests = NULL;
     invar_inference_engine_unlock(d);
     invar_error_put(&error);
 }
 
-/* ---- the worker: taking up ------------------------------------------------------------------- */
+/* ---- worker: admission ----------------------------------------------------------------------- */
 
-static invar_status make_sample(invar_rl_sample *s, const invar_generation_request *t,
+static invar_status init_sample(invar_rl_sample *s, const invar_generation_request *t,
                                 const invar_generation_prompt *prompt, uint32_t choice,
                                 int64_t group)
 {
@@ -336,22 +343,26 @@ static invar_status make_sample(invar_rl_sample *s, const invar_generation_reque
     return INVAR_OK;
 }
 
-static invar_status add_prompt(invar_inference_engine *d, invar_generation_request *t,
-                               int64_t prompt)
+static invar_status add_prompt_samples(invar_inference_engine *d, invar_generation_request *t,
+                                       int64_t prompt)
 {
     invar_rl_sample *samples = t->samples + prompt * t->n;
 
     for (int64_t i = 0; i < t->n; i++)
-        INVAR_TRY(make_sample(&samples[i], t, &t->prompts[prompt], (uint32_t)i, d->group));
+        INVAR_TRY(init_sample(&samples[i], t, &t->prompts[prompt], (uint32_t)i, d->group));
     d->group++;
     INVAR_TRY(invar_rollout_add(rollout_of(d), samples, t->n, t->sampling));
     t->left += t->n;
-    d->live += t->n;
+    d->live_samples += t->n;
     return INVAR_OK;
 }
 
-/* Whether the pages hold each of the prompts; the last token has no row. */
-static invar_status check_fit(const invar_inference_engine *d, const invar_generation_request *t)
+/*
+ * Fails if the KV cache of the scorer cannot hold a prompt. The last token of a prompt needs no
+ * row.
+ */
+static invar_status check_prompts_fit(const invar_inference_engine *d,
+                                      const invar_generation_request *t)
 {
     for (int64_t i = 0; t->score && i < t->n_prompts; i++)
         if (t->prompts[i].count - 1 > d->score_rows)
@@ -363,82 +374,82 @@ static invar_status check_fit(const invar_inference_engine *d, const invar_gener
     return INVAR_OK;
 }
 
-static invar_status inference_engine_begin(invar_inference_engine *d, invar_generation_request *t)
+static invar_status start_request(invar_inference_engine *d, invar_generation_request *t)
 {
-    INVAR_TRY(check_fit(d, t));
+    INVAR_TRY(check_prompts_fit(d, t));
     for (int64_t i = 0; t->sampling->max_response > 0 && i < t->n_prompts; i++)
-        INVAR_TRY(add_prompt(d, t, i));
+        INVAR_TRY(add_prompt_samples(d, t, i));
     return INVAR_OK;
 }
 
-/* With the lock: the tickets that came, in their order. */
-static invar_generation_request *take_handed(invar_inference_engine *d)
+/* Takes the submitted requests out of the queue, in order. Caller holds `lock`. */
+static invar_generation_request *take_submitted(invar_inference_engine *d)
 {
-    invar_generation_request *first = d->handed;
+    invar_generation_request *first = d->submitted;
 
-    d->handed = NULL;
-    d->handed_end = &d->handed;
+    d->submitted = NULL;
+    d->submitted_end = &d->submitted;
     return first;
 }
 
-/* Those whose samples cannot be begun have failed. */
-static void take_up(invar_inference_engine *d, invar_generation_request *first)
+/* Admits submitted requests. A request whose samples cannot be created fails. */
+static void admit_requests(invar_inference_engine *d, invar_generation_request *first)
 {
-    invar_generation_request **end = &d->tickets, *next;
+    invar_generation_request **end = &d->requests, *next;
 
     while (*end)
         end = &(*end)->next;
     for (invar_generation_request *t = first; t; t = next) {
         next = t->next;
         t->next = NULL;
-        if (inference_engine_begin(d, t) == INVAR_OK) {
+        if (start_request(d, t) == INVAR_OK) {
             *end = t;
             end = &t->next;
             continue;
         }
-        inference_engine_lock(d);
-        inference_engine_fail(d, t);
+        lock_engine(d);
+        set_request_failed(d, t);
         invar_inference_engine_unlock(d);
     }
 }
 
-/* ---- the worker: scores ---------------------------------------------------------------------- */
+/* ---- worker: scoring ------------------------------------------------------------------------- */
 
-/* Prompts of several tickets. */
-typedef struct sheet {
-    invar_generation_request **tickets; /* (n_tickets) */
-    int64_t n_tickets;
+/* Prompts of several requests that are scored together. */
+typedef struct score_batch {
+    invar_generation_request **requests; /* (n_requests) */
+    int64_t n_requests;
     const int32_t **tokens;
     int64_t *n;
     float **logp;
     int64_t count, room;
-} sheet;
+} score_batch;
 
-static invar_status make_sheet(sheet *out, int64_t room)
+static invar_status init_score_batch(score_batch *out, int64_t room)
 {
-    INVAR_TRY(make_zeroed((void **)&out->tickets, room, sizeof *out->tickets, "scores"));
-    INVAR_TRY(make_zeroed((void **)&out->tokens, room, sizeof *out->tokens, "scores"));
-    INVAR_TRY(make_zeroed((void **)&out->n, room, sizeof *out->n, "scores"));
-    INVAR_TRY(make_zeroed((void **)&out->logp, room, sizeof *out->logp, "scores"));
+    INVAR_TRY(alloc_zeroed((void **)&out->requests, room, sizeof *out->requests, "scores"));
+    INVAR_TRY(alloc_zeroed((void **)&out->tokens, room, sizeof *out->tokens, "scores"));
+    INVAR_TRY(alloc_zeroed((void **)&out->n, room, sizeof *out->n, "scores"));
+    INVAR_TRY(alloc_zeroed((void **)&out->logp, room, sizeof *out->logp, "scores"));
     out->room = room;
     return INVAR_OK;
 }
 
-static void release_sheet(sheet *s)
+static void release_score_batch(score_batch *s)
 {
-    invar_free(s->tickets);
+    invar_free(s->requests);
     invar_free(s->tokens);
     invar_free(s->n);
     invar_free(s->logp);
 }
 
-static invar_status write_down(sheet *out, invar_generation_request *t)
+static invar_status add_to_score_batch(score_batch *out, invar_generation_request *t)
 {
-    out->tickets[out->n_tickets++] = t;
+    out->requests[out->n_requests++] = t;
     for (int64_t i = 0; i < t->n_prompts; i++) {
         invar_generation_prompt *p = &t->prompts[i];
 
-        if (!p->logp) // else it was on a sheet that failed
+        if (!p->logp) // a request of a failed batch already has its buffer
             INVAR_TRY(invar_alloc((void **)&p->logp, (size_t)p->count, sizeof *p->logp, "scores"));
         out->tokens[out->count] = p->tokens;
         out->n[out->count] = p->count;
@@ -447,25 +458,26 @@ static invar_status write_down(sheet *out, invar_generation_request *t)
     return INVAR_OK;
 }
 
-/* Whether t may be on the sheet that `first` begins. */
-static bool goes_with(const invar_generation_request *t, const invar_generation_request *first)
+/* Returns whether `t` may be scored in the batch that `first` begins. */
+static bool can_share_batch(const invar_generation_request *t,
+                            const invar_generation_request *first)
 {
     return t == first || (t->score && !t->score_alone && !first->score_alone &&
                           t->sampling->temperature == first->sampling->temperature);
 }
 
-/* The first ticket, then as many as fit. */
-static invar_status fill_sheet(sheet *out, invar_generation_request *first)
+/* Fills a batch with the first request, then with others that fit. */
+static invar_status fill_score_batch(score_batch *out, invar_generation_request *first)
 {
-    INVAR_TRY(
-        make_sheet(out, first->n_prompts > SCORE_SEQUENCES ? first->n_prompts : SCORE_SEQUENCES));
+    INVAR_TRY(init_score_batch(out, first->n_prompts > SCORE_SEQUENCES ? first->n_prompts
+                                                                       : SCORE_SEQUENCES));
     for (invar_generation_request *t = first; t; t = t->next)
-        if (goes_with(t, first) && t->n_prompts <= out->room - out->count)
-            INVAR_TRY(write_down(out, t));
+        if (can_share_batch(t, first) && t->n_prompts <= out->room - out->count)
+            INVAR_TRY(add_to_score_batch(out, t));
     return INVAR_OK;
 }
 
-static invar_status not_finite(void)
+static invar_status fail_not_finite(void)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "logits are not finite: the weights are damaged, or the prompt is too much "
@@ -477,20 +489,23 @@ static invar_status check_scores(const invar_generation_request *t)
     for (int64_t i = 0; i < t->n_prompts; i++)
         for (int64_t n = 0; n + 1 < t->prompts[i].count; n++)
             if (!isfinite(t->prompts[i].logp[n]))
-                return not_finite();
+                return fail_not_finite();
     return INVAR_OK;
 }
 
-/* Whether an error says that nothing can be computed any more; others are those of a ticket. */
-static bool is_devices(invar_status status)
+/*
+ * Returns whether the error means that nothing can be computed any more; other errors belong to a
+ * request.
+ */
+static bool is_device_error(invar_status status)
 {
     return status == INVAR_E_CUDA || status == INVAR_E_NCCL || status == INVAR_E_MPI;
 }
 
-static void take_scores(invar_inference_engine *d, const sheet *all)
+static void finish_scores(invar_inference_engine *d, const score_batch *all)
 {
-    for (int64_t i = 0; i < all->n_tickets; i++) {
-        invar_generation_request *t = all->tickets[i];
+    for (int64_t i = 0; i < all->n_requests; i++) {
+        invar_generation_request *t = all->requests[i];
 
         t->score = false;
         if (check_scores(t) != INVAR_OK)
@@ -498,38 +513,41 @@ static void take_scores(invar_inference_engine *d, const sheet *all)
     }
 }
 
-/* Tickets of a sheet that failed are scored one by one; one that fails alone is the guilty one. */
-static void retry_individually(invar_inference_engine *d, const sheet *all,
+/*
+ * Handles a batch that failed: its requests are marked to be scored alone, so that only the bad one
+ * fails.
+ */
+static void retry_individually(invar_inference_engine *d, const score_batch *all,
                                invar_generation_request *first)
 {
-    if (all->n_tickets <= 1)
+    if (all->n_requests <= 1)
         fail_request(d, first);
     else
-        for (int64_t i = 0; i < all->n_tickets; i++)
-            all->tickets[i]->score_alone = true;
+        for (int64_t i = 0; i < all->n_requests; i++)
+            all->requests[i]->score_alone = true;
 }
 
-/* A sheet that begins with this ticket. */
-static invar_status score_sheet(invar_inference_engine *d, invar_generation_request *first)
+/* Scores the batch that begins with this request. Fails on an error of the device only. */
+static invar_status run_score_batch(invar_inference_engine *d, invar_generation_request *first)
 {
-    sheet all = {0};
-    invar_status status = fill_sheet(&all, first);
+    score_batch all = {0};
+    invar_status status = fill_score_batch(&all, first);
 
     if (status == INVAR_OK)
         status = invar_rollout_score(d->scorer, all.tokens, all.n, all.count,
                                      first->sampling->temperature, all.logp);
     if (status == INVAR_OK)
-        take_scores(d, &all);
-    else if (!is_devices(status))
+        finish_scores(d, &all);
+    else if (!is_device_error(status))
         retry_individually(d, &all, first);
-    release_sheet(&all);
-    return is_devices(status) ? status : INVAR_OK;
+    release_score_batch(&all);
+    return is_device_error(status) ? status : INVAR_OK;
 }
 
-/* ---- the worker: rounds ---------------------------------------------------------------------- */
+/* ---- worker: rounds -------------------------------------------------------------------------- */
 
-/* Appends the sample's new tokens to what others see of the choice. */
-static invar_status tell_choice(invar_generation_choice *c, const invar_rl_sample *s)
+/* Appends the new tokens of the sample to the published tokens of the choice. */
+static invar_status publish_choice(invar_generation_choice *c, const invar_rl_sample *s)
 {
     int64_t count = invar_rl_sample_response(s), room = c->room ? c->room : 64;
     int32_t *tokens = NULL;
@@ -561,7 +579,7 @@ static invar_status tell_choice(invar_generation_choice *c, const invar_rl_sampl
     return INVAR_OK;
 }
 
-static invar_status inference_engine_report(invar_inference_engine *d, invar_generation_request *t)
+static invar_status publish_request(invar_inference_engine *d, invar_generation_request *t)
 {
     bool news = false;
 
@@ -570,33 +588,36 @@ static invar_status inference_engine_report(invar_inference_engine *d, invar_gen
         const invar_rl_sample *s = &t->samples[i];
 
         if (c->finish == INVAR_FINISH_NONE && s->finish == INVAR_FINISH_ABORT)
-            return not_finite();
+            return fail_not_finite();
         if (c->finish != INVAR_FINISH_NONE || invar_rl_sample_response(s) == c->count)
             continue;
-        INVAR_TRY(tell_choice(c, s));
+        INVAR_TRY(publish_choice(c, s));
         news = true;
         if (c->finish == INVAR_FINISH_NONE)
             continue;
         t->left--;
-        d->live--;
+        d->live_samples--;
     }
     if (news)
         (void)pthread_cond_broadcast(&t->progress_cond);
     return INVAR_OK;
 }
 
-/* With the lock. */
-static void tell_all(invar_inference_engine *d)
+/*
+ * Publishes the new tokens of all requests. A request that cannot be published fails. Caller holds
+ * `lock`.
+ */
+static void publish_all(invar_inference_engine *d)
 {
-    for (invar_generation_request **at = &d->tickets; *at;) {
+    for (invar_generation_request **at = &d->requests; *at;) {
         invar_generation_request *t = *at;
 
-        if (inference_engine_report(d, t) == INVAR_OK) {
+        if (publish_request(d, t) == INVAR_OK) {
             at = &t->next;
             continue;
         }
         *at = t->next;
-        inference_engine_fail(d, t);
+        set_request_failed(d, t);
     }
 }
 
@@ -605,55 +626,58 @@ static bool is_stopped(const invar_inference_engine *d, const volatile sig_atomi
     return d->stopped || (stop && *stop);
 }
 
-/* Waits a while for something to do; false: there never will be. With the lock afterwards. */
+/*
+ * Waits at most STOP_CHECK_MS for work. Returns false if the engine is stopped and no requests are
+ * left. Returns with `lock` held.
+ */
 static bool wait_for_work(invar_inference_engine *d, const volatile sig_atomic_t *stop)
 {
-    inference_engine_lock(d);
-    inference_engine_clear(d);
-    if (!d->tickets && !d->handed && !is_stopped(d, stop))
-        wait_for(&d->work, d, IDLE_MS);
+    lock_engine(d);
+    remove_finished(d);
+    if (!d->requests && !d->submitted && !is_stopped(d, stop))
+        wait_for(&d->work_cond, d, STOP_CHECK_MS);
     d->closed = d->closed || is_stopped(d, stop);
-    return d->tickets || d->handed || !d->closed;
+    return d->requests || d->submitted || !d->closed;
 }
 
-static invar_status inference_engine_tick(const invar_inference_engine *d)
+static invar_status call_tick(const invar_inference_engine *d)
 {
     return d->options.tick ? d->options.tick(d->options.payload) : INVAR_OK;
 }
 
 static invar_generation_request *first_unscored(const invar_inference_engine *d)
 {
-    invar_generation_request *t = d->tickets;
+    invar_generation_request *t = d->requests;
 
     while (t && !t->score)
         t = t->next;
     return t;
 }
 
-static invar_status work_round(invar_inference_engine *d)
+static invar_status run_round(invar_inference_engine *d)
 {
     for (invar_generation_request *t = first_unscored(d); t; t = first_unscored(d))
-        INVAR_TRY(score_sheet(d, t));
-    return d->live > 0 ? invar_rollout_step(rollout_of(d)) : INVAR_OK;
+        INVAR_TRY(run_score_batch(d, t));
+    return d->live_samples > 0 ? invar_rollout_step(rollout_of(d)) : INVAR_OK;
 }
 
-/* All that comes until the end; with the lock, unless it fails. */
+/* Serves requests until the engine is stopped. Returns with `lock` held, unless it fails. */
 static invar_status run_loop(invar_inference_engine *d, const volatile sig_atomic_t *stop)
 {
     invar_status status = INVAR_OK;
 
     while (status == INVAR_OK && wait_for_work(d, stop)) {
-        invar_generation_request *first = take_handed(d);
+        invar_generation_request *first = take_submitted(d);
 
         invar_inference_engine_unlock(d);
-        take_up(d, first);
-        status = work_round(d);
+        admit_requests(d, first);
+        status = run_round(d);
         if (status != INVAR_OK)
             break;
-        inference_engine_lock(d);
-        tell_all(d);
+        lock_engine(d);
+        publish_all(d);
         invar_inference_engine_unlock(d);
-        status = inference_engine_tick(d);
+        status = call_tick(d);
     }
     return status;
 }
@@ -661,7 +685,7 @@ static invar_status run_loop(invar_inference_engine *d, const volatile sig_atomi
 invar_status invar_inference_engine_begin(invar_inference_engine *d)
 {
     INVAR_TRY(invar_rollout_open_stream(d->options.rollout, d->options.context));
-    inference_engine_lock(d);
+    lock_engine(d);
     d->closed = d->stopped = false;
     invar_inference_engine_unlock(d);
     return INVAR_OK;
@@ -676,7 +700,7 @@ invar_status invar_inference_engine_run(invar_inference_engine *d,
         fail_all(d);
     else
         invar_inference_engine_unlock(d);
-    if (!d->own)
+    if (!d->own_rollout)
         invar_rollout_close(d->options.rollout);
     return status;
 }

@@ -1,10 +1,13 @@
 /*
- * inference_engine.h - tickets from many threads, worked off by the one that has the model.
+ * inference_engine.h - queue of generation requests, served by the thread that owns the model.
  *
- * A ticket is the work of one request: prompts that are scored, completed, or both. Any thread
- * hands one in and waits for news of it; the thread in `run` takes it up, runs it beside all
- * others, and tells of every token. What a ticket gets does not depend on the others: its tokens
- * are a function of the weights, its prompt, its sampling and the number of the choice.
+ * A generation request is the work of one HTTP request: prompts that are scored, completed, or
+ * both. Any thread submits one and waits for its tokens; the thread in invar_inference_engine_run
+ * batches all requests continuously and publishes each new token. The tokens of a request are a
+ * function of the weights, the prompt, the sampling parameters and the coordinates of the choice;
+ * they do not depend on other requests or on the load.
+ *
+ * The lock of the engine guards the fields of a request that both sides use (see below).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +23,7 @@
 extern "C" {
 #endif
 
-/* Tokens that a choice has so far. */
+/* Tokens generated so far for one choice. */
 typedef struct invar_generation_choice {
     int32_t *tokens; /* (count) */
     float *logp;     /* (count) */
@@ -31,35 +34,38 @@ typedef struct invar_generation_choice {
 typedef struct invar_generation_prompt {
     const int32_t *tokens; /* (count) borrowed */
     int64_t count;
-    float *logp; /* (count - 1) of the tokens behind the first, where they are wanted */
+    float *logp; /* (count - 1) log-probs of all tokens except the first; NULL unless they are
+                    wanted */
 } invar_generation_prompt;
 
 typedef struct invar_generation_request {
-    const invar_sampling_params *sampling; /* borrowed; max_response 0: nothing is generated */
+    const invar_sampling_params *sampling; /* borrowed; max_response 0 if nothing is generated */
     invar_generation_prompt *prompts;      /* (n_prompts) */
     int64_t n_prompts;
-    int64_t n;  /* choices of each */
-    bool score; /* log-probs of the prompts are wanted */
-    uint32_t rollout,
-        draw; /* coordinates: choice i of a prompt is (rollout, draw + i); 0 at first */
+    int64_t n;              /* choices of each prompt */
+    bool score;             /* log-probs of the prompts are wanted */
+    uint32_t rollout, draw; /* random coordinates: choice i of each prompt is (rollout, draw + i); 0
+                               at first */
     pthread_cond_t progress_cond;
 
-    /* Under the lock of the dispatch: */
+    /* Fields from here to `error` are guarded by the lock of the engine. */
     invar_generation_choice *choices; /* (n_prompts * n) */
-    bool done;                        /* no more news: all is there, or it has failed */
+    bool done;                        /* no more tokens follow: the request is complete or has
+                                         failed */
     bool canceled;
-    invar_error error; /* status INVAR_OK: none */
+    invar_error error; /* status INVAR_OK unless the request has failed */
 
-    /* The worker's: */
+    /* Fields from here on are private to the thread in invar_inference_engine_run. */
     struct invar_generation_request *next;
     invar_rl_sample *samples; /* (n_prompts * n) */
     int64_t left;             /* choices that are not finished */
-    bool score_alone;         /* it is scored beside no other: one of them was wrong */
+    bool score_alone;         /* score it alone: a batch that it was part of has failed */
 } invar_generation_request;
 
 /*
- * Room for `n_prompts` prompts of n choices; the caller sets the prompts, sampling and score.
- * Released also after a failure, but not while it is handed in.
+ * Allocates a request of `n_prompts` prompts with `n` choices each; the caller then sets prompts,
+ * sampling and score. Release with invar_generation_request_release, also after a failure, but not
+ * between submit and the end of the request.
  */
 invar_status invar_generation_request_init(invar_generation_request *ticket, int64_t n_prompts,
                                            int64_t n) INVAR_MUST_USE;
@@ -68,56 +74,68 @@ void invar_generation_request_release(invar_generation_request *ticket);
 typedef struct invar_inference_engine invar_inference_engine;
 
 typedef struct invar_inference_engine_options {
-    const invar_model *model; /* borrowed, as all of them */
+    const invar_model *model; /* this and the other pointers are borrowed */
     const invar_tokenizer *tokenizer;
     const invar_device *dev;
     const invar_rollout_exec_options *limits;
-    invar_rollout *rollout; /* that generates, from `begin` to the end of `run`; nothing is scored
-                               then, and the four above are not looked at. NULL: one of its own */
-    int64_t context;        /* tokens of the longest sequence */
-    int64_t max_requests;   /* tickets at a time */
-    invar_status (*tick)(void *payload); /* told after each pass, and while it waits; may be NULL */
+    invar_rollout *rollout;              /* Rollout that generates, between _begin and the end of
+                                            _run. If it is set, requests cannot be scored, and
+                                            model, tokenizer, dev and limits are not used. If it is
+                                            NULL, the engine creates its own. */
+    int64_t context;                     /* tokens of the longest sequence, prompt and response
+                                            together */
+    int64_t max_requests;                /* largest number of requests at a time */
+    invar_status (*tick)(void *payload); /* called after each pass, and regularly while the engine
+                                            is idle; a failure ends _run. May be NULL. */
     void *payload;
 } invar_inference_engine_options;
 
+/* The caller frees *out with invar_inference_engine_free, after _run has returned. */
 invar_status
 invar_inference_engine_new(invar_inference_engine **out,
                            const invar_inference_engine_options *options) INVAR_MUST_USE;
 void invar_inference_engine_free(invar_inference_engine *dispatch);
 
-/* ---- any thread ------------------------------------------------------------------------------ */
+/* ---- called by any thread -------------------------------------------------------------------- */
 
-/* INVAR_E_BUSY: there are too many. INVAR_E_STATE: no more are taken. */
+/*
+ * Queues a request; *ticket must stay in place until the request is done. Returns INVAR_E_BUSY if
+ * max_requests are in progress, INVAR_E_STATE if the engine accepts none.
+ */
 invar_status invar_inference_engine_submit(invar_inference_engine *dispatch,
                                            invar_generation_request *ticket) INVAR_MUST_USE;
 
 /*
- * Waits for news beyond what is known: `known` tokens of all choices together, or the end. At most
- * `ms`. The lock is held when it returns, so the ticket may be read; unlock then.
+ * Waits at most `ms` milliseconds until the choices have more than `known` tokens together, or the
+ * request is done. Returns with the lock of the engine held, so that the caller may read the
+ * request; call invar_inference_engine_unlock afterwards.
  */
 void invar_inference_engine_wait(invar_inference_engine *dispatch, invar_generation_request *ticket,
                                  int64_t known, int64_t ms);
 void invar_inference_engine_unlock(invar_inference_engine *dispatch);
 
-/* Nobody wants it any more, or it is done. Afterwards the ticket is the caller's alone. */
+/* Cancels the request, unless it is done, and waits until the engine no longer uses it. */
 void invar_inference_engine_cancel(invar_inference_engine *dispatch,
                                    invar_generation_request *ticket);
 
-/* The coming end of `run`, as *stop says it, from another thread. */
+/* Makes _run finish the requests in progress and return. Any thread may call it. */
 void invar_inference_engine_stop(invar_inference_engine *dispatch);
 
-/* Tickets that are handed in and not done. */
+/* Returns the number of requests that were submitted and are not done. */
 int64_t invar_inference_engine_load(invar_inference_engine *dispatch);
 
-/* ---- the thread that has the model ----------------------------------------------------------- */
+/* ---- called by the thread that owns the model ------------------------------------------------ */
 
-/* Before each `run` with a rollout of somebody else: it is taken, and so are tickets. */
+/*
+ * Opens options.rollout for generation and accepts requests. Call before each _run if the rollout
+ * is not the engine's own.
+ */
 invar_status invar_inference_engine_begin(invar_inference_engine *dispatch) INVAR_MUST_USE;
 
 /*
- * Works until *stop is not 0 (NULL: until _stop); then no more tickets are taken, and those that
- * are there are finished. An error is one of the device, the model or the memory, or that of
- * `tick`, never of one ticket: all tickets have failed with it.
+ * Serves requests until *stop is not 0 (`stop` may be NULL) or _stop was called; then accepts no
+ * more and finishes those in progress. Returns an error of the device, the model, the memory or
+ * `tick`, never that of one request; all requests have then failed with it.
  */
 invar_status invar_inference_engine_run(invar_inference_engine *dispatch,
                                         const volatile sig_atomic_t *stop) INVAR_MUST_USE;

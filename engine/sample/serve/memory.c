@@ -1,5 +1,5 @@
 /*
- * memory.c - who counts the memory of a request while it is read and its prompts become tokens.
+ * memory.c - reservation of the memory that a request takes while it is parsed and encoded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,8 +9,9 @@
 
 #include "base/invar_banned.h"
 
-#define COPIES 4        // of a text while it is parsed: strings, messages, their JSON
-#define VALUE_BYTES 320 // of memory that a JSON value of few characters takes
+// simultaneous copies of a text while it is parsed: strings, messages, their JSON
+#define COPIES 4
+#define VALUE_BYTES 320 // bytes of memory that a JSON value of few characters takes
 
 invar_status invar_serve_memory_reserve(const invar_serve_memory *memory, uint64_t bytes, bool keep)
 {

@@ -1,5 +1,10 @@
 /*
- * prompt_encoder.c - prompts as tokens.
+ * prompt_encoder.c - encodes texts and rendered chats as token ids and checks their lengths.
+ *
+ * The chat template is a child process that renders one chat at a time, under the lock. If the
+ * process has died, the next chat starts another. Memory for encoding and rendering is reserved
+ * with the request before it is used. The lock is taken before the reservation, which is given back
+ * before the lock is released.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,16 +20,18 @@
 
 #include "base/invar_banned.h"
 
-#define RENDER_COPIES 12 // of the messages while a template renders them: lines, trees, texts
+// copies of the messages while a template renders them: lines, trees, texts
+#define RENDER_COPIES 12
 
 struct invar_prompt_encoder {
     invar_prompt_encoder_options options;
     pthread_mutex_t lock;
-    invar_chat_template *chat; /* NULL: it could not be opened, or its program has died */
-    char why[512];             /* there are no chats; "": there are */
+    invar_chat_template *chat; /* guarded by `lock`; NULL if the process could not be started or has
+                                  died */
+    char no_chat_reason[512];  /* reason why chats are not supported; empty if they are */
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 static invar_status open_template(invar_prompt_encoder *p)
 {
@@ -42,8 +49,9 @@ invar_status invar_prompt_encoder_new(invar_prompt_encoder **out,
     memset(p, 0, sizeof *p);
     p->options = *options;
     (void)pthread_mutex_init(&p->lock, NULL);
-    if (open_template(p) != INVAR_OK) { // texts can be completed all the same
-        (void)snprintf(p->why, sizeof p->why, "%.500s", invar_error_last()->message);
+    if (open_template(p) != INVAR_OK) { // texts can be completed without a chat template
+        (void)snprintf(p->no_chat_reason, sizeof p->no_chat_reason, "%.500s",
+                       invar_error_last()->message);
         invar_error_clear();
     }
     *out = p;
@@ -61,19 +69,19 @@ void invar_prompt_encoder_free(invar_prompt_encoder *p)
 
 const char *invar_prompt_encoder_no_chat(const invar_prompt_encoder *p)
 {
-    return p->why[0] ? p->why : NULL;
+    return p->no_chat_reason[0] ? p->no_chat_reason : NULL;
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-static int64_t room_for_prompt(const invar_prompt_encoder *p, const invar_completion_request *ask)
+static int64_t max_prompt_tokens(const invar_prompt_encoder *p, const invar_completion_request *ask)
 {
     return p->options.context - (ask->sampling.max_response != 0);
 }
 
-/* A text that is certainly too long is refused before it takes memory and time. */
-static invar_status encode(const invar_prompt_encoder *p, const invar_completion_request *ask,
-                           int64_t index, const char *text, size_t bytes)
+/* Encodes a text. A text that is certainly too long is rejected before it takes memory and time. */
+static invar_status encode_text(const invar_prompt_encoder *p, const invar_completion_request *ask,
+                                int64_t index, const char *text, size_t bytes)
 {
     const invar_tokenizer *t = p->options.tokenizer;
     invar_completion_prompt *prompt = &ask->prompts[index];
@@ -81,11 +89,11 @@ static invar_status encode(const invar_prompt_encoder *p, const invar_completion
     uint64_t room = invar_tokenizer_room(t, text, bytes);
     invar_status status;
 
-    if (least > room_for_prompt(p, ask))
+    if (least > max_prompt_tokens(p, ask))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "prompt %" PRId64 " has %zu bytes of text, at least %" PRId64
                           " tokens; the longest that is taken has %" PRId64,
-                          index, bytes, least, room_for_prompt(p, ask));
+                          index, bytes, least, max_prompt_tokens(p, ask));
     INVAR_TRY(invar_serve_memory_reserve(ask->memory, room, false));
     status = invar_tokenizer_encode(&prompt->ids, &prompt->n_ids, t, text, bytes);
     invar_serve_memory_give_back(ask->memory, room);
@@ -94,9 +102,9 @@ static invar_status encode(const invar_prompt_encoder *p, const invar_completion
 
 /* ---- chats ----------------------------------------------------------------------------------- */
 
-/* With the lock. After a program that died the next render starts another. */
-static invar_status render_locked(char **out, size_t *bytes, invar_prompt_encoder *p,
-                                  const char *messages, const char *tools)
+/* Renders a chat and starts the template process if it is not running. Caller holds `lock`. */
+static invar_status render_or_reopen(char **out, size_t *bytes, invar_prompt_encoder *p,
+                                     const char *messages, const char *tools)
 {
     invar_status status = p->chat ? INVAR_OK : open_template(p);
 
@@ -110,15 +118,15 @@ static invar_status render_locked(char **out, size_t *bytes, invar_prompt_encode
 }
 
 /*
- * Refuses tools that leave the prompt as it is without them: the model would never see them. The
- * template may fail without tools, which shows that it reads them. Caller holds the lock.
+ * Fails if tools do not change the prompt, because the model would never see them. The template may
+ * fail without tools, which shows that it reads them. Caller holds `lock`.
  */
 static invar_status check_tools(invar_prompt_encoder *p, const char *messages, const char *text,
                                 size_t bytes)
 {
     char *plain = NULL;
     size_t plain_bytes = 0;
-    invar_status status = render_locked(&plain, &plain_bytes, p, messages, "");
+    invar_status status = render_or_reopen(&plain, &plain_bytes, p, messages, "");
     bool same = status == INVAR_OK && plain_bytes == bytes && memcmp(plain, text, bytes) == 0;
 
     invar_free(plain);
@@ -132,20 +140,22 @@ static invar_status check_tools(invar_prompt_encoder *p, const char *messages, c
     return status == INVAR_E_INVALID ? INVAR_OK : status;
 }
 
-/* Caller holds the lock. */
+/*
+ * Renders a chat and checks that the template uses the tools of the request. Caller holds `lock`.
+ */
 static invar_status render_checked(char **out, size_t *bytes, invar_prompt_encoder *p,
                                    invar_completion_request *ask, const char *messages,
                                    const char *tools)
 {
-    INVAR_TRY(render_locked(out, bytes, p, messages, tools));
+    INVAR_TRY(render_or_reopen(out, bytes, p, messages, tools));
     if (json_array_size(ask->tools) == 0)
         return INVAR_OK;
     ask->param = "tools";
     return check_tools(p, messages, *out, *bytes);
 }
 
-static invar_status prompt_encoder_render(char **out, size_t *bytes, invar_prompt_encoder *p,
-                                          invar_completion_request *ask)
+static invar_status render_chat(char **out, size_t *bytes, invar_prompt_encoder *p,
+                                invar_completion_request *ask)
 {
     char *messages = NULL, *tools = NULL;
     size_t n_messages = 0, n_tools = 0;
@@ -171,32 +181,32 @@ static invar_status prompt_encoder_render(char **out, size_t *bytes, invar_promp
     return status;
 }
 
-static invar_status make_chat(invar_prompt_encoder *p, invar_completion_request *ask)
+static invar_status encode_chat(invar_prompt_encoder *p, invar_completion_request *ask)
 {
     char *text = NULL;
     size_t bytes;
     invar_status status;
 
     ask->param = "messages";
-    if (p->why[0])
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "this model takes no chats: %s", p->why);
+    if (p->no_chat_reason[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "this model takes no chats: %s", p->no_chat_reason);
     INVAR_TRY(invar_alloc((void **)&ask->prompts, 1, sizeof *ask->prompts, "a prompt"));
     memset(ask->prompts, 0, sizeof *ask->prompts);
     ask->n_prompts = 1;
-    status = prompt_encoder_render(&text, &bytes, p, ask);
+    status = render_chat(&text, &bytes, p, ask);
     if (status == INVAR_OK)
-        status = encode(p, ask, 0, text, bytes);
+        status = encode_text(p, ask, 0, text, bytes);
     invar_free(text);
     return status;
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- request --------------------------------------------------------------------------------- */
 
 static invar_status check_prompt(const invar_prompt_encoder *p, const invar_completion_request *ask,
                                  int64_t index)
 {
     const invar_completion_prompt *prompt = &ask->prompts[index];
-    int64_t room = room_for_prompt(p, ask);
+    int64_t room = max_prompt_tokens(p, ask);
 
     if (prompt->n_ids < 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -215,7 +225,10 @@ static invar_status check_prompt(const invar_prompt_encoder *p, const invar_comp
     return INVAR_OK;
 }
 
-/* OpenAI's API and vLLM refuse a length that the context cannot hold; a cut would be silent. */
+/*
+ * Fails if the context cannot hold the length that the request asks for, as OpenAI's API and vLLM
+ * do: a shorter response would be a silent change.
+ */
 static invar_status check_length(const invar_prompt_encoder *p, invar_completion_request *ask,
                                  int64_t index)
 {
@@ -247,13 +260,13 @@ invar_status invar_prompt_encoder_make(invar_prompt_encoder *p, invar_completion
 {
     INVAR_TRY(check_stops(p, ask));
     if (ask->kind == INVAR_COMPLETION_REQUEST_CHAT)
-        INVAR_TRY(make_chat(p, ask));
+        INVAR_TRY(encode_chat(p, ask));
     ask->param = ask->kind == INVAR_COMPLETION_REQUEST_CHAT ? "messages" : "prompt";
     for (int64_t i = 0; i < ask->n_prompts; i++) {
         invar_completion_prompt *prompt = &ask->prompts[i];
 
         if (prompt->text)
-            INVAR_TRY(encode(p, ask, i, prompt->text, prompt->text_bytes));
+            INVAR_TRY(encode_text(p, ask, i, prompt->text, prompt->text_bytes));
         INVAR_TRY(check_prompt(p, ask, i));
         INVAR_TRY(check_length(p, ask, i));
     }

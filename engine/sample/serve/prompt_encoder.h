@@ -1,7 +1,7 @@
 /*
- * prompt_encoder.h - the prompts of a request as tokens: texts are encoded, chats rendered before.
+ * prompt_encoder.h - encodes the prompts of a request as token ids; chats are rendered first.
  *
- * Threads may call it at once; the chat template is rendered for one at a time.
+ * Threads may encode at the same time. The chat template renders one chat at a time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,20 +17,26 @@ extern "C" {
 typedef struct invar_prompt_encoder invar_prompt_encoder;
 
 typedef struct invar_prompt_encoder_options {
-    const invar_tokenizer *tokenizer; /* borrowed, as all of them */
-    const char *hf_dir;               /* as for invar_chat_template_open */
+    const invar_tokenizer *tokenizer; /* this and the other pointers are borrowed */
+    const char *hf_dir;               /* this and the next two are the arguments of
+                                         invar_chat_template_open */
     const char *template_path;
     const char *template_kwargs;
     int64_t vocab;
-    int64_t context;    /* tokens of the longest sequence */
-    bool cut_responses; /* a response ends with the context even if the request asks for more */
+    int64_t context;    /* tokens of the longest sequence, prompt and response together */
+    bool cut_responses; /* a response ends at the context limit even if the request asks for more
+                           tokens */
 } invar_prompt_encoder_options;
 
+/*
+ * Creates an encoder. A chat template that cannot be opened is not an error: only chats fail then.
+ * The caller frees *out with invar_prompt_encoder_free.
+ */
 invar_status invar_prompt_encoder_new(invar_prompt_encoder **out,
                                       const invar_prompt_encoder_options *options) INVAR_MUST_USE;
 void invar_prompt_encoder_free(invar_prompt_encoder *prompter);
 
-/* Why there are no chats; NULL: there are. */
+/* Returns the reason why chats are not supported; NULL if they are. Borrowed. */
 const char *invar_prompt_encoder_no_chat(const invar_prompt_encoder *prompter);
 
 /*

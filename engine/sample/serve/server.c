@@ -1,5 +1,12 @@
 /*
- * server.c - requests and replies.
+ * server.c - routes of the HTTP server, from the parsed HTTP request to the response.
+ *
+ * Threads of the HTTP module call into this file. Each one checks host, API key, route and size of
+ * a request, reserves memory for it, submits it to the inference engine through active_request.h,
+ * waits for its tokens and writes the response or stream.
+ *
+ * `lock` guards the memory counts, the number of requests in progress, the shutdown flag and the
+ * metrics. A thread takes `memory_queue` before `lock`, never after it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,9 +28,10 @@
 
 #define TEXT(name) TEXT_OF(name)
 #define TEXT_OF(name) #name
-#define RETRY_SECONDS 1       // that a client is told to wait
-#define MOST_VALUES 131072    // JSON values of a request, beside the tokens of one context
-#define LARGE_BYTES (1 << 20) // of a block, or of a request
+#define RETRY_SECONDS 1 // value of the header Retry-After
+// limit of JSON values in a request, not counting the tokens of one context
+#define MAX_VALUES 131072
+#define LARGE_BYTES (1 << 20) // size from which a memory block, or a request, is large
 #define TYPE_JSON "application/json"
 #define TYPE_EVENTS "text/event-stream"
 #define MODELS "/v1/models"
@@ -34,20 +42,26 @@ struct invar_server {
     void *listener;
     uint16_t port;
     pthread_mutex_t lock;
-    pthread_cond_t idle;
-    int64_t busy;   /* requests that are answered just now */
-    int64_t memory; /* bytes that the requests in flight have reserved */
-    int64_t work;   /* bytes that they have reserved for a while, and give back before they end */
-    pthread_cond_t given_back; /* some of these were */
-    pthread_mutex_t queue;     /* who holds it is the only one that waits for them */
+    pthread_cond_t idle_cond;
+    int64_t n_answering;          /* requests that are being answered */
+    int64_t memory;               /* bytes that the requests in flight have reserved until they
+                                     end */
+    int64_t temporary_memory;     /* bytes reserved for a part of a request, which are given back
+                                     before it ends */
+    pthread_cond_t memory_cond;   /* signaled when temporary memory was given back */
+    pthread_mutex_t memory_queue; /* held while waiting for temporary memory, so that only one
+                                     thread waits at a time */
     bool closing;
-    invar_server_metrics meter; /* under the lock */
+    invar_server_metrics metrics; /* guarded by `lock` */
 };
 
-/* ---- replies that are no choices ------------------------------------------------------------- */
+/* ---- responses without choices --------------------------------------------------------------- */
 
-/* The text becomes the body of the reply; a text that failed breaks the reply off. */
-static void http_transaction_free(invar_http_transaction *e, int status, invar_json_text *text)
+/*
+ * Makes `text` the body of the response. If the text has failed, the body is empty and the status
+ * 500.
+ */
+static void set_json_response(invar_http_transaction *e, int status, invar_json_text *text)
 {
     e->status = text->status == INVAR_OK ? status : 500;
     e->type = TYPE_JSON;
@@ -55,50 +69,52 @@ static void http_transaction_free(invar_http_transaction *e, int status, invar_j
     e->reply_bytes = text->status == INVAR_OK ? text->bytes : 0;
 }
 
-static void http_transaction_fail(invar_http_transaction *e, int status,
-                                  const invar_response_error *error)
+static void set_error_response(invar_http_transaction *e, int status,
+                               const invar_response_error *error)
 {
     invar_json_text text = {0};
 
     invar_completion_response_put_error(&text, error);
-    http_transaction_free(e, status, &text);
+    set_json_response(e, status, &text);
 }
 
-static void refuse_failed(invar_http_transaction *e, const invar_error *error, const char *param)
+static void set_failure_response(invar_http_transaction *e, const invar_error *error,
+                                 const char *param)
 {
     int http;
     const invar_response_error told = invar_active_request_error(&http, error, param);
 
     e->retry_after = http == 429 || http == 503 ? RETRY_SECONDS : 0;
-    http_transaction_fail(e, http, &told);
+    set_error_response(e, http, &told);
 }
 
 /* ---- memory of requests ---------------------------------------------------------------------- */
 
 /*
- * Reserves memory for a request: until its release if it keeps it, otherwise until it is given
- * back. Waits for what others give back. Returns INVAR_E_BUSY if other requests keep too much
- * memory, and INVAR_E_INVALID if the request alone needs more than all may have.
+ * Reserves memory for a request: until its release if `keep` is set, otherwise until it is given
+ * back. Waits for temporary memory of other requests. Returns INVAR_E_BUSY if other requests keep
+ * too much memory, and INVAR_E_INVALID if the request alone needs more than the limit.
  */
-static invar_status reserve(invar_server *s, invar_http_transaction *e, uint64_t bytes, bool keep)
+static invar_status reserve_memory(invar_server *s, invar_http_transaction *e, uint64_t bytes,
+                                   bool keep)
 {
     int64_t most = s->options.memory > 0 ? s->options.memory : INT64_MAX;
     bool alone, fits;
 
-    (void)pthread_mutex_lock(&s->queue);
+    (void)pthread_mutex_lock(&s->memory_queue);
     (void)pthread_mutex_lock(&s->lock);
     do {
         alone = bytes > (uint64_t)(most - e->memory);
         fits = bytes <= (uint64_t)(most - s->memory);
-    } while (fits && bytes > (uint64_t)(most - s->memory - s->work) &&
-             pthread_cond_wait(&s->given_back, &s->lock) == 0);
+    } while (fits && bytes > (uint64_t)(most - s->memory - s->temporary_memory) &&
+             pthread_cond_wait(&s->memory_cond, &s->lock) == 0);
     if (fits) {
         s->memory += keep ? (int64_t)bytes : 0;
         e->memory += keep ? (int64_t)bytes : 0;
-        s->work += keep ? 0 : (int64_t)bytes;
+        s->temporary_memory += keep ? 0 : (int64_t)bytes;
     }
     (void)pthread_mutex_unlock(&s->lock);
-    (void)pthread_mutex_unlock(&s->queue);
+    (void)pthread_mutex_unlock(&s->memory_queue);
     if (fits)
         return INVAR_OK;
     if (alone)
@@ -110,7 +126,7 @@ static invar_status reserve(invar_server *s, invar_http_transaction *e, uint64_t
                       "other requests have the memory that this one needs: try again later");
 }
 
-static void give_back(invar_server *s, invar_http_transaction *e)
+static void release_kept_memory(invar_server *s, invar_http_transaction *e)
 {
     (void)pthread_mutex_lock(&s->lock);
     s->memory -= e->memory;
@@ -119,10 +135,10 @@ static void give_back(invar_server *s, invar_http_transaction *e)
 }
 
 /*
- * The C library keeps freed memory for later, glibc up to 64 MiB for each of many threads. A server
- * whose memory is limited gives it back: large blocks at once, small ones after a large request.
+ * The C library caches freed memory, glibc up to 64 MiB for each of many threads. If memory is
+ * limited, it is returned to the system: large blocks at once, small ones after a large request.
  */
-static void keep_no_large_blocks(const invar_server *s)
+static void unmap_large_blocks(const invar_server *s)
 {
 #ifdef __GLIBC__
     if (s->options.memory > 0)
@@ -132,7 +148,7 @@ static void keep_no_large_blocks(const invar_server *s)
 #endif
 }
 
-static void keep_no_small_blocks(const invar_server *s, const invar_http_transaction *e)
+static void trim_small_blocks(const invar_server *s, const invar_http_transaction *e)
 {
 #ifdef __GLIBC__
     if (s->options.memory > 0 && e->memory >= LARGE_BYTES)
@@ -143,50 +159,50 @@ static void keep_no_small_blocks(const invar_server *s, const invar_http_transac
 #endif
 }
 
-/* A request whose memory is counted. */
-typedef struct account {
+/* Payload of the memory callbacks of one request. */
+typedef struct memory_account {
     invar_server *server;
     invar_http_transaction *exchange;
-} account;
+} memory_account;
 
-static invar_status reserve_for(void *payload, uint64_t bytes, bool keep)
+static invar_status account_reserve(void *payload, uint64_t bytes, bool keep)
 {
-    const account *a = payload;
+    const memory_account *a = payload;
 
-    return reserve(a->server, a->exchange, bytes, keep);
+    return reserve_memory(a->server, a->exchange, bytes, keep);
 }
 
-static void give_back_for(void *payload, uint64_t bytes)
+static void account_give_back(void *payload, uint64_t bytes)
 {
-    invar_server *s = ((const account *)payload)->server;
+    invar_server *s = ((const memory_account *)payload)->server;
 
     (void)pthread_mutex_lock(&s->lock);
-    s->work -= (int64_t)bytes;
-    (void)pthread_cond_signal(&s->given_back);
+    s->temporary_memory -= (int64_t)bytes;
+    (void)pthread_cond_signal(&s->memory_cond);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-/* Refuses a body whose parsing would take too much memory, before it is parsed. */
-static invar_status reserve_parse(invar_server *s, invar_http_transaction *e,
-                                  invar_completion_kind kind)
+/* Rejects a body that would take too much memory to parse, before it is parsed. */
+static invar_status reserve_parse_memory(invar_server *s, invar_http_transaction *e,
+                                         invar_completion_kind kind)
 {
-    uint64_t trees =
-        kind == INVAR_COMPLETION_REQUEST_CHAT ? 2 : 1; // messages are copied, and changed
+    // messages are copied, and the copy is converted
+    uint64_t trees = kind == INVAR_COMPLETION_REQUEST_CHAT ? 2 : 1;
     size_t values = invar_json_count(e->body, e->bytes);
-    size_t most = MOST_VALUES + (size_t)s->options.facts->context;
+    size_t most = MAX_VALUES + (size_t)s->options.facts->context;
 
     if (values > most)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "the request has more than %zu JSON values: send prompts as text, or in "
                           "several requests",
                           most);
-    return reserve(s, e, trees * invar_serve_memory_of_json(e->body, e->bytes), true);
+    return reserve_memory(s, e, trees * invar_serve_memory_of_json(e->body, e->bytes), true);
 }
 
 /* ---- routes ---------------------------------------------------------------------------------- */
 
-/* The key in a header Authorization, which may be NULL; NULL if there is none. */
-static const char *key_of(const char *given)
+/* Returns the key of a header Authorization, which may be NULL; NULL if it has none. */
+static const char *bearer_key(const char *given)
 {
     static const char scheme[] = "Bearer ";
 
@@ -194,31 +210,32 @@ static const char *key_of(const char *given)
                                                                    : NULL;
 }
 
-static void end_talk(invar_server *s, invar_active_request *t)
+static void end_active_request(invar_server *s, invar_active_request *t)
 {
     const invar_generation_request *ticket = invar_active_request_withdraw(t);
 
     if (ticket) {
         (void)pthread_mutex_lock(&s->lock);
-        invar_server_metrics_ticket(&s->meter, ticket);
+        invar_server_metrics_ticket(&s->metrics, ticket);
         (void)pthread_mutex_unlock(&s->lock);
     }
     invar_active_request_free(t);
 }
 
-static void answer_ask(invar_server *s, invar_http_transaction *e, invar_completion_kind kind)
+static void answer_completion(invar_server *s, invar_http_transaction *e,
+                              invar_completion_kind kind)
 {
     invar_active_request *t = NULL;
-    account holder = {s, e};
-    const invar_serve_memory memory = {&holder, reserve_for, give_back_for};
+    memory_account holder = {s, e};
+    const invar_serve_memory memory = {&holder, account_reserve, account_give_back};
     invar_json_text text = {0};
-    invar_status status = reserve_parse(s, e, kind);
+    invar_status status = reserve_parse_memory(s, e, kind);
 
     if (status == INVAR_OK)
         status = invar_active_request_new(&t, &s->options, s->http, e->connection);
     if (status == INVAR_OK)
-        status = invar_active_request_begin(t, kind, key_of(e->authorization), e->body, e->bytes,
-                                            &memory);
+        status = invar_active_request_begin(t, kind, bearer_key(e->authorization), e->body,
+                                            e->bytes, &memory);
     if (status == INVAR_OK && invar_active_request_is_stream(t)) {
         e->status = 200;
         e->type = TYPE_EVENTS;
@@ -228,23 +245,23 @@ static void answer_ask(invar_server *s, invar_http_transaction *e, invar_complet
     if (status == INVAR_OK)
         status = invar_active_request_whole(&text, t);
     if (status == INVAR_OK) {
-        http_transaction_free(e, 200, &text);
+        set_json_response(e, 200, &text);
     } else {
-        refuse_failed(e, invar_error_last(), t ? invar_active_request_param(t) : NULL);
+        set_failure_response(e, invar_error_last(), t ? invar_active_request_param(t) : NULL);
         invar_json_text_release(&text);
     }
     if (t)
-        end_talk(s, t);
+        end_active_request(s, t);
 }
 
 static void answer_text(invar_server *s, invar_http_transaction *e)
 {
-    answer_ask(s, e, INVAR_COMPLETION_REQUEST_TEXT);
+    answer_completion(s, e, INVAR_COMPLETION_REQUEST_TEXT);
 }
 
 static void answer_chat(invar_server *s, invar_http_transaction *e)
 {
-    answer_ask(s, e, INVAR_COMPLETION_REQUEST_CHAT);
+    answer_completion(s, e, INVAR_COMPLETION_REQUEST_CHAT);
 }
 
 static void answer_models(invar_server *s, invar_http_transaction *e)
@@ -252,7 +269,7 @@ static void answer_models(invar_server *s, invar_http_transaction *e)
     invar_json_text text = {0};
 
     invar_completion_response_put_models(&text, s->options.facts);
-    http_transaction_free(e, 200, &text);
+    set_json_response(e, 200, &text);
 }
 
 static void answer_model(invar_server *s, invar_http_transaction *e)
@@ -260,14 +277,14 @@ static void answer_model(invar_server *s, invar_http_transaction *e)
     invar_json_text text = {0};
 
     if (strcmp(e->path + strlen(MODELS) + 1, s->options.facts->model) != 0) {
-        http_transaction_fail(
+        set_error_response(
             e, 404,
             &(invar_response_error){"there is no such model here; " MODELS " lists what there is",
                                     "invalid_request_error", "model", "model_not_found"});
         return;
     }
     invar_completion_response_put_model(&text, s->options.facts);
-    http_transaction_free(e, 200, &text);
+    set_json_response(e, 200, &text);
 }
 
 static void answer_health(invar_server *s, invar_http_transaction *e)
@@ -280,7 +297,7 @@ static void answer_health(invar_server *s, invar_http_transaction *e)
     invar_json_text_key(&text, "requests");
     invar_json_text_int(&text, invar_inference_engine_load(s->options.dispatch));
     invar_json_text_close(&text, '}');
-    http_transaction_free(e, 200, &text);
+    set_json_response(e, 200, &text);
 }
 
 static void answer_metrics(invar_server *s, invar_http_transaction *e);
@@ -289,8 +306,8 @@ typedef struct route {
     const char *path;
     const char *method;
     void (*answer)(invar_server *server, invar_http_transaction *exchange);
-    bool open;   /* needs no key */
-    bool prefix; /* more follows */
+    bool is_public; /* needs no API key */
+    bool is_prefix; /* the path may continue after `path` */
 } route;
 
 static const route routes[] = {
@@ -307,8 +324,8 @@ enum { ROUTES = sizeof routes / sizeof *routes };
 static const route *find_route(const char *path)
 {
     for (int i = 0; i < ROUTES; i++)
-        if (routes[i].prefix ? strncmp(path, routes[i].path, strlen(routes[i].path)) == 0
-                             : strcmp(path, routes[i].path) == 0)
+        if (routes[i].is_prefix ? strncmp(path, routes[i].path, strlen(routes[i].path)) == 0
+                                : strcmp(path, routes[i].path) == 0)
             return &routes[i];
     return NULL;
 }
@@ -322,17 +339,17 @@ static void answer_metrics(invar_server *s, invar_http_transaction *e)
         paths[i] = routes[i].path;
     paths[ROUTES] = "other";
     (void)pthread_mutex_lock(&s->lock);
-    invar_server_metrics_write(&text, &s->meter, paths, ROUTES + 1, s->options.facts,
+    invar_server_metrics_write(&text, &s->metrics, paths, ROUTES + 1, s->options.facts,
                                invar_inference_engine_load(s->options.dispatch));
     (void)pthread_mutex_unlock(&s->lock);
-    http_transaction_free(e, 200, &text);
+    set_json_response(e, 200, &text);
     e->type = INVAR_PROMETHEUS_TYPE;
 }
 
-/* ---- who may ask ----------------------------------------------------------------------------- */
+/* ---- checks of a request --------------------------------------------------------------------- */
 
-/* Whether a header Host names this host and port; a header without a port names port 80. */
-static bool is_at(const char *host, const char *name, uint16_t port)
+/* Returns whether a header Host names this host and port; a header without a port means port 80. */
+static bool host_matches(const char *host, const char *name, uint16_t port)
 {
     size_t length = strlen(name);
     char colon[8];
@@ -346,16 +363,16 @@ static bool is_at(const char *host, const char *name, uint16_t port)
  * A page in a browser can send requests to a loopback server that asks for no key, under a name of
  * its own that resolves to 127.0.0.1 (DNS rebinding). Its header Host shows that name.
  */
-static bool asked_here(const invar_server *s, const invar_http_transaction *e)
+static bool host_is_allowed(const invar_server *s, const invar_http_transaction *e)
 {
     const invar_server_options *o = &s->options;
 
     return o->key || !invar_server_is_local(o->host) || invar_server_asked_here(e->host, s->port) ||
-           (e->host && is_at(e->host, o->host, s->port));
+           (e->host && host_matches(e->host, o->host, s->port));
 }
 
-/* In a time that does not tell how much of it is right. */
-static bool same_key(const char *given, const char *key)
+/* Compares two keys in a time that does not reveal how many characters agree. */
+static bool keys_equal(const char *given, const char *key)
 {
     size_t n = strlen(given), length = strlen(key);
     unsigned char differs = n != length;
@@ -365,15 +382,15 @@ static bool same_key(const char *given, const char *key)
     return !differs;
 }
 
-static bool knows(void *payload, const char *authorization)
+static bool is_valid_key(void *payload, const char *authorization)
 {
     const invar_server *s = payload;
     const invar_server_session_hooks *gate = &s->options.gate;
-    const char *given = key_of(authorization);
+    const char *given = bearer_key(authorization);
 
     if (gate->knows)
         return given && gate->knows(gate->payload, given);
-    return s->options.key && given && same_key(given, s->options.key);
+    return s->options.key && given && keys_equal(given, s->options.key);
 }
 
 static bool is_json(const char *type)
@@ -384,33 +401,33 @@ static bool is_json(const char *type)
            (type[length] == '\0' || type[length] == ';' || type[length] == ' ');
 }
 
-static bool asks_for_key(const invar_server *s)
+static bool needs_key(const invar_server *s)
 {
     return s->options.gate.knows || s->options.key;
 }
 
-static bool may_ask(const invar_server *s, invar_http_transaction *e)
+static bool check_request(const invar_server *s, invar_http_transaction *e)
 {
     const route *r = find_route(e->path);
     char why[INVAR_SERVER_NOT_HERE_SIZE];
 
-    if (!asked_here(s, e)) {
+    if (!host_is_allowed(s, e)) {
         invar_server_not_here(why, s->port);
         why[strcspn(why, "\n")] = '\0';
-        http_transaction_fail(
+        set_error_response(
             e, 403,
             &(invar_response_error){why, "invalid_request_error", NULL, "host_not_allowed"});
         return false;
     }
     if (!r) {
-        http_transaction_fail(
+        set_error_response(
             e, 404,
             &(invar_response_error){"there is no such route; docs/serve.md lists them",
                                     "invalid_request_error", NULL, "not_found"});
         return false;
     }
-    if (!r->open && asks_for_key(s) && !e->keyed) {
-        http_transaction_fail(
+    if (!r->is_public && needs_key(s) && !e->keyed) {
+        set_error_response(
             e, 401,
             &(invar_response_error){"the header 'Authorization: Bearer KEY' is missing, or its key "
                                     "is another one",
@@ -420,7 +437,7 @@ static bool may_ask(const invar_server *s, invar_http_transaction *e)
     if (strcmp(e->method, r->method) != 0) {
         (void)snprintf(why, sizeof why, "%s takes %s alone", r->path, r->method);
         e->allow = r->method;
-        http_transaction_fail(
+        set_error_response(
             e, 405,
             &(invar_response_error){why, "invalid_request_error", NULL, "method_not_allowed"});
         return false;
@@ -428,12 +445,12 @@ static bool may_ask(const invar_server *s, invar_http_transaction *e)
     if (e->announced > (uint64_t)s->options.most_body) {
         (void)snprintf(why, sizeof why, "the request has more than %" PRId64 " bytes",
                        s->options.most_body);
-        http_transaction_fail(
+        set_error_response(
             e, 413, &(invar_response_error){why, "invalid_request_error", NULL, "too_large"});
         return false;
     }
     if (strcmp(e->method, "POST") == 0 && !is_json(e->content_type)) {
-        http_transaction_fail(
+        set_error_response(
             e, 400,
             &(invar_response_error){"the header 'Content-Type: application/json' is missing",
                                     "invalid_request_error", NULL, "invalid_content_type"});
@@ -442,90 +459,90 @@ static bool may_ask(const invar_server *s, invar_http_transaction *e)
     return true;
 }
 
-/* ---- what the module calls ------------------------------------------------------------------- */
+/* ---- callbacks of the HTTP module ------------------------------------------------------------ */
 
-static void count_reply(invar_server *s, const invar_http_transaction *e)
+static void count_response(invar_server *s, const invar_http_transaction *e)
 {
     const route *r = find_route(e->path);
 
     (void)pthread_mutex_lock(&s->lock);
-    invar_server_metrics_reply(&s->meter, r ? (int)(r - routes) : ROUTES, e->status);
+    invar_server_metrics_reply(&s->metrics, r ? (int)(r - routes) : ROUTES, e->status);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static bool http_transaction_admit(void *payload, invar_http_transaction *e)
+static bool admit_request(void *payload, invar_http_transaction *e)
 {
     bool admitted;
 
-    e->keyed = knows(payload, e->authorization);
-    admitted = may_ask(payload, e);
+    e->keyed = is_valid_key(payload, e->authorization);
+    admitted = check_request(payload, e);
     if (!admitted)
-        count_reply(payload, e);
+        count_response(payload, e);
     return admitted;
 }
 
 /* Memory is reserved as the body arrives, so a client that sends nothing takes none from others. */
-static bool grow(void *payload, invar_http_transaction *e, size_t bytes)
+static bool reserve_body(void *payload, invar_http_transaction *e, size_t bytes)
 {
     invar_server *s = payload;
 
-    if (reserve(s, e, (uint64_t)bytes - (uint64_t)e->memory, true) == INVAR_OK)
+    if (reserve_memory(s, e, (uint64_t)bytes - (uint64_t)e->memory, true) == INVAR_OK)
         return true;
-    refuse_failed(e, invar_error_last(), NULL);
+    set_failure_response(e, invar_error_last(), NULL);
     invar_error_clear();
-    count_reply(s, e);
-    give_back(s, e);
+    count_response(s, e);
+    release_kept_memory(s, e);
     return false;
 }
 
-/* Counts the request; false: no more are answered. */
-static bool begin_work(invar_server *s, invar_http_transaction *e)
+/* Counts the request as being answered. Returns false if the server is closing. */
+static bool begin_answer(invar_server *s, invar_http_transaction *e)
 {
     (void)pthread_mutex_lock(&s->lock);
     e->working = !s->closing;
-    s->busy += e->working;
+    s->n_answering += e->working;
     (void)pthread_mutex_unlock(&s->lock);
     return e->working;
 }
 
-static void http_transaction_answer(void *payload, invar_http_transaction *e)
+static void answer_request(void *payload, invar_http_transaction *e)
 {
     invar_server *s = payload;
 
-    if (begin_work(s, e)) {
+    if (begin_answer(s, e)) {
         find_route(e->path)->answer(s, e);
         invar_error_clear();
     } else {
         e->retry_after = RETRY_SECONDS;
-        http_transaction_fail(e, 503,
-                              &(invar_response_error){"the server is about to end", "server_error",
-                                                      NULL, "unavailable"});
+        set_error_response(e, 503,
+                           &(invar_response_error){"the server is about to end", "server_error",
+                                                   NULL, "unavailable"});
     }
-    count_reply(s, e);
+    count_response(s, e);
 }
 
-static void http_transaction_release(void *payload, invar_http_transaction *e)
+static void end_request(void *payload, invar_http_transaction *e)
 {
     invar_server *s = payload;
 
     if (e->stream)
-        end_talk(s, e->stream);
+        end_active_request(s, e->stream);
     invar_free(e->reply);
-    keep_no_small_blocks(s, e);
-    give_back(s, e);
+    trim_small_blocks(s, e);
+    release_kept_memory(s, e);
     (void)pthread_mutex_lock(&s->lock);
-    s->busy -= e->working;
-    (void)pthread_cond_broadcast(&s->idle);
+    s->n_answering -= e->working;
+    (void)pthread_cond_broadcast(&s->idle_cond);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static int64_t next(void *payload, void *stream, char *out, size_t most)
+static int64_t next_stream_bytes(void *payload, void *stream, char *out, size_t most)
 {
     (void)payload;
     return invar_active_request_next(stream, out, most);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 bool invar_server_is_local(const char *host)
 {
@@ -538,7 +555,7 @@ bool invar_server_asked_here(const char *host, uint16_t port)
     static const char *const names[] = {"127.0.0.1", "localhost", "[::1]"};
 
     for (size_t i = 0; host && i < sizeof names / sizeof *names; i++)
-        if (is_at(host, names[i], port))
+        if (host_matches(host, names[i], port))
             return true;
     return false;
 }
@@ -566,7 +583,7 @@ invar_status invar_server_load(const invar_serve_table **out, const char *file)
     return INVAR_OK;
 }
 
-static invar_status server_start(invar_server *s)
+static invar_status start_listener(invar_server *s)
 {
     const invar_server_options *o = &s->options;
     const char *host = strcmp(o->host, "localhost") == 0 ? "127.0.0.1" : o->host;
@@ -576,12 +593,12 @@ static invar_status server_start(invar_server *s)
                                            .most_body = (size_t)o->most_body,
                                            .client_seconds = (unsigned)o->client_seconds,
                                            .handler = {.payload = s,
-                                                       .knows = asks_for_key(s) ? knows : NULL,
-                                                       .admit = http_transaction_admit,
-                                                       .grow = grow,
-                                                       .answer = http_transaction_answer,
-                                                       .release = http_transaction_release,
-                                                       .next = next}};
+                                                       .knows = needs_key(s) ? is_valid_key : NULL,
+                                                       .admit = admit_request,
+                                                       .grow = reserve_body,
+                                                       .answer = answer_request,
+                                                       .release = end_request,
+                                                       .next = next_stream_bytes}};
     char why[INVAR_SERVE_WHY_SIZE] = "";
     uint16_t port = 0;
 
@@ -595,14 +612,14 @@ static invar_status server_start(invar_server *s)
                                     o->host, o->port, why);
 }
 
-static void free_reply(void *payload, invar_http_transaction *e)
+static void free_response_body(void *payload, invar_http_transaction *e)
 {
     (void)payload;
     invar_free(e->reply);
 }
 
-/* No reply is a stream. */
-static int64_t break_off(void *payload, void *stream, char *out, size_t most)
+/* Fails: no response of this listener is a stream. */
+static int64_t fail_stream(void *payload, void *stream, char *out, size_t most)
 {
     (void)payload;
     (void)stream;
@@ -617,8 +634,8 @@ void *invar_server_start_here(const invar_serve_table *http, const invar_serve_s
     invar_serve_settings here = *settings;
 
     here.host = "127.0.0.1";
-    here.handler.release = free_reply;
-    here.handler.next = break_off;
+    here.handler.release = free_response_body;
+    here.handler.next = fail_stream;
     return http->start(&here, port_out, why);
 }
 
@@ -639,11 +656,11 @@ invar_status invar_server_open(invar_server **out, const invar_server_options *o
     s->options = *options;
     s->http = http;
     (void)pthread_mutex_init(&s->lock, NULL);
-    (void)pthread_mutex_init(&s->queue, NULL);
-    (void)pthread_cond_init(&s->idle, NULL);
-    (void)pthread_cond_init(&s->given_back, NULL);
-    keep_no_large_blocks(s);
-    status = server_start(s);
+    (void)pthread_mutex_init(&s->memory_queue, NULL);
+    (void)pthread_cond_init(&s->idle_cond, NULL);
+    (void)pthread_cond_init(&s->memory_cond, NULL);
+    unmap_large_blocks(s);
+    status = start_listener(s);
     if (status != INVAR_OK) {
         invar_server_close(s);
         return status;
@@ -665,14 +682,14 @@ void invar_server_close(invar_server *s)
         s->http->stop_accepting(s->listener);
         (void)pthread_mutex_lock(&s->lock);
         s->closing = true;
-        while (s->busy > 0)
-            (void)pthread_cond_wait(&s->idle, &s->lock);
+        while (s->n_answering > 0)
+            (void)pthread_cond_wait(&s->idle_cond, &s->lock);
         (void)pthread_mutex_unlock(&s->lock);
         s->http->stop(s->listener);
     }
     (void)pthread_mutex_destroy(&s->lock);
-    (void)pthread_mutex_destroy(&s->queue);
-    (void)pthread_cond_destroy(&s->idle);
-    (void)pthread_cond_destroy(&s->given_back);
+    (void)pthread_mutex_destroy(&s->memory_queue);
+    (void)pthread_cond_destroy(&s->idle_cond);
+    (void)pthread_cond_destroy(&s->memory_cond);
     invar_free(s);
 }

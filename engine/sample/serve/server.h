@@ -1,9 +1,9 @@
 /*
- * server.h - an HTTP server with OpenAI's API over a dispatch: routes, keys, limits, replies.
+ * server.h - HTTP server with OpenAI's API: routes, API keys, limits, responses.
  *
- * The HTTP itself is the module invar-serve.so (module/serve_module.h), loaded when a server is
- * opened. Its threads read requests and wait for their tickets; the thread that opened the server
- * works them off (inference_engine.h).
+ * HTTP itself is handled by the module invar-serve.so (module/serve_module.h), which is loaded when
+ * a server is opened. Threads of the module parse requests and wait for their tokens; the thread
+ * that owns the model generates them (inference_engine.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,78 +22,96 @@ extern "C" {
 typedef struct invar_server invar_server;
 
 /*
- * Who else has a say in requests: sessions, each with a key of its own, whose replies are kept
- * before anybody sees them. Called by many threads at once. Zeroed: there is none.
+ * Callbacks for the requests of agent sessions. Each session has an API key of its own, and its
+ * responses are recorded before they are sent. Called by many threads at once. Zeroed if the server
+ * has no sessions.
  */
 typedef struct invar_server_session_hooks {
     void *payload;
-    /* Is this the key of a session? */
+    /* Returns whether `key` is the API key of a session. */
     bool (*knows)(void *payload, const char *key);
-    /* What holds where a request says nothing. */
+    /* Returns the sampling parameters that apply unless the request sets them. */
     invar_status (*settings)(invar_sampling_params *out, void *payload, const char *key);
-    /* Before a request is worked on: may refuse it, sets its coordinates, or completes the ticket
-       (`done`) with what was replied to it before. The visit ends with `leave`. */
+    /*
+     * Called before a request is submitted. May reject it, sets its coordinates, or completes the
+     * generation request (sets `done`) with a response that was recorded earlier. The caller ends
+     * *visit_out with `leave`.
+     */
     invar_status (*begin)(void **visit_out, void *payload, const char *key,
                           invar_completion_request *ask, invar_generation_request *ticket);
-    /* The ticket is done. After a failure there is no reply but that. */
+    /*
+     * Called when the generation request is done, before the response is sent. If it fails, the
+     * failure is sent instead.
+     */
     invar_status (*keep)(void *visit, const invar_generation_request *ticket);
+    /* Called when the request has ended, also after a failure. */
     void (*leave)(void *visit);
 } invar_server_session_hooks;
 
 typedef struct invar_server_options {
-    const char *host; /* borrowed, as all of them: a number, or "localhost" */
-    int64_t port;     /* 0: any that is free */
-    const char *key;  /* that requests must bring; NULL: none, or that of a session */
+    const char *host; /* numeric address or "localhost"; this and the other pointers are borrowed */
+    int64_t port;     /* 0 for any free port */
+    const char *key;  /* API key of the server; NULL if it has none, or if each session has its
+                         own */
     invar_server_session_hooks gate;
     int64_t connections;
-    int64_t most_body;      /* bytes */
+    int64_t most_body;      /* limit of a request body, in bytes */
     int64_t memory;         /* bytes for all requests in flight; 0 for no limit */
-    int64_t seconds;        /* that a request may take; 0: no limit */
-    int64_t client_seconds; /* for a client to send a request, and to take the next of a reply */
+    int64_t seconds;        /* time limit of a request, in seconds; 0 for no limit */
+    int64_t client_seconds; /* time limit for a client to send its request and to read the next
+                               bytes of a response, in seconds */
     const invar_server_info *facts;
-    /* what holds where a request says nothing; or the gate's */
+    /* Parameters that apply unless a request sets them. Not used if gate.settings is set. */
     const invar_sampling_params *sampling;
     const invar_tokenizer *tokenizer;
     invar_inference_engine *dispatch;
     invar_prompt_encoder *prompter;
-    const char *module; /* file of the HTTP server; NULL: the program's */
+    const char *module; /* file of the HTTP module; NULL for the one installed with the program */
 } invar_server_options;
 
-/* Is this an address that no other machine reaches? */
+/* Returns whether `host` is a loopback address, which no other machine can reach. */
 bool invar_server_is_local(const char *host);
 
 /*
- * Whether a request's header Host is 127.0.0.1:PORT, localhost:PORT or [::1]:PORT, in any case.
- * `host` may be NULL. A foreign page in a browser on this machine has its own name there, wherever
- * that name leads.
+ * Returns whether a header Host names 127.0.0.1:PORT, localhost:PORT or [::1]:PORT, in any case.
+ * `host` may be NULL. A page of another site in a browser on this machine has that site's name in
+ * the header, even if the name resolves to a loopback address (DNS rebinding).
  */
 bool invar_server_asked_here(const char *host, uint16_t port);
 
-/* What is said to who asked for another place. */
+/* Writes the error message for a request whose header Host is not allowed. */
 #define INVAR_SERVER_NOT_HERE_SIZE 160
 void invar_server_not_here(char out[INVAR_SERVER_NOT_HERE_SIZE], uint16_t port);
 
 /*
- * A listener on the loopback whose replies are whole blocks, which it frees: host, release and next
- * of the settings are set. NULL: `why` (INVAR_SERVE_WHY_SIZE) says why there is none.
+ * Starts a listener on 127.0.0.1 for a handler whose responses are never streams. Sets host and the
+ * callbacks release, which frees the response body, and next. Returns NULL, with the reason in
+ * `why` (INVAR_SERVE_WHY_SIZE bytes), if it cannot start.
  */
 void *invar_server_start_here(const invar_serve_table *http, const invar_serve_settings *settings,
                               uint16_t *port_out, char *why);
 
 /*
- * Listens, and answers from now on. INVAR_E_INVALID: the host is no address, or not local and there
- * is no key. INVAR_E_IO: it cannot listen there. INVAR_E_UNSUPPORTED: there is no HTTP server.
+ * Opens a server and answers requests from now on. Returns INVAR_E_INVALID if the host is not a
+ * valid address, or is not local and there is no key; INVAR_E_IO if it cannot listen;
+ * INVAR_E_UNSUPPORTED if the HTTP module is not installed.
  */
 invar_status invar_server_open(invar_server **out,
                                const invar_server_options *options) INVAR_MUST_USE;
 
-/* The HTTP server of a module; NULL: the program's. INVAR_E_UNSUPPORTED: there is none. */
+/*
+ * Loads the HTTP module `file`; NULL for the one installed with the program. Returns
+ * INVAR_E_UNSUPPORTED if it does not exist or has another ABI.
+ */
 invar_status invar_server_load(const invar_serve_table **out, const char *file) INVAR_MUST_USE;
 
-/* Where it listens. */
+/* Returns the port that the server listens on. */
 int64_t invar_server_port(const invar_server *server);
 
-/* Takes no more requests, and waits until all replies are sent. The dispatch has ended before. */
+/*
+ * Accepts no more requests, waits until all responses are sent, and frees the server. Stop the
+ * inference engine before. `server` may be NULL.
+ */
 void invar_server_close(invar_server *server);
 
 #ifdef __cplusplus

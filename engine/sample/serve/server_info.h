@@ -1,5 +1,5 @@
 /*
- * server_info.h - what every reply of a server says about it.
+ * server_info.h - model name, digests and start time that every response of the server reports.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,14 +16,15 @@ extern "C" {
 #endif
 
 typedef struct invar_server_info {
-    const char *model;    /* the name that requests call it by */
-    invar_digest weights; /* of the model, or of its adapters */
-    invar_digest base;    /* of the frozen base of adapters, */
-    bool adapted;         /* which there are */
-    const char *numerics; /* "ieee" */
-    const char *format;   /* "bf16" */
-    int64_t context;      /* tokens of the longest sequence */
-    int64_t started;      /* seconds since 1970 */
+    const char *model;    /* name that requests use for the model */
+    invar_digest weights; /* digest of the weights; of the adapters if `adapted` is set */
+    invar_digest base;    /* digest of the frozen base weights below the adapters; used only if
+                             `adapted` is set */
+    bool adapted;         /* the model has adapters */
+    const char *numerics; /* numerics of the kernels, such as "ieee" */
+    const char *format;   /* number format of the weights, such as "bf16" */
+    int64_t context;      /* tokens of the longest sequence, prompt and response together */
+    int64_t started;      /* Unix time of the start, in seconds; reported as "created" */
 } invar_server_info;
 
 #ifdef __cplusplus

@@ -1,5 +1,8 @@
 /*
- * tool_calls.c - tool calls in a text.
+ * tool_calls.c - parses the tool calls at the end of a response.
+ *
+ * All blocks must be valid, or none is a call: a client that runs tools must never see a part of
+ * what the model wrote. Invalid JSON is not an error, because a model may write anything.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,8 +26,8 @@ static const char *skip_space(const char *at, const char *end)
     return at;
 }
 
-/* Where `word` begins; NULL: nowhere. */
-static const char *find(const char *at, const char *end, const char *word)
+/* Returns the first occurrence of `word` in [at, end), or NULL. */
+static const char *find_word(const char *at, const char *end, const char *word)
 {
     size_t bytes = strlen(word);
 
@@ -34,12 +37,15 @@ static const char *find(const char *at, const char *end, const char *word)
     return NULL;
 }
 
-static bool begins(const char *at, const char *end, const char *word)
+static bool starts_with(const char *at, const char *end, const char *word)
 {
     return (size_t)(end - at) >= strlen(word) && memcmp(at, word, strlen(word)) == 0;
 }
 
-/* The arguments as text: JSON of anything but a string, which is taken to be that already. */
+/*
+ * Returns the arguments as a JSON string: a string is returned unchanged, any other value as its
+ * JSON text. Returns NULL if there is no memory.
+ */
 static json_t *arguments_text(const json_t *arguments)
 {
     char *text = NULL;
@@ -55,7 +61,7 @@ static json_t *arguments_text(const json_t *arguments)
     return out;
 }
 
-/* Adds the call of a block; *is_out: it is one. */
+/* Appends the tool call that a block contains. *is_out reports whether the block is one. */
 static invar_status add_call(bool *is_out, json_t *list, const char *json, size_t bytes)
 {
     json_t *block, *call = NULL;
@@ -77,16 +83,19 @@ static invar_status add_call(bool *is_out, json_t *list, const char *json, size_
     return INVAR_OK;
 }
 
-/* Blocks up to the end of the text; *all_out: nothing else stands there. */
+/*
+ * Reads blocks up to `end`. *all_out reports whether every block is a tool call and only white
+ * space stands between them.
+ */
 static invar_status read_blocks(bool *all_out, json_t *list, const char *at, const char *end)
 {
     *all_out = true;
     while (*all_out && (at = skip_space(at, end)) < end) {
         const char *begin, *close;
 
-        *all_out = begins(at, end, INVAR_TOOL_CALLS_BEGIN);
+        *all_out = starts_with(at, end, INVAR_TOOL_CALLS_BEGIN);
         begin = *all_out ? at + strlen(INVAR_TOOL_CALLS_BEGIN) : end;
-        close = find(begin, end, INVAR_TOOL_CALLS_END);
+        close = find_word(begin, end, INVAR_TOOL_CALLS_END);
         *all_out = *all_out && close;
         if (*all_out)
             INVAR_TRY(add_call(all_out, list, begin, (size_t)(close - begin)));
@@ -97,7 +106,7 @@ static invar_status read_blocks(bool *all_out, json_t *list, const char *at, con
 
 invar_status invar_tool_calls_read(invar_tool_calls *out, const char *text, size_t bytes)
 {
-    const char *end = text + bytes, *first = find(text, end, INVAR_TOOL_CALLS_BEGIN);
+    const char *end = text + bytes, *first = find_word(text, end, INVAR_TOOL_CALLS_BEGIN);
     bool all;
 
     *out = (invar_tool_calls){.text_bytes = bytes};

@@ -1,7 +1,9 @@
 /*
- * tool_calls.h - tool calls in a text: <tool_call>{"name": ..., "arguments": ...}</tool_call>.
+ * tool_calls.h - parser of tool calls in a response: <tool_call>{"name": ..., "arguments":
+ * ...}</tool_call>.
  *
- * That is how Qwen and many others write them. A block that is no such JSON stays text.
+ * Qwen and many other models write tool calls in this form. If a block does not have this form, all
+ * blocks stay text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,13 +19,18 @@ extern "C" {
 #define INVAR_TOOL_CALLS_BEGIN "<tool_call>"
 #define INVAR_TOOL_CALLS_END "</tool_call>"
 
-/* Zeroed at first; release, also after a failure. */
+/* Zero-initialize before use. Release with invar_tool_calls_release, also after a failure. */
 typedef struct invar_tool_calls {
-    json_t *list;      /* {"name": string, "arguments": string}; NULL: there are none */
-    size_t text_bytes; /* of the text before them, without the white space at its end */
+    json_t *list;      /* objects {"name": string, "arguments": string}, owned; NULL if there are no
+                          tool calls */
+    size_t text_bytes; /* bytes of the text before the first call, without the white space at its
+                          end */
 } invar_tool_calls;
 
-/* All calls, if every block is one and only white space stands between and behind them. */
+/*
+ * Reads all tool calls of the text. out->list is NULL, and text_bytes is `bytes`, if the text has
+ * no block, if a block is not a tool call, or if other text stands between or after the blocks.
+ */
 invar_status invar_tool_calls_read(invar_tool_calls *out, const char *text,
                                    size_t bytes) INVAR_MUST_USE;
 void invar_tool_calls_release(invar_tool_calls *calls);

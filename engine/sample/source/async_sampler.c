@@ -1,5 +1,10 @@
 /*
- * async_sampler.c - the thread that draws samples ahead.
+ * async_sampler.c - thread that samples in-flight rollouts while its caller trains.
+ *
+ * The thread runs invar_generate_share with callbacks of this file, which count passes and check
+ * two flags: `stop` cancels the work, `leave` suspends the samples. The waiting thread sends a
+ * heartbeat whenever passes were counted. `lock` guards done, status and why; the flags and the
+ * pass counter are relaxed atomics, because no other data depends on them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +20,7 @@
 
 #include "base/invar_banned.h"
 
-#define LOOK_NS 100000000 // between two looks at whether it gets on
+#define INTERVAL_NS 100000000 // interval of progress checks while waiting
 
 struct invar_async_sampler {
     invar_generate_args how;
@@ -25,14 +30,14 @@ struct invar_async_sampler {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ended;
-    bool done; /* under the lock, as the status and why then */
-    invar_status status;
-    invar_error why;
+    bool done;           /* guarded by `lock`, like status and why */
+    invar_status status; /* result of the thread once `done` is set */
+    invar_error why;     /* error record of the thread, if `status` is an error */
     _Atomic bool stop, leave;
-    _Atomic int64_t passes; /* so far, of models that sample or score */
+    _Atomic int64_t passes; /* passes so far, of sampling and verification */
 };
 
-static invar_status get_on(void *payload)
+static invar_status report_progress(void *payload)
 {
     invar_async_sampler *a = payload;
 
@@ -42,14 +47,14 @@ static invar_status get_on(void *payload)
     return INVAR_OK;
 }
 
-static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+static invar_status on_pass(void *payload, int64_t samples_done, int64_t tokens_done)
 {
     (void)samples_done;
     (void)tokens_done;
-    return get_on(payload);
+    return report_progress(payload);
 }
 
-static bool enough(void *clock, int64_t samples_done)
+static bool is_suspend_requested(void *clock, int64_t samples_done)
 {
     invar_async_sampler *a = clock;
 
@@ -57,19 +62,19 @@ static bool enough(void *clock, int64_t samples_done)
     return atomic_load_explicit(&a->leave, memory_order_relaxed);
 }
 
-static invar_status async_sampler_draw(invar_async_sampler *a)
+static invar_status sample_and_verify(invar_async_sampler *a)
 {
-    const invar_progress_callback between = {get_on, a};
+    const invar_progress_callback between = {report_progress, a};
 
     INVAR_TRY(invar_generate_share(&a->how, a->samples, a->count));
-    INVAR_TRY(get_on(a));
+    INVAR_TRY(report_progress(a));
     return a->look.look ? a->look.look(a->look.payload, a->samples, a->count, &between) : INVAR_OK;
 }
 
-static void *main_of_thread(void *payload)
+static void *thread_main(void *payload)
 {
     invar_async_sampler *a = payload;
-    invar_status status = async_sampler_draw(a);
+    invar_status status = sample_and_verify(a);
 
     pthread_mutex_lock(&a->lock);
     a->status = status;
@@ -81,15 +86,15 @@ static void *main_of_thread(void *payload)
     return NULL;
 }
 
-static void async_sampler_release(invar_async_sampler *a)
+static void free_sampler(invar_async_sampler *a)
 {
     pthread_cond_destroy(&a->ended);
     pthread_mutex_destroy(&a->lock);
     invar_free(a);
 }
 
-/* Its waits have deadlines, which nobody's change of the calendar may move. */
-static void init_waits(invar_async_sampler *a)
+/* Initializes the lock and a condition with the monotonic clock, which ignores calendar changes. */
+static void init_lock(invar_async_sampler *a)
 {
     pthread_condattr_t monotonic;
 
@@ -111,18 +116,18 @@ invar_status invar_async_sampler_begin(invar_async_sampler **out, const invar_ge
     INVAR_TRY(invar_alloc((void **)&a, 1, sizeof *a, "a thread that samples"));
     memset(a, 0, sizeof *a);
     a->how = *how;
-    a->how.tick = tick;
+    a->how.tick = on_pass;
     a->how.payload = a;
-    a->how.should_suspend = enough;
+    a->how.should_suspend = is_suspend_requested;
     a->how.clock = a;
     a->how.no_collectives = true;
     a->samples = samples;
     a->count = count;
     a->look = *look;
-    init_waits(a);
-    rc = pthread_create(&a->thread, NULL, main_of_thread, a);
+    init_lock(a);
+    rc = pthread_create(&a->thread, NULL, thread_main, a);
     if (rc != 0) {
-        async_sampler_release(a);
+        free_sampler(a);
         return INVAR_FAIL(INVAR_E_IO, rc,
                           "rollout-overlap: the thread that samples did not start: %s; set "
                           "rollout-overlap to false, or allow more threads",
@@ -132,7 +137,7 @@ invar_status invar_async_sampler_begin(invar_async_sampler **out, const invar_ge
     return INVAR_OK;
 }
 
-static invar_status status_of(const invar_async_sampler *a)
+static invar_status put_status(const invar_async_sampler *a)
 {
     if (a->status != INVAR_OK)
         invar_error_put(&a->why);
@@ -144,7 +149,7 @@ invar_status invar_async_sampler_glance(invar_async_sampler *a)
     invar_status status;
 
     pthread_mutex_lock(&a->lock);
-    status = a->done ? status_of(a) : INVAR_OK;
+    status = a->done ? put_status(a) : INVAR_OK;
     pthread_mutex_unlock(&a->lock);
     return status;
 }
@@ -154,8 +159,8 @@ void invar_async_sampler_suspend(invar_async_sampler *a)
     atomic_store_explicit(&a->leave, true, memory_order_relaxed);
 }
 
-/* Other ranks wait as long as it gets on. */
-static void async_sampler_await(invar_async_sampler *a)
+/* Waits for the thread, and sends a heartbeat whenever it has finished another pass. */
+static void wait_for_thread(invar_async_sampler *a)
 {
     int64_t seen = 0, passes;
     struct timespec until;
@@ -163,7 +168,7 @@ static void async_sampler_await(invar_async_sampler *a)
     pthread_mutex_lock(&a->lock);
     while (!a->done) {
         clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += LOOK_NS;
+        until.tv_nsec += INTERVAL_NS;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
         if (pthread_cond_timedwait(&a->ended, &a->lock, &until) != ETIMEDOUT)
@@ -181,9 +186,9 @@ invar_status invar_async_sampler_join(invar_async_sampler *a)
 {
     invar_status status;
 
-    async_sampler_await(a);
-    status = status_of(a);
-    async_sampler_release(a);
+    wait_for_thread(a);
+    status = put_status(a);
+    free_sampler(a);
     return status;
 }
 
@@ -192,6 +197,6 @@ void invar_async_sampler_stop(invar_async_sampler *a)
     if (!a)
         return;
     atomic_store_explicit(&a->stop, true, memory_order_relaxed);
-    async_sampler_await(a);
-    async_sampler_release(a);
+    wait_for_thread(a);
+    free_sampler(a);
 }

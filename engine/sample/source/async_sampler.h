@@ -1,9 +1,10 @@
 /*
- * async_sampler.h - samples that a thread of their own draws while its caller trains.
+ * async_sampler.h - thread that samples in-flight rollouts while its caller trains.
  *
- * The thread has the rollout, its device and the samples until it is joined; nobody else touches
- * them. It neither talks to other ranks nor to people: whoever waits for it tells other ranks that
- * it gets on. What it draws does not depend on when it does, unless it is told to leave it.
+ * Until it is joined, the thread owns the rollout object, its device and the samples; no other
+ * thread may use them. It neither communicates with other ranks nor prints; the thread that waits
+ * for it sends the heartbeats. The sampled tokens do not depend on timing, only their number does
+ * after invar_async_sampler_suspend.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,14 +19,19 @@ extern "C" {
 
 typedef struct invar_async_sampler invar_async_sampler;
 
-/* Whoever works long says between two pieces of it that it gets on: other ranks go on waiting. It
-   fails where the work is no longer wanted. */
+/*
+ * Progress callback. A long computation calls it between units of work. It fails if the work was
+ * canceled: stop and return its status.
+ */
 typedef struct invar_progress_callback {
     invar_status (*run)(void *payload);
     void *payload;
 } invar_progress_callback;
 
-/* Who looks at what was drawn before its weights change; `look` NULL: nobody. */
+/*
+ * Verification callback for samples[0, count) that got tokens from the current weights, called
+ * before these change. `look` calls `tick` between units of work. A NULL `look` skips verification.
+ */
 typedef struct invar_verify_callback {
     invar_status (*look)(void *payload, const invar_rl_sample *samples, int64_t count,
                          const invar_progress_callback *tick);
@@ -33,24 +39,27 @@ typedef struct invar_verify_callback {
 } invar_verify_callback;
 
 /*
- * This rank's share of samples [0, count) gets its tokens, and is looked at, by the same thread.
- * `how` is copied, all that it leads to is borrowed, and so are the samples.
+ * Starts a thread that samples this rank's share of samples[0, count) and then calls `look`. `how`
+ * and `look` are copied; what they point to and the samples are borrowed until the thread is joined
+ * or stopped. *out is NULL after a failure.
  */
 invar_status invar_async_sampler_begin(invar_async_sampler **out, const invar_generate_args *how,
                                        invar_rl_sample *samples, int64_t count,
                                        const invar_verify_callback *look) INVAR_MUST_USE;
 
-/* The failure of a thread that has failed by now. */
+/* Returns the error of the sampling thread if it has failed already, else INVAR_OK. Never waits. */
 invar_status invar_async_sampler_glance(invar_async_sampler *ahead) INVAR_MUST_USE;
 
-/* Asks it to leave its samples where they are after the pass that it is in (invar_rollout_suspend):
-   the clock has decided how many tokens they have. Then it is to be joined. */
+/*
+ * Requests that the thread suspends all its samples after the current pass (invar_rollout_suspend).
+ * Then call invar_async_sampler_join. How many tokens the samples have depends on the clock.
+ */
 void invar_async_sampler_suspend(invar_async_sampler *ahead);
 
-/* Waits for the thread; its failure is the caller's. */
+/* Waits for the sampling thread, frees it and returns its status. */
 invar_status invar_async_sampler_join(invar_async_sampler *ahead) INVAR_MUST_USE;
 
-/* Ends it as soon as it can; its samples are fit for release only. NULL: nothing happens. */
+/* Cancels and frees the thread. Its samples can only be released. `ahead` may be NULL. */
 void invar_async_sampler_stop(invar_async_sampler *ahead);
 
 #ifdef __cplusplus

@@ -1,9 +1,10 @@
 /*
- * generate.c - samples of all ranks.
+ * generate.c - generates samples on all ranks and exchanges them.
  *
- * What generation adds to a sample travels as a head of fixed size and its arrays, of which tokens
- * are whole: those who lead samples may have prompts of their own. Everything else every rank has
- * by itself, from the same data.
+ * Sampling changes only some members of a sample. They are sent as a header of fixed size and the
+ * arrays of the sample; tokens include the prompt, because plug-ins and agents may use prompts of
+ * their own. All ranks have everything else from the same data. Received bytes are validated before
+ * use: sizes must not overflow, and the data must end exactly where the last sample ends.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,87 +20,90 @@
 
 #define PHASE "rollout"
 
-/* ---- what travels ---------------------------------------------------------------------------- */
+/* ---- packing of samples ---------------------------------------------------------------------- */
 
-/* Ranks run the same program: a struct is the same bytes on all of them. */
-typedef struct head {
-    int64_t prompt;   /* tokens */
-    int64_t response; /* likewise; each with log-probability and mask */
-    int64_t cuts;
+/*
+ * Header of a packed sample. Ranks run the same executable, so the bytes of a struct are portable.
+ */
+typedef struct sample_header {
+    int64_t prompt;   /* prompt tokens */
+    int64_t response; /* response tokens, each with log-prob and mask */
+    int64_t cuts;     /* number of branch starts */
     int64_t route_size;
-    int64_t text_bytes; /* of the response; -1: there is no text */
+    int64_t text_bytes; /* bytes of the response text; -1 without text */
     int64_t finish;
     int64_t turns;
     int64_t arrival;
     invar_spec_decode_stats speculated;
-} head;
+} sample_header;
 
-/* An array of a sample, once its head is known. */
-typedef struct part {
+/* One array of a packed sample. */
+typedef struct sample_array {
     void **data;
     size_t bytes;
-} part;
+} sample_array;
 
-enum { PARTS = 6 };
+enum { N_ARRAYS = 6 };
 
-static size_t routes_of(const invar_rl_sample *s, const head *h)
+static size_t routing_bytes(const invar_rl_sample *s, const sample_header *h)
 {
     return (size_t)((h->prompt + h->response - 1) * h->route_size) * sizeof *s->routing;
 }
 
-/* All arrays. */
-static void parts_of(part out[PARTS], invar_rl_sample *s, const head *h)
+/* Lists the arrays of a sample with the sizes that its header implies. */
+static void list_arrays(sample_array out[N_ARRAYS], invar_rl_sample *s, const sample_header *h)
 {
     size_t n = (size_t)h->response;
 
-    out[0] = (part){(void **)&s->tokens, ((size_t)h->prompt + n) * sizeof *s->tokens};
-    out[1] = (part){(void **)&s->logp, n * sizeof *s->logp};
-    out[2] = (part){(void **)&s->mask, n * sizeof *s->mask};
-    out[3] = (part){(void **)&s->branch_starts, (size_t)h->cuts * sizeof *s->branch_starts};
-    out[4] = (part){(void **)&s->routing, routes_of(s, h)};
-    out[5] = (part){(void **)&s->response, h->text_bytes < 0 ? 0 : (size_t)h->text_bytes + 1};
+    out[0] = (sample_array){(void **)&s->tokens, ((size_t)h->prompt + n) * sizeof *s->tokens};
+    out[1] = (sample_array){(void **)&s->logp, n * sizeof *s->logp};
+    out[2] = (sample_array){(void **)&s->mask, n * sizeof *s->mask};
+    out[3] = (sample_array){(void **)&s->branch_starts, (size_t)h->cuts * sizeof *s->branch_starts};
+    out[4] = (sample_array){(void **)&s->routing, routing_bytes(s, h)};
+    out[5] =
+        (sample_array){(void **)&s->response, h->text_bytes < 0 ? 0 : (size_t)h->text_bytes + 1};
 }
 
-static head head_of(const invar_rl_sample *s)
+static sample_header make_header(const invar_rl_sample *s)
 {
-    return (head){.prompt = s->prompt_tokens,
-                  .response = invar_rl_sample_response(s),
-                  .cuts = s->n_cuts,
-                  .route_size = s->routing ? s->route_size : 0,
-                  .text_bytes = s->response ? (int64_t)s->response_bytes : -1,
-                  .finish = s->finish,
-                  .turns = s->turns,
-                  .arrival = s->arrival,
-                  .speculated = s->speculated};
+    return (sample_header){.prompt = s->prompt_tokens,
+                           .response = invar_rl_sample_response(s),
+                           .cuts = s->n_cuts,
+                           .route_size = s->routing ? s->route_size : 0,
+                           .text_bytes = s->response ? (int64_t)s->response_bytes : -1,
+                           .finish = s->finish,
+                           .turns = s->turns,
+                           .arrival = s->arrival,
+                           .speculated = s->speculated};
 }
 
-static size_t bytes_of(invar_rl_sample *s, const head *h)
+static size_t packed_bytes(invar_rl_sample *s, const sample_header *h)
 {
     size_t bytes = sizeof *h;
-    part parts[PARTS];
+    sample_array parts[N_ARRAYS];
 
-    parts_of(parts, s, h);
-    for (int i = 0; i < PARTS; i++)
+    list_arrays(parts, s, h);
+    for (int i = 0; i < N_ARRAYS; i++)
         bytes += parts[i].bytes;
     return bytes;
 }
 
-static char *put(char *at, const void *data, size_t bytes)
+static char *append_bytes(char *at, const void *data, size_t bytes)
 {
     if (bytes)
         memcpy(at, data, bytes);
     return at + bytes;
 }
 
-static char *rl_sample_pack(char *at, invar_rl_sample *s)
+static char *pack_sample(char *at, invar_rl_sample *s)
 {
-    const head h = head_of(s);
-    part parts[PARTS];
+    const sample_header h = make_header(s);
+    sample_array parts[N_ARRAYS];
 
-    parts_of(parts, s, &h);
-    at = put(at, &h, sizeof h);
-    for (int i = 0; i < PARTS; i++)
-        at = put(at, *parts[i].data, parts[i].bytes);
+    list_arrays(parts, s, &h);
+    at = append_bytes(at, &h, sizeof h);
+    for (int i = 0; i < N_ARRAYS; i++)
+        at = append_bytes(at, *parts[i].data, parts[i].bytes);
     return at;
 }
 
@@ -110,25 +114,25 @@ static invar_status pack_all(char **out, int64_t *bytes_out, invar_rl_sample *sa
     char *at;
 
     for (int64_t i = 0; i < count; i++) {
-        const head h = head_of(&samples[i]);
-        bytes += bytes_of(&samples[i], &h);
+        const sample_header h = make_header(&samples[i]);
+        bytes += packed_bytes(&samples[i], &h);
     }
     INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "samples for other ranks"));
     at = *out;
     for (int64_t i = 0; i < count; i++)
-        at = rl_sample_pack(at, &samples[i]);
+        at = pack_sample(at, &samples[i]);
     *bytes_out = (int64_t)bytes;
     return INVAR_OK;
 }
 
-static invar_status corrupt(void)
+static invar_status fail_corrupt(void)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "samples of another rank are damaged: check its host and the network");
 }
 
-/* With these numbers no sum of sizes overflows, and they mean something. */
-static bool rl_sample_plausible(const invar_rl_sample *s, const head *h, size_t left)
+/* Returns true if the numbers of a header are in range, so that no sum of sizes overflows. */
+static bool is_plausible_header(const invar_rl_sample *s, const sample_header *h, size_t left)
 {
     uint64_t most = left / sizeof *s->routing;
 
@@ -140,13 +144,13 @@ static bool rl_sample_plausible(const invar_rl_sample *s, const head *h, size_t 
            h->finish >= INVAR_FINISH_NONE && h->finish <= INVAR_FINISH_ABORT;
 }
 
-static invar_status take_arrays(const char *at, invar_rl_sample *s, const head *h)
+static invar_status unpack_arrays(const char *at, invar_rl_sample *s, const sample_header *h)
 {
-    part parts[PARTS];
+    sample_array parts[N_ARRAYS];
 
-    parts_of(parts, s, h);
-    for (int i = 0; i < PARTS; at += parts[i++].bytes) {
-        invar_free(*parts[i].data); // the prompt, or those of a sample that has gone on
+    list_arrays(parts, s, h);
+    for (int i = 0; i < N_ARRAYS; at += parts[i++].bytes) {
+        invar_free(*parts[i].data); // the local prompt, or arrays from an earlier tick
         *parts[i].data = NULL;
         if (parts[i].bytes) {
             INVAR_TRY(invar_alloc(parts[i].data, parts[i].bytes, 1, "a sample of another rank"));
@@ -156,8 +160,8 @@ static invar_status take_arrays(const char *at, invar_rl_sample *s, const head *
     return INVAR_OK;
 }
 
-/* Branches begin behind the prompt, one behind the other. */
-static bool task_queue_ascend(const int64_t *cuts, const head *h)
+/* Returns true if branch starts lie after the prompt and ascend. */
+static bool are_branch_starts_valid(const int64_t *cuts, const sample_header *h)
 {
     int64_t before = h->prompt;
 
@@ -167,23 +171,26 @@ static bool task_queue_ascend(const int64_t *cuts, const head *h)
     return true;
 }
 
-/* `led`: whoever led the sample has chosen its prompt. */
-static invar_status rl_sample_unpack(const char **at, const char *end, invar_rl_sample *s, bool led)
+/*
+ * Unpacks a sample and moves *at after it. With `led`, a plug-in or agent drove the sample and may
+ * have replaced its prompt; otherwise the prompt must have the local length.
+ */
+static invar_status unpack_sample(const char **at, const char *end, invar_rl_sample *s, bool led)
 {
     size_t left = (size_t)(end - *at);
-    head h;
+    sample_header h;
 
     if (left < sizeof h)
-        return corrupt();
+        return fail_corrupt();
     memcpy(&h, *at, sizeof h);
-    if (!rl_sample_plausible(s, &h, left) || bytes_of(s, &h) > left)
-        return corrupt();
+    if (!is_plausible_header(s, &h, left) || packed_bytes(s, &h) > left)
+        return fail_corrupt();
     if (!led && (h.prompt != s->prompt_tokens || h.cuts != 0))
-        return corrupt();
-    INVAR_TRY(take_arrays(*at + sizeof h, s, &h));
-    *at += bytes_of(s, &h);
-    if (!task_queue_ascend(s->branch_starts, &h))
-        return corrupt();
+        return fail_corrupt();
+    INVAR_TRY(unpack_arrays(*at + sizeof h, s, &h));
+    *at += packed_bytes(s, &h);
+    if (!are_branch_starts_valid(s->branch_starts, &h))
+        return fail_corrupt();
     if (led)
         s->current_version_from = h.prompt;
     s->prompt_tokens = h.prompt;
@@ -191,7 +198,7 @@ static invar_status rl_sample_unpack(const char **at, const char *end, invar_rl_
     s->n_cuts = h.cuts;
     s->turns = h.turns;
     if (s->response && s->response[h.text_bytes] != '\0')
-        return corrupt();
+        return fail_corrupt();
     s->route_size = h.route_size;
     s->response_bytes = h.text_bytes < 0 ? 0 : (size_t)h.text_bytes;
     s->finish = (invar_finish)h.finish;
@@ -200,10 +207,12 @@ static invar_status rl_sample_unpack(const char **at, const char *end, invar_rl_
     return INVAR_OK;
 }
 
-/* ---- who has what ---------------------------------------------------------------------------- */
+/* ---- exchange between ranks ------------------------------------------------------------------ */
 
-/* Those that sample other prompts than this rank, or wait for samples. */
-static const invar_layout_axis *generate_args_samplers(const invar_generate_args *how)
+/*
+ * Returns the axis of ranks that exchange samples, which includes ranks that do not sample.
+ */
+static const invar_layout_axis *exchange_axis(const invar_generate_args *how)
 {
     static const invar_layout_axis alone = {.size = 1};
 
@@ -215,8 +224,11 @@ static int engine_of(const invar_generate_args *how, int rank)
     return how->layout ? invar_layout_engine_of(how->layout, rank) : rank;
 }
 
-/* Whole groups, unless some engine would have none, or some samples of groups are missing. */
-static invar_index_range share_of(const invar_generate_args *how, int64_t count, int engine)
+/*
+ * Returns the range of samples of an engine: whole groups, unless an engine would have none or
+ * groups are incomplete.
+ */
+static invar_index_range engine_share(const invar_generate_args *how, int64_t count, int engine)
 {
     int size = how->layout ? invar_layout_engine_count(how->layout) : 1;
     bool whole = count / how->per_prompt >= size && count % how->per_prompt == 0;
@@ -226,33 +238,35 @@ static invar_index_range share_of(const invar_generate_args *how, int64_t count,
     return (invar_index_range){share.first * each, share.count * each};
 }
 
-/* What this rank samples, with the others of its engine. */
+/*
+ * Returns the range that this rank samples together with its engine; empty if it does not sample.
+ */
 static invar_index_range own_share(const invar_generate_args *how, int64_t count)
 {
-    int engine = engine_of(how, generate_args_samplers(how)->rank);
+    int engine = engine_of(how, exchange_axis(how)->rank);
 
-    return engine < 0 ? (invar_index_range){0, 0} : share_of(how, count, engine);
+    return engine < 0 ? (invar_index_range){0, 0} : engine_share(how, count, engine);
 }
 
-/* What has arrived of all ranks. */
-typedef struct arrivals {
-    int64_t *sizes; /* (ranks) bytes of each */
-    size_t *bytes;  /* (ranks) the same, as a move has them */
-    char *data;     /* of all, in the order of ranks */
-} arrivals;
+/* Packed samples received from all ranks. */
+typedef struct received_samples {
+    int64_t *sizes; /* (ranks) bytes from each rank, as received */
+    size_t *bytes;  /* (ranks) validated sizes */
+    char *data;     /* bytes of all ranks, in rank order */
+} received_samples;
 
-static void arrivals_release(arrivals *a)
+static void received_samples_release(received_samples *a)
 {
     invar_free(a->data);
     invar_free(a->bytes);
     invar_free(a->sizes);
 }
 
-static invar_status generate_args_exchange(arrivals *out, const invar_generate_args *how,
-                                           const char *own, int64_t bytes)
+static invar_status exchange_bytes(received_samples *out, const invar_generate_args *how,
+                                   const char *own, int64_t bytes)
 {
     const invar_layout *layout = how->layout;
-    const invar_layout_axis *axis = generate_args_samplers(how);
+    const invar_layout_axis *axis = exchange_axis(how);
     size_t ranks = (size_t)axis->size, all = 0;
 
     INVAR_TRY(invar_alloc((void **)&out->sizes, ranks, sizeof *out->sizes, "sizes of samples"));
@@ -263,7 +277,7 @@ static invar_status generate_args_exchange(arrivals *out, const invar_generate_a
     INVAR_TRY(invar_layout_gather(layout, axis, PHASE, out->sizes, out->bytes));
     for (size_t r = 0; r < ranks; r++) {
         if (out->sizes[r] < 0 || (size_t)out->sizes[r] > SIZE_MAX / 2 - all)
-            return corrupt();
+            return fail_corrupt();
         out->bytes[r] = (size_t)out->sizes[r];
         all += out->bytes[r];
     }
@@ -276,13 +290,13 @@ static invar_status generate_args_exchange(arrivals *out, const invar_generate_a
                                                              .out_bytes = out->bytes});
 }
 
-static invar_status arrivals_take(const arrivals *a, const invar_generate_args *how,
-                                  invar_rl_sample *samples, int64_t count)
+static invar_status unpack_received(const received_samples *a, const invar_generate_args *how,
+                                    invar_rl_sample *samples, int64_t count)
 {
     const char *at = a->data;
-    int own = engine_of(how, generate_args_samplers(how)->rank);
+    int own = engine_of(how, exchange_axis(how)->rank);
 
-    for (int r = 0; r < generate_args_samplers(how)->size; r++) {
+    for (int r = 0; r < exchange_axis(how)->size; r++) {
         const char *end = at + a->bytes[r];
         invar_index_range share;
 
@@ -290,47 +304,47 @@ static invar_status arrivals_take(const arrivals *a, const invar_generate_args *
             at = end;
             continue;
         }
-        share = share_of(how, count, engine_of(how, r));
+        share = engine_share(how, count, engine_of(how, r));
         for (int64_t i = 0; i < share.count; i++)
-            INVAR_TRY(rl_sample_unpack(&at, end, &samples[share.first + i], false));
+            INVAR_TRY(unpack_sample(&at, end, &samples[share.first + i], false));
         if (at != end)
-            return corrupt();
+            return fail_corrupt();
     }
     return INVAR_OK;
 }
 
-static invar_status generate_args_gather(const invar_generate_args *how, invar_rl_sample *samples,
-                                         int64_t count)
+static invar_status exchange_samples(const invar_generate_args *how, invar_rl_sample *samples,
+                                     int64_t count)
 {
     invar_index_range own = own_share(how, count);
-    arrivals all = {NULL, NULL, NULL};
+    received_samples all = {NULL, NULL, NULL};
     char *packed = NULL;
     int64_t bytes;
     invar_status status;
 
-    if (!invar_layout_engine_gives(how->layout, generate_args_samplers(how)->rank))
+    if (!invar_layout_engine_gives(how->layout, exchange_axis(how)->rank))
         own.count = 0;
     INVAR_TRY(pack_all(&packed, &bytes, samples + own.first, own.count));
-    status = generate_args_exchange(&all, how, packed, bytes);
+    status = exchange_bytes(&all, how, packed, bytes);
     if (status == INVAR_OK)
-        status = arrivals_take(&all, how, samples, count);
-    arrivals_release(&all);
+        status = unpack_received(&all, how, samples, count);
+    received_samples_release(&all);
     invar_free(packed);
     return status;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- rewards --------------------------------------------------------------------------------- */
 
-/* What a judge said of one sample, or who led it. */
-typedef struct verdict {
+/* Reward of one sample, as broadcast by rank 0. */
+typedef struct sent_reward {
     double reward;
-    int64_t parts;
-    int64_t rewarded;
-} verdict;
+    int64_t parts;    /* number of reward parts, which follow separately */
+    int64_t rewarded; /* has_plugin_reward */
+} sent_reward;
 
-/* The parts of all rewards, one after another, from rank 0. */
-static invar_status share_parts(const invar_generate_args *how, invar_rl_sample *samples,
-                                const verdict *verdicts, int64_t count)
+/* Broadcasts the parts of all rewards, concatenated, from rank 0. */
+static invar_status broadcast_parts(const invar_generate_args *how, invar_rl_sample *samples,
+                                    const sent_reward *verdicts, int64_t count)
 {
     invar_reward_part *all = NULL, *at;
     invar_status status = INVAR_OK;
@@ -344,11 +358,12 @@ static invar_status share_parts(const invar_generate_args *how, invar_rl_sample 
     INVAR_TRY(invar_alloc((void **)&all, total, sizeof *all, "parts of rewards"));
     at = all;
     for (int64_t i = 0; gives && i < count; at += verdicts[i++].parts)
-        put((char *)at, samples[i].parts.items, (size_t)verdicts[i].parts * sizeof *at);
+        append_bytes((char *)at, samples[i].parts.items, (size_t)verdicts[i].parts * sizeof *at);
     status = invar_ranks_broadcast(how->layout, "parts of rewards", 0, all, total * sizeof *all);
     at = all;
     for (int64_t i = 0; !gives && i < count && status == INVAR_OK; i++) {
-        invar_reward_parts_release(&samples[i].parts); // of a leader: rank 0 has the same
+        invar_reward_parts_release(
+            &samples[i].parts); // a plug-in may have set them here; rank 0 sends equal ones
         for (int64_t k = 0; k < verdicts[i].parts && status == INVAR_OK; k++, at++)
             status = invar_reward_parts_add(&samples[i].parts, at->name,
                                             strnlen(at->name, sizeof at->name), at->value,
@@ -358,11 +373,11 @@ static invar_status share_parts(const invar_generate_args *how, invar_rl_sample 
     return status;
 }
 
-/* Rank 0 has them; the others get them. */
-static invar_status share_rewards(const invar_generate_args *how, invar_rl_sample *samples,
-                                  int64_t count)
+/* Broadcasts the rewards and their parts from rank 0. */
+static invar_status broadcast_rewards(const invar_generate_args *how, invar_rl_sample *samples,
+                                      int64_t count)
 {
-    verdict *verdicts = NULL;
+    sent_reward *verdicts = NULL;
     invar_status status = INVAR_OK;
 
     if (!how->layout)
@@ -370,7 +385,7 @@ static invar_status share_rewards(const invar_generate_args *how, invar_rl_sampl
     INVAR_TRY(invar_alloc((void **)&verdicts, (size_t)count, sizeof *verdicts, "rewards"));
     for (int64_t i = 0; i < count; i++)
         verdicts[i] =
-            (verdict){samples[i].reward, samples[i].parts.count, samples[i].has_plugin_reward};
+            (sent_reward){samples[i].reward, samples[i].parts.count, samples[i].has_plugin_reward};
     status = invar_ranks_broadcast(how->layout, "rewards", 0, verdicts,
                                    (size_t)count * sizeof *verdicts);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
@@ -378,20 +393,20 @@ static invar_status share_rewards(const invar_generate_args *how, invar_rl_sampl
         samples[i].has_plugin_reward = verdicts[i].rewarded != 0;
     }
     if (status == INVAR_OK)
-        status = share_parts(how, samples, verdicts, count);
+        status = broadcast_parts(how, samples, verdicts, count);
     invar_free(verdicts);
     return status;
 }
 
-static invar_status ask_plugin(const invar_generate_args *how, invar_rl_sample *samples,
-                               int64_t count)
+static invar_status query_reward_plugin(const invar_generate_args *how, invar_rl_sample *samples,
+                                        int64_t count)
 {
     if (invar_ranks_is_leader(how->layout))
         INVAR_TRY(invar_reward_source_run(how->judge, samples, count));
-    return share_rewards(how, samples, count);
+    return broadcast_rewards(how, samples, count);
 }
 
-static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+static invar_status on_pass_done(void *payload, int64_t samples_done, int64_t tokens_done)
 {
     const invar_generate_args *how = payload;
 
@@ -402,28 +417,28 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     return how->tick ? how->tick(how->payload, samples_done, tokens_done) : INVAR_OK;
 }
 
-/* What this rank samples. */
-static invar_status run_own(const invar_generate_args *how, invar_rl_sample *samples, int64_t count)
+/* Samples the share of this rank. */
+static invar_status sample_own_share(const invar_generate_args *how, invar_rl_sample *samples,
+                                     int64_t count)
 {
     invar_index_range own = own_share(how, count);
 
     if (own.count)
-        return invar_rollout_run(how->rollout, samples + own.first, own.count, how->sampling, tick,
-                                 (void *)(uintptr_t)how);
-    return how->tick ? how->tick(how->payload, 0, 0) : INVAR_OK; // who waits shows that others do
+        return invar_rollout_run(how->rollout, samples + own.first, own.count, how->sampling,
+                                 on_pass_done, (void *)(uintptr_t)how);
+    return how->tick ? how->tick(how->payload, 0, 0) : INVAR_OK; // reports progress while waiting
 }
 
 static invar_status gather_all(const invar_generate_args *how, invar_rl_sample *samples,
                                int64_t count)
 {
-    return generate_args_samplers(how)->size > 1 ? generate_args_gather(how, samples, count)
-                                                 : INVAR_OK;
+    return exchange_axis(how)->size > 1 ? exchange_samples(how, samples, count) : INVAR_OK;
 }
 
 invar_status invar_generate_turn(const invar_generate_args *how, invar_rl_sample *samples,
                                  int64_t count)
 {
-    INVAR_TRY(run_own(how, samples, count));
+    INVAR_TRY(sample_own_share(how, samples, count));
     return gather_all(how, samples, count);
 }
 
@@ -459,15 +474,15 @@ invar_status invar_generate_check_judge(const invar_generate_args *how, const in
 invar_status invar_generate_judge(const invar_generate_args *how, invar_rl_sample *samples,
                                   int64_t count)
 {
-    return how->judge->asks ? ask_plugin(how, samples, count)
+    return how->judge->asks ? query_reward_plugin(how, samples, count)
                             : invar_reward_source_run(how->judge, samples, count);
 }
 
 /* ---- agents ---------------------------------------------------------------------------------- */
 
-/* Those that are judged stand side by side, and are back in their places afterwards. */
-static invar_status judge_rest(const invar_generate_args *how, invar_rl_sample *samples,
-                               int64_t count)
+/* Rewards the samples that need it, packed side by side; all return to their indexes afterwards. */
+static invar_status reward_undecided(const invar_generate_args *how, invar_rl_sample *samples,
+                                     int64_t count)
 {
     invar_rl_sample *moved = NULL;
     int64_t *places = NULL, n = 0;
@@ -494,36 +509,36 @@ static invar_status check_judge(const void *payload, const invar_rl_sample *s)
     return invar_generate_check_judge(payload, s, INVAR_AGENT_NAME);
 }
 
-static invar_status generate_args_lead(const invar_generate_args *how, invar_rl_sample *samples,
-                                       int64_t count)
+static invar_status drive_by_agents(const invar_generate_args *how, invar_rl_sample *samples,
+                                    int64_t count)
 {
     const invar_agent_batch_options order = {.sampling = how->sampling,
                                              .evaluation = how->evaluation,
                                              .reward_part = how->judge->key,
                                              .unrewarded = how->judged ? check_judge : NULL,
-                                             .tick = tick,
+                                             .tick = on_pass_done,
                                              .payload = (void *)(uintptr_t)how};
 
     INVAR_TRY(invar_agents_run(how->agents, samples, count, &order));
-    for (int64_t i = 0; i < count && how->judged; i++) // records may be of another recipe
+    for (int64_t i = 0; i < count && how->judged; i++) // a replayed record may lack rewards
         if (!samples[i].has_plugin_reward)
             INVAR_TRY(check_judge(how, &samples[i]));
     return INVAR_OK;
 }
 
-static invar_status take_led(const char *packed, int64_t bytes, invar_rl_sample *samples,
-                             int64_t count)
+static invar_status unpack_led(const char *packed, int64_t bytes, invar_rl_sample *samples,
+                               int64_t count)
 {
     const char *at = packed;
 
     for (int64_t i = 0; i < count; i++)
-        INVAR_TRY(rl_sample_unpack(&at, packed + bytes, &samples[i], true));
-    return at == packed + bytes ? INVAR_OK : corrupt();
+        INVAR_TRY(unpack_sample(&at, packed + bytes, &samples[i], true));
+    return at == packed + bytes ? INVAR_OK : fail_corrupt();
 }
 
-/* Samples of rank 0, on all ranks. */
-static invar_status share_led(const invar_generate_args *how, invar_rl_sample *samples,
-                              int64_t count)
+/* Broadcasts the samples of rank 0 to all ranks. */
+static invar_status broadcast_led(const invar_generate_args *how, invar_rl_sample *samples,
+                                  int64_t count)
 {
     bool gives = invar_ranks_is_leader(how->layout);
     char *packed = NULL;
@@ -535,33 +550,35 @@ static invar_status share_led(const invar_generate_args *how, invar_rl_sample *s
     status = invar_ranks_broadcast(how->layout, PHASE, 0, &bytes, sizeof bytes);
     if (status == INVAR_OK && !gives)
         status = bytes > 0 ? invar_alloc((void **)&packed, (size_t)bytes, 1, "samples of rank 0")
-                           : corrupt();
+                           : fail_corrupt();
     if (status == INVAR_OK)
         status = invar_ranks_broadcast(how->layout, PHASE, 0, packed, (size_t)bytes);
     if (status == INVAR_OK && !gives)
-        status = take_led(packed, bytes, samples, count);
+        status = unpack_led(packed, bytes, samples, count);
     invar_free(packed);
     return status;
 }
 
-/* Rank 0 has the agents, and its model draws all that they ask for; the others wait. */
+/*
+ * Runs the agents on rank 0, whose model samples all their calls; other ranks wait for the samples.
+ */
 static invar_status run_agents(const invar_generate_args *how, invar_rl_sample *samples,
                                int64_t count)
 {
     if (invar_ranks_is_leader(how->layout))
-        INVAR_TRY(generate_args_lead(how, samples, count));
+        INVAR_TRY(drive_by_agents(how, samples, count));
     else if (how->tick)
         INVAR_TRY(how->tick(how->payload, 0, 0));
     if (how->layout) {
-        INVAR_TRY(share_led(how, samples, count));
-        INVAR_TRY(share_rewards(how, samples, count));
+        INVAR_TRY(broadcast_led(how, samples, count));
+        INVAR_TRY(broadcast_rewards(how, samples, count));
     }
-    return judge_rest(how, samples, count);
+    return reward_undecided(how, samples, count);
 }
 
-/* ---- a share --------------------------------------------------------------------------------- */
+/* ---- interface ------------------------------------------------------------------------------- */
 
-/* Samples are led by somebody, who ends and rewards them. */
+/* Returns true if a plug-in or agents drive the samples, and finish and reward them. */
 static bool is_led(const invar_generate_args *how)
 {
     return how->turns || how->agents_lead;
@@ -572,7 +589,8 @@ invar_status invar_generate_share(const invar_generate_args *how, invar_rl_sampl
 {
     if (how->agents_lead)
         return run_agents(how, samples, count);
-    return how->turns ? invar_multi_turn_run(how, samples, count) : run_own(how, samples, count);
+    return how->turns ? invar_multi_turn_run(how, samples, count)
+                      : sample_own_share(how, samples, count);
 }
 
 invar_status invar_generate_gather(const invar_generate_args *how, invar_rl_sample *samples,

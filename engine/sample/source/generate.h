@@ -1,12 +1,12 @@
 /*
- * generate.h - samples that are generated and judged, by all ranks of a run together.
+ * generate.h - generates samples and their rewards on all ranks of a run together.
  *
- * A sample depends on the weights, its prompt and its coordinates alone. So each rank, or each
- * engine where only some ranks sample, generates neighbours, whole groups where there are enough,
- * and afterwards every rank has all samples in order. Rules give rewards where a sample was
- * generated; a plug-in is asked by rank 0, of all of them at once, as with one rank. Where a
- * plug-in leads samples turn by turn, engine/sample/source/multi_turn.h says how. Agents are rank
- * 0's, which generates all that they lead.
+ * A sample depends only on the weights, its prompt and its random coordinates. So each engine (a
+ * group of ranks that sample together) samples a range of the samples, whole groups if there are
+ * enough, and afterwards every rank has all samples in order. Built-in reward rules run on every
+ * rank. A reward plug-in is asked by rank 0, for all samples at once, as with one rank. Multi-turn
+ * samples are driven by a plug-in (engine/sample/source/multi_turn.h); samples of agents are
+ * sampled by rank 0.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,68 +23,68 @@
 extern "C" {
 #endif
 
-/* Who does it, and how. All is borrowed. */
+/* Arguments shared by the functions of this file. Everything is borrowed. */
 struct invar_generate_args {
-    const invar_layout *layout; /* NULL: one rank */
-    invar_rollout *rollout;     /* NULL: others sample */
+    const invar_layout *layout; /* NULL for one rank */
+    invar_rollout *rollout;     /* NULL if this rank does not sample */
     const invar_sampling_params *sampling;
     const invar_reward_source *judge;
-    const invar_multi_turn
-        *turns;           /* NULL: a sample is one turn, and nobody is asked what follows */
-    bool agents_lead;     /* samples, by themselves */
-    invar_agents *agents; /* who they are; NULL: there are none, or rank 0 has them */
-    bool judged;          /* with agents: every sample needs a reward */
-    bool evaluation;      /* nothing learns from the samples */
-    int64_t per_prompt;   /* samples of a group */
-    bool no_collectives;  /* a thread beside the rank's own: it talks to no other rank */
-    /* As of invar_rollout_run, of this rank's samples. */
+    const invar_multi_turn *turns; /* NULL for single-turn samples */
+    bool agents_lead;              /* agents drive the samples (custom-agent-path) */
+    invar_agents *agents;          /* NULL without agents, and on ranks other than 0 */
+    bool judged;                   /* every sample needs a reward, if agents drive the samples */
+    bool evaluation;               /* the samples are not trained on */
+    int64_t per_prompt;            /* samples of a group */
+    bool no_collectives; /* the caller is the sampling thread, which must not communicate */
+    /* called after each pass, as by invar_rollout_run, for the samples of this rank; or NULL */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
     void *payload;
-    /* Asked after each pass: true leaves all samples where they are (invar_rollout_suspend). */
-    bool (*should_suspend)(void *clock, int64_t samples_done); /* NULL: never */
-    void *clock;
+    /* called after each pass; true suspends all samples (invar_rollout_suspend); or NULL */
+    bool (*should_suspend)(void *clock, int64_t samples_done);
+    void *clock; /* first argument of should_suspend */
 };
 
 /*
- * Goes on with this rank's share of samples [0, count) as invar_rollout_run does. Samples that a
- * plug-in or agents lead end in it, on all ranks, which call it together, and have their rewards.
- * After a failure the samples are fit for release only.
+ * Samples this rank's share of samples[0, count), as invar_rollout_run does. If a plug-in or agents
+ * drive the samples, it is collective: all samples finish on all ranks and get their rewards. After
+ * a failure the samples can only be released.
  */
 invar_status invar_generate_share(const invar_generate_args *how, invar_rl_sample *samples,
                                   int64_t count) INVAR_MUST_USE;
 
-/* A call of all ranks: each has the shares of all, whenever they were generated. */
+/* Gathers the shares of all ranks, so that every rank has all samples. Collective. */
 invar_status invar_generate_gather(const invar_generate_args *how, invar_rl_sample *samples,
                                    int64_t count) INVAR_MUST_USE;
 
-/* A call of all ranks: rewards of samples that have ended, where they have none of a plug-in's. */
+/* Sets the rewards of finished samples that have none from a plug-in. Collective. */
 invar_status invar_generate_rewards(const invar_generate_args *how, invar_rl_sample *samples,
                                     int64_t count) INVAR_MUST_USE;
 
-/* All of it, of samples that are to end. */
+/* Runs share, gather and rewards for samples that shall finish. Collective. */
 invar_status invar_generate(const invar_generate_args *how, invar_rl_sample *samples,
                             int64_t count) INVAR_MUST_USE;
 
-/*
- * ---- for multi_turn.c
- * -----------------------------------------------------------------------------
- */
+/* ---- private to multi_turn.c ----------------------------------------------------------------- */
 
-/* Calls of all ranks. Tokens without rewards; */
+/* Samples and gathers one turn, without rewards. Collective. */
 invar_status invar_generate_turn(const invar_generate_args *how, invar_rl_sample *samples,
                                  int64_t count) INVAR_MUST_USE;
 
-/* rewards of samples that every rank has. */
+/* Sets the rewards of samples that every rank has. Collective. */
 invar_status invar_generate_judge(const invar_generate_args *how, invar_rl_sample *samples,
                                   int64_t count) INVAR_MUST_USE;
 
-/* Is sample i asked about? One without a reward; who judges groups sees all of a group in which one
-   has none. */
+/*
+ * Returns true if the reward source must see sample i: one without a plug-in reward, or, if rewards
+ * are computed per group, any sample of a group that has such a sample.
+ */
 bool invar_generate_is_judged(const invar_generate_args *how, const invar_rl_sample *samples,
                               int64_t count, int64_t i);
 
-/* Of a sample that its leader, a plug-in or an agent, has not rewarded: INVAR_E_CORRUPT where
-   nobody does, neither the recipe nor the line of the data. */
+/*
+ * Checks a sample that `leader`, the plug-in or agent that drives it, has not rewarded. Returns
+ * INVAR_E_CORRUPT if neither the recipe nor the metadata of its prompt names a reward for it.
+ */
 invar_status invar_generate_check_judge(const invar_generate_args *how,
                                         const invar_rl_sample *sample,
                                         const char *leader) INVAR_MUST_USE;

@@ -1,5 +1,5 @@
 /*
- * inflight.c - the life of samples that have begun.
+ * inflight.c - container of in-flight samples: release, pop, copy.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

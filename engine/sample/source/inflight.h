@@ -1,10 +1,11 @@
 /*
- * inflight.h - samples that are not trained on yet: rollouts that have begun, and surplus groups.
+ * inflight.h - samples that are not trained on yet: begun rollouts and surplus groups.
  *
- * Samples of rollouts are parts of responses, or wait for the others of their rollout. Surplus
- * groups are whole and judged: a filter kept them, and their batch was full. In a checkpoint all
- * are a file of rollouts (engine/sample/rollout/file/rollout_file.h): no KV cache, which the
- * weights of the next tick would have to compute anew in any case.
+ * Samples of begun rollouts have parts of their responses, or wait for other samples of their
+ * rollout. Surplus groups are complete and rewarded: the filters kept them when their batch was
+ * full. A checkpoint stores all of them as a rollout file
+ * (engine/sample/rollout/file/rollout_file.h), without a KV cache, because the next weights must
+ * compute all rows again anyway.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,64 +20,64 @@
 extern "C" {
 #endif
 
-/* Zeroed, nothing has begun; release. */
+/* In-flight samples. Zero-initialize before use. Release with invar_inflight_release. */
 typedef struct invar_inflight {
-    invar_rl_samples started[INVAR_LAG_MAX + 1]; /* (count) of each rollout, in order */
+    invar_rl_samples
+        started[INVAR_LAG_MAX + 1]; /* (count) samples of each begun rollout, in order */
     int64_t count;
-    int64_t first;            /* the number of the first one */
-    invar_rl_samples surplus; /* whole groups */
+    int64_t first;            /* number of the first begun rollout */
+    invar_rl_samples surplus; /* surplus groups, in order of index */
 } invar_inflight;
 
 void invar_inflight_release(invar_inflight *flight);
 
-/* The samples of the first rollout, which leaves; the caller owns them. */
+/* Removes the first begun rollout and moves its samples to *out, which the caller then owns. */
 void invar_inflight_pop(invar_rl_samples *out, invar_inflight *flight);
 
-/* Response tokens that a sample may ever have. */
+/* Returns the largest number of response tokens that a sample may have. */
 int64_t invar_inflight_limit(const invar_rl_sample *sample, const invar_sampling_params *sampling,
                              const invar_model_spec *spec);
 
-/* Into an empty one. */
+/* Copies `from` into an empty *out. Texts stay borrowed from the data set. */
 invar_status invar_inflight_copy(invar_inflight *out, const invar_inflight *from) INVAR_MUST_USE;
 
-/*
- * ---- inflight_file.c: in a checkpoint ----------------------------------------------------------
- */
+/* ---- inflight_file.c ------------------------------------------------------------------------- */
 
 #define INVAR_INFLIGHT_FILE "flight.jsonl"
 
 /*
- * The bytes of the file; the header's rollout is the first one's, or, where none has begun, stays.
- * The caller owns *out.
+ * Formats the in-flight file of a checkpoint. Sets header->rollout to the first begun rollout;
+ * leaves it if none has begun. The caller frees *out with invar_free.
  */
 invar_status invar_inflight_format(char **out, size_t *bytes_out, const invar_inflight *flight,
                                    invar_rollout_header *header) INVAR_MUST_USE;
 
-/* What a run that goes on expects of the file. */
+/* Requirements of a run that resumes or forks from a checkpoint on its in-flight file. */
 typedef struct invar_inflight_expectation {
-    const char *where; /* in messages */
+    const char *where; /* path to show in messages */
     const invar_dataset *data;
-    invar_digest tokenizer; /* its hash */
+    invar_digest tokenizer; /* digest of the tokenizer */
     const invar_model_spec *spec;
     invar_sampling_params sampling;
-    int64_t first;      /* rollout */
-    int64_t weights;    /* the newest version */
-    int64_t samples;    /* index of the run's next one, */
-    int64_t groups;     /* and number of its next group */
-    int64_t round;      /* prompts of each rollout, */
-    int64_t per_prompt; /* and samples of each of them */
-    int64_t route_size; /* of a row */
-    int64_t lag;        /* of the next two: */
-    bool recorded;      /* groups leave one by one, late or early, and may have no token yet: */
-    int64_t delay;      /* rollouts that they may be late */
-    bool led;           /* a plug-in leads samples: those that have begun have ended */
-    bool surplus;       /* there may be surplus groups, and rollouts of fewer prompts, */
-    bool fork;          /* or the run that was forked may have had them */
+    int64_t first;      /* rollout that is next */
+    int64_t weights;    /* newest weight version */
+    int64_t samples;    /* index of the next sample of the run */
+    int64_t groups;     /* number of the next group of the run */
+    int64_t round;      /* prompts of a begun rollout */
+    int64_t per_prompt; /* samples per prompt */
+    int64_t route_size; /* expert ids per row; 0 for a dense model */
+    int64_t lag;        /* rollouts that begin early; used if `recorded` */
+    bool recorded;      /* recorded schedule: groups leave one by one and may have no token yet */
+    int64_t delay;      /* rollouts by which a group may be late; used if `recorded` */
+    bool led;           /* a plug-in drives the samples, so all begun samples have finished */
+    bool surplus;       /* surplus groups, and rollouts of fewer prompts, are allowed */
+    bool fork;          /* the file is of another run, whose keys may differ */
 } invar_inflight_expectation;
 
 /*
- * Into an empty one; nothing that the file says is believed. INVAR_E_CORRUPT, or INVAR_E_INVALID
- * where a fork's recipe cannot go on with the samples.
+ * Parses an in-flight file into an empty *out. The content is untrusted and checked against
+ * `wants`. Returns INVAR_E_CORRUPT for an invalid file, and INVAR_E_INVALID if the recipe, as of a
+ * fork, cannot continue the samples.
  */
 invar_status invar_inflight_parse(invar_inflight *out, const char *text, size_t bytes,
                                   const invar_inflight_expectation *wants) INVAR_MUST_USE;

@@ -1,8 +1,11 @@
 /*
- * inflight_file.c - samples in flight in a checkpoint: a file of rollouts, all of them by index.
+ * inflight_file.c - writes and validates the in-flight file of a checkpoint.
  *
- * Which samples there are follows from the recipe; the file says which tokens they have so far.
- * Samples of rollouts before the first one are surplus; of a recorded schedule they are late.
+ * The file is a rollout file with all in-flight samples in order of index. Which samples must be in
+ * it follows from the recipe; the file adds their tokens so far. So reading steps through the
+ * expected coordinates and compares each sample with them. Samples of rollouts before the first
+ * expected one are surplus or, with a recorded schedule, late. A fork may have other keys than the
+ * run that wrote the file; the errors then name the keys to keep.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,15 +26,15 @@ static int by_index(const void *a, const void *b)
     return (x->index > y->index) - (x->index < y->index);
 }
 
-static const void **point_at(const void **at, const invar_rl_samples *samples)
+static const void **append_pointers(const void **at, const invar_rl_samples *samples)
 {
     for (int64_t i = 0; i < samples->count; i++)
         *at++ = &samples->items[i];
     return at;
 }
 
-/* Plain copies of all samples, by index. */
-static invar_status inflight_list(invar_rl_sample **out, int64_t *count_out,
+/* *out = shallow copies of all samples, sorted by index. The caller frees *out only. */
+static invar_status list_by_index(invar_rl_sample **out, int64_t *count_out,
                                   const invar_inflight *flight)
 {
     int64_t count = flight->surplus.count;
@@ -41,9 +44,9 @@ static invar_status inflight_list(invar_rl_sample **out, int64_t *count_out,
     for (int64_t r = 0; r < flight->count; r++)
         count += flight->started[r].count;
     INVAR_TRY(invar_alloc((void **)&order, (size_t)count + 1, sizeof *order, "order of samples"));
-    end = point_at(order, &flight->surplus);
+    end = append_pointers(order, &flight->surplus);
     for (int64_t r = 0; r < flight->count; r++)
-        end = point_at(end, &flight->started[r]);
+        end = append_pointers(end, &flight->started[r]);
     status = invar_sort(order, (size_t)count, by_index);
     if (status == INVAR_OK)
         status = invar_alloc((void **)out, (size_t)count + 1, sizeof **out, "samples in flight");
@@ -59,7 +62,7 @@ invar_status invar_inflight_format(char **out, size_t *bytes_out, const invar_in
 {
     invar_rl_sample *all = NULL;
     int64_t count;
-    invar_status status = inflight_list(&all, &count, flight);
+    invar_status status = list_by_index(&all, &count, flight);
 
     if (flight->count)
         header->rollout = flight->first;
@@ -78,63 +81,69 @@ static bool has_prompt(const invar_rl_sample *s, const invar_prompt *p)
 }
 
 /* Coordinates that a sample of the file must have. */
-typedef struct spot {
+typedef struct expected_coords {
     int64_t rollout, draw;
-} spot;
+} expected_coords;
 
-typedef struct spots {
-    spot now;  /* of the sample in hand */
-    spot last; /* of the last one in flight */
-} spots;
+/* Position of the reader in the expected samples. */
+typedef struct coords_cursor {
+    expected_coords now;  /* coordinates of the current sample */
+    expected_coords last; /* coordinates of the last sample that is not surplus */
+} coords_cursor;
 
-/* Whether the sample is surplus of a rollout that was trained on. */
-static bool rl_sample_waits(const invar_rl_sample *s, const invar_inflight_expectation *w)
+/* Returns true if the sample is surplus of a rollout that was trained on. */
+static bool is_surplus(const invar_rl_sample *s, const invar_inflight_expectation *w)
 {
     return w->surplus && (int64_t)s->rollout < w->first;
 }
 
-/* Of a recorded schedule: any later group of the same rollout, or of a later one. */
-static spot some_group(const spot *last, const invar_rl_sample *s,
-                       const invar_inflight_expectation *w)
+/*
+ * Returns the coordinates of the group that sample s begins, in a recorded schedule: any later
+ * group of the same or a later rollout. {-1, -1} if the group cannot be in flight.
+ */
+static expected_coords recorded_group_coords(const expected_coords *last, const invar_rl_sample *s,
+                                             const invar_inflight_expectation *w)
 {
     int64_t rollout = (int64_t)s->rollout, draw = s->draw_index - s->draw_index % w->per_prompt;
     bool later = rollout > last->rollout || (rollout == last->rollout && draw > last->draw);
 
     if (later && (w->fork || rollout >= w->first - w->delay) && rollout < w->first + w->lag &&
         draw < w->round * w->per_prompt)
-        return (spot){rollout, draw};
-    return (spot){-1, -1};
+        return (expected_coords){rollout, draw};
+    return (expected_coords){-1, -1};
 }
 
-/* On to sample i: the next of its group, any group of surplus, or the next one in flight. */
-static void move_on(spots *at, const invar_rl_sample *s, int64_t i,
-                    const invar_inflight_expectation *w)
+/* Advances to sample i: the next of its group, any surplus group, or the next group in flight. */
+static void advance_cursor(coords_cursor *at, const invar_rl_sample *s, int64_t i,
+                           const invar_inflight_expectation *w)
 {
     bool next = w->surplus && at->last.draw >= 0 && (int64_t)s->rollout == at->last.rollout + 1;
 
     if (i % w->per_prompt > 0)
         at->now.draw++;
     else if (w->recorded)
-        at->now = some_group(&at->now, s, w);
-    else if (rl_sample_waits(s, w))
-        at->now = (spot){(int64_t)s->rollout, s->draw_index - s->draw_index % w->per_prompt};
+        at->now = recorded_group_coords(&at->now, s, w);
+    else if (is_surplus(s, w))
+        at->now =
+            (expected_coords){(int64_t)s->rollout, s->draw_index - s->draw_index % w->per_prompt};
     else if (next || at->last.draw + 1 == w->round * w->per_prompt)
-        at->now = (spot){at->last.rollout + 1, 0};
+        at->now = (expected_coords){at->last.rollout + 1, 0};
     else
-        at->now = (spot){at->last.rollout, at->last.draw + 1};
+        at->now = (expected_coords){at->last.rollout, at->last.draw + 1};
     if (at->now.rollout >= w->first || w->recorded)
         at->last = at->now;
 }
 
-/* The first member of sample i that cannot be; NULL: none. */
-static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *at,
-                              const invar_inflight_expectation *w)
+/* Returns the name of the first invalid member of sample i; NULL if all are valid. */
+static const char *find_invalid_member(const invar_rl_sample *s, int64_t i,
+                                       const expected_coords *at,
+                                       const invar_inflight_expectation *w)
 {
-    bool surplus = rl_sample_waits(s, w), whole = surplus || w->led,
+    bool surplus = is_surplus(s, w), whole = surplus || w->led,
          ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
-    bool bare = w->recorded && s->n_tokens == s->prompt_tokens; // no token yet
+    bool bare = w->recorded && s->n_tokens == s->prompt_tokens; // without response tokens
     int64_t route_size = bare ? 0 : w->route_size;
-    const invar_rl_sample *eldest = s - i % w->per_prompt; // of its group
+    const invar_rl_sample *eldest = s - i % w->per_prompt; // first sample of its group
     const invar_rl_sample *before = i < w->per_prompt ? NULL : eldest - 1;
     const struct {
         const char *name;
@@ -167,13 +176,13 @@ static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *a
     return NULL;
 }
 
-static invar_status check_sample(const invar_rl_sample *s, int64_t i, const spot *at,
+static invar_status check_sample(const invar_rl_sample *s, int64_t i, const expected_coords *at,
                                  const invar_inflight_expectation *w)
 {
-    const char *odd = odd_member(s, i, at, w);
+    const char *odd = find_invalid_member(s, i, at, w);
     int64_t limit = s->prompt_tokens + invar_inflight_limit(s, &w->sampling, w->spec);
 
-    if (!rl_sample_waits(s, w) && (s->turns > 0) != w->led)
+    if (!is_surplus(s, w) && (s->turns > 0) != w->led)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: sample %" PRId64
                           " is in flight, and %s led by a plug-in: a fork keeps "
@@ -215,8 +224,8 @@ static invar_status check_tokenizer(const invar_rollout_header *header,
         w->where);
 }
 
-/* Samples of each rollout; -1: not of all the same number. */
-static int64_t samples_of_each(const invar_rl_samples *all)
+/* Returns the number of samples per rollout; -1 if rollouts have different numbers. */
+static int64_t samples_per_rollout(const invar_rl_samples *all)
 {
     int64_t each = 0, count = 0;
 
@@ -232,22 +241,27 @@ static int64_t samples_of_each(const invar_rl_samples *all)
     return each;
 }
 
-/* Only runs that keep surplus have samples of earlier rollouts, and rollouts of different sizes. */
-static bool kept_surplus(const invar_rl_samples *all, int64_t first)
+/*
+ * Returns true if the file is of a run that keeps surplus: only such runs have samples of earlier
+ * rollouts, or rollouts of different sizes.
+ */
+static bool has_surplus(const invar_rl_samples *all, int64_t first)
 {
-    return samples_of_each(all) < 0 || (all->count > 0 && (int64_t)all->items[0].rollout < first);
+    return samples_per_rollout(all) < 0 ||
+           (all->count > 0 && (int64_t)all->items[0].rollout < first);
 }
 
 /*
- * A file begins with its first rollout in flight. Of a declared schedule that is the one in turn,
- * also where surplus of earlier ones waits; of a recorded one late groups are in flight.
+ * Fails if a fork has another rollout-schedule than the file. With a declared schedule the header
+ * names the rollout that is next, even if surplus of earlier ones exists; with a recorded schedule
+ * it names the rollout of the first sample, which may be late.
  */
 static invar_status check_schedule(const invar_rollout_file *data,
                                    const invar_inflight_expectation *w)
 {
     const invar_rl_samples *samples = &data->samples;
     int64_t first = data->header.rollout;
-    bool bare = false; // a sample without any token
+    bool bare = false; // a sample has no response tokens
 
     if (!w->fork || samples->count == 0)
         return INVAR_OK;
@@ -261,7 +275,7 @@ static invar_status check_schedule(const invar_rollout_file *data,
                       w->where);
 }
 
-/* Whether the samples are so many as the recipe begins. */
+/* Fails unless the number of samples is one that the recipe can have in flight. */
 static invar_status check_count(const invar_rollout_file *data, const invar_inflight_expectation *w)
 {
     int64_t count = data->samples.count, each = w->round * w->per_prompt;
@@ -269,7 +283,7 @@ static invar_status check_count(const invar_rollout_file *data, const invar_infl
         w->recorded ? count == w->lag * each : count % (w->surplus ? w->per_prompt : each) == 0;
 
     if (w->fork && !w->surplus && !w->recorded)
-        so_many = samples_of_each(&data->samples) == each;
+        so_many = samples_per_rollout(&data->samples) == each;
     if (data->header.n_samples_per_prompt == w->per_prompt && so_many)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -281,21 +295,22 @@ static invar_status check_count(const invar_rollout_file *data, const invar_infl
                       w->where, count, data->header.n_samples_per_prompt, w->round, w->per_prompt);
 }
 
-/* *first_out: the first rollout in flight, *out: how many have begun from it on. */
+/* Checks all samples. *first_out = first rollout in flight, *out = number of begun rollouts. */
 static invar_status check_samples(int64_t *first_out, int64_t *out, const invar_rollout_file *data,
                                   const invar_inflight_expectation *w)
 {
     const invar_rl_samples *samples = &data->samples;
-    spots at = {.now = {-1, -1}, .last = {w->first, -1}};
+    coords_cursor at = {.now = {-1, -1}, .last = {w->first, -1}};
 
     for (int64_t i = 0; i < samples->count; i++) {
-        move_on(&at, &samples->items[i], i, w);
+        advance_cursor(&at, &samples->items[i], i, w);
         INVAR_TRY(check_sample(&samples->items[i], i, &at.now, w));
     }
     *first_out = w->first;
     if (w->recorded && samples->count > 0) {
         *first_out = samples->items[0].rollout;
-        *out = w->first + w->lag - *first_out; // of the last ones all groups may have left
+        *out =
+            w->first + w->lag - *first_out; // the last rollouts may have no group left in the file
         return INVAR_OK;
     }
     *out = at.last.draw < 0 ? 0 : at.last.rollout - w->first + 1;
@@ -307,11 +322,11 @@ static invar_status check_samples(int64_t *first_out, int64_t *out, const invar_
                       w->where, *out, data->header.rollout, INVAR_LAG_MAX, w->first);
 }
 
-/* Moves a sample into the flight, as it was when it was written. */
-static invar_status take_sample(invar_inflight *out, invar_rl_sample *from,
-                                const invar_inflight_expectation *w)
+/* Moves a sample of the file to *out and restores the members that the file does not have. */
+static invar_status restore_sample(invar_inflight *out, invar_rl_sample *from,
+                                   const invar_inflight_expectation *w)
 {
-    bool surplus = rl_sample_waits(from, w);
+    bool surplus = is_surplus(from, w);
     const invar_prompt *p = invar_dataset_find(w->data, from->prompt);
     invar_rl_sample *s;
 
@@ -325,11 +340,12 @@ static invar_status take_sample(invar_inflight *out, invar_rl_sample *from,
     s->current_version_from = s->n_tokens;
     if (surplus || w->led)
         return INVAR_OK;
-    s->reward = 0; // files of older versions have some; a sample is judged at its rollout's turn
+    s->reward =
+        0; // files of older versions have rewards; they are computed when the rollout is trained on
     invar_reward_parts_release(&s->parts);
     if (s->finish != INVAR_FINISH_NONE)
         return INVAR_OK;
-    invar_free(s->response); // it has its text when it ends
+    invar_free(s->response); // unfinished samples have no text
     s->response = NULL;
     s->response_bytes = 0;
     return INVAR_OK;
@@ -344,7 +360,7 @@ invar_status invar_inflight_parse(invar_inflight *out, const char *text, size_t 
     invar_status status;
 
     INVAR_TRY(invar_rollout_file_parse(&data, w.where, text, bytes));
-    w.surplus = !w.recorded && (w.surplus || (w.fork && kept_surplus(&data.samples, w.first)));
+    w.surplus = !w.recorded && (w.surplus || (w.fork && has_surplus(&data.samples, w.first)));
     status = check_tokenizer(&data.header, &w);
     if (status == INVAR_OK)
         status = check_schedule(&data, &w);
@@ -357,7 +373,7 @@ invar_status invar_inflight_parse(invar_inflight *out, const char *text, size_t 
         out->count = rollouts;
     }
     for (int64_t i = 0; i < data.samples.count && status == INVAR_OK; i++)
-        status = take_sample(out, &data.samples.items[i], &w);
+        status = restore_sample(out, &data.samples.items[i], &w);
     if (status != INVAR_OK)
         invar_inflight_release(out);
     invar_rollout_file_release(&data);

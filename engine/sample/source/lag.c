@@ -1,5 +1,5 @@
 /*
- * lag.c - the schedule of versions.
+ * lag.c - computes the declared asynchronous schedule.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

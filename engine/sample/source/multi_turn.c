@@ -1,5 +1,11 @@
 /*
- * multi_turn.c - rounds of turns, and what a plug-in puts between them.
+ * multi_turn.c - runs the turns of multi-turn samples and applies the replies of the plug-in.
+ *
+ * A round has three steps: sample the next turn of all unfinished samples (in one wave per set of
+ * stop strings), ask the plug-in on rank 0, and insert tokens or finish samples as it replied. The
+ * reply is validated on rank 0 and then broadcast as bytes; other ranks parse the same bytes, so
+ * every rank has the same samples. Samples are packed side by side for a run and return to their
+ * indexes afterwards.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +25,7 @@
 #define NAME "custom-generate-function-path"
 #define PHASE "turns"
 
-/* ---- who leads ------------------------------------------------------------------------------- */
+/* ---- set-up ---------------------------------------------------------------------------------- */
 
 invar_status invar_multi_turn_attach(invar_plugin **out, const invar_recipe *recipe, bool stored)
 {
@@ -53,36 +59,37 @@ invar_multi_turn invar_multi_turn_read(const invar_recipe *recipe, invar_plugin 
         .tokenizer = tokenizer};
 }
 
-/* ---- a dialogue ------------------------------------------------------------------------------ */
+/* ---- state ----------------------------------------------------------------------------------- */
 
-/* A sample on its way. */
-typedef struct talk {
-    int64_t turn;                  /* the newest, from 1 */
-    int64_t first;                 /* its first token */
-    int64_t longest;               /* tokens of the next one; 0: no limit of its own */
-    invar_turn_stop_strings *stop; /* strings that end the next one; NULL: the recipe's */
-    int64_t wave; /* those with the same strings are sampled together; -1: it is silent */
-    char *text;   /* of the newest */
+/* Turn state of one sample. */
+typedef struct turn_state {
+    int64_t turn;                  /* number of the newest turn, from 1 */
+    int64_t first;                 /* index of the first token of the newest turn */
+    int64_t longest;               /* largest number of tokens of the next turn; 0 for no limit */
+    invar_turn_stop_strings *stop; /* stop strings of the next turn; NULL for the recipe's; owned */
+    int64_t wave; /* samples with equal stop strings are sampled in one wave; -1 to skip the turn */
+    char *text;   /* text of the newest turn; owned */
     size_t text_bytes;
-    bool full; /* what was to be inserted leaves no room for a token: it can only end */
+    bool full; /* inserting the tokens would leave no space for a turn, so the sample must end */
     bool ended;
-    bool judged; /* the judge is asked of it */
-} talk;
+    bool judged; /* the reward source computes the reward */
+} turn_state;
 
-typedef struct dialogue {
+/* All samples of one multi-turn run. */
+typedef struct multi_turn_run {
     const invar_generate_args *how;
     invar_rl_sample *samples; /* (count) */
-    talk *talks;              /* (count) */
+    turn_state *states;       /* (count) */
     int64_t count;
-    int64_t *asked;           /* (n_asked) those that have not ended */
-    invar_rl_sample *moved;   /* (count) some of them, side by side */
-    invar_plugin_turn *turns; /* (n_asked) */
-    invar_turn_action *next;  /* (n_asked) */
+    int64_t *asked;           /* (n_asked) indexes of samples that have not ended */
+    invar_rl_sample *moved;   /* (count) selected samples, packed side by side */
+    invar_plugin_turn *turns; /* (n_asked) input of the plug-in */
+    invar_turn_action *next;  /* (n_asked) reply of the plug-in */
     int64_t n_asked;
-} dialogue;
+} multi_turn_run;
 
-/* Tokens that the sample may still get. */
-static int64_t room_of(const dialogue *d, const invar_rl_sample *s)
+/* Returns the number of tokens that the sample may still get. */
+static int64_t remaining_tokens(const multi_turn_run *d, const invar_rl_sample *s)
 {
     const invar_sampling_params *p = d->how->sampling;
     int64_t context = p->max_context ? p->max_context : d->how->turns->positions;
@@ -91,20 +98,21 @@ static int64_t room_of(const dialogue *d, const invar_rl_sample *s)
     return (context < most ? context : most) - s->n_tokens;
 }
 
-static bool is_last(const dialogue *d, int64_t i)
+static bool is_last_turn(const multi_turn_run *d, int64_t i)
 {
-    const talk *t = &d->talks[i];
+    const turn_state *t = &d->states[i];
 
-    return t->full || t->turn >= d->how->turns->max_turns || room_of(d, &d->samples[i]) < 1;
+    return t->full || t->turn >= d->how->turns->max_turns ||
+           remaining_tokens(d, &d->samples[i]) < 1;
 }
 
-static invar_status dialogue_begin(dialogue *d)
+static invar_status alloc_run(multi_turn_run *d)
 {
     size_t count = (size_t)d->count;
 
-    INVAR_TRY(invar_alloc((void **)&d->talks, count, sizeof *d->talks, "turns of samples"));
+    INVAR_TRY(invar_alloc((void **)&d->states, count, sizeof *d->states, "turns of samples"));
     for (size_t i = 0; i < count; i++)
-        d->talks[i] = (talk){.longest = d->how->turns->longest};
+        d->states[i] = (turn_state){.longest = d->how->turns->longest};
     INVAR_TRY(invar_alloc((void **)&d->next, count, sizeof *d->next, "what follows turns"));
     memset(d->next, 0, count * sizeof *d->next);
     INVAR_TRY(invar_alloc((void **)&d->asked, count, sizeof *d->asked, "samples with turns"));
@@ -112,66 +120,67 @@ static invar_status dialogue_begin(dialogue *d)
     return invar_alloc((void **)&d->turns, count, sizeof *d->turns, "turns for a plug-in");
 }
 
-static void release_talk(talk *t)
+static void release_turn_state(turn_state *t)
 {
     invar_free(t->text);
     invar_free(t->stop);
 }
 
-static void dialogue_release(dialogue *d)
+static void release_run(multi_turn_run *d)
 {
-    for (int64_t i = 0; d->talks && i < d->count; i++)
-        release_talk(&d->talks[i]);
+    for (int64_t i = 0; d->states && i < d->count; i++)
+        release_turn_state(&d->states[i]);
     for (int64_t i = 0; d->next && i < d->count; i++)
         invar_turn_action_release(&d->next[i]);
     invar_free(d->turns);
     invar_free(d->moved);
     invar_free(d->asked);
     invar_free(d->next);
-    invar_free(d->talks);
+    invar_free(d->states);
 }
 
-static void list_asked(dialogue *d)
+static void list_unfinished(multi_turn_run *d)
 {
     d->n_asked = 0;
     for (int64_t i = 0; i < d->count; i++)
-        if (!d->talks[i].ended)
+        if (!d->states[i].ended)
             d->asked[d->n_asked++] = i;
 }
 
-/* ---- the model's turn ------------------------------------------------------------------------ */
+/* ---- sampling a turn ------------------------------------------------------------------------- */
 
-typedef bool choice(const talk *t, int64_t wave);
-typedef invar_status work(const invar_generate_args *how, invar_rl_sample *samples, int64_t count);
+typedef bool selects_fn(const turn_state *t, int64_t wave);
+typedef invar_status run_fn(const invar_generate_args *how, invar_rl_sample *samples,
+                            int64_t count);
 
 /*
- * Runs `run` on the samples that `chosen` says, side by side, and has them back in their places,
- * whatever comes of it.
+ * Calls `run` with the samples for which `chosen` is true, packed side by side. They return to
+ * their indexes also after a failure.
  */
-static invar_status run_some(dialogue *d, const invar_generate_args *how, work *run, choice *chosen,
-                             int64_t wave)
+static invar_status run_selected(multi_turn_run *d, const invar_generate_args *how, run_fn *run,
+                                 selects_fn *chosen, int64_t wave)
 {
     invar_status status = INVAR_OK;
     int64_t n = 0;
 
     for (int64_t i = 0; i < d->count; i++)
-        if (chosen(&d->talks[i], wave))
+        if (chosen(&d->states[i], wave))
             d->moved[n++] = d->samples[i];
     if (n > 0)
         status = run(how, d->moved, n);
     n = 0;
     for (int64_t i = 0; i < d->count; i++)
-        if (chosen(&d->talks[i], wave))
+        if (chosen(&d->states[i], wave))
             d->samples[i] = d->moved[n++];
     return status;
 }
 
-static bool talk_speaks(const talk *t, int64_t wave)
+static bool is_in_wave(const turn_state *t, int64_t wave)
 {
     return t->wave == wave;
 }
 
-static bool same_stop(const invar_turn_stop_strings *a, const invar_turn_stop_strings *b)
+static bool have_equal_stops(const invar_turn_stop_strings *a, const invar_turn_stop_strings *b)
 {
     bool same = !a == !b && (!a || a->count == b->count);
 
@@ -180,38 +189,41 @@ static bool same_stop(const invar_turn_stop_strings *a, const invar_turn_stop_st
     return same;
 }
 
-/* The wave of sample i in this round: that of an earlier one, or `next`, a new one. */
-static int64_t wave_of(const dialogue *d, int64_t i, int64_t next)
+/* Returns the wave of sample i: that of an earlier sample with equal stop strings, else `next`. */
+static int64_t wave_of(const multi_turn_run *d, int64_t i, int64_t next)
 {
-    const talk *t = &d->talks[i];
+    const turn_state *t = &d->states[i];
 
     if (t->ended || t->full)
         return -1;
     for (int64_t j = 0; j < i; j++)
-        if (d->talks[j].wave >= 0 && same_stop(t->stop, d->talks[j].stop))
-            return d->talks[j].wave;
+        if (d->states[j].wave >= 0 && have_equal_stops(t->stop, d->states[j].stop))
+            return d->states[j].wave;
     return next;
 }
 
-/* A wave's turns: its first sample says which strings end them. */
-static invar_status speak_wave(dialogue *d, const invar_generate_args *how, int64_t wave)
+/* Samples the turns of a wave, with the stop strings of its first sample. */
+static invar_status sample_wave(multi_turn_run *d, const invar_generate_args *how, int64_t wave)
 {
     invar_sampling_params sampling = *how->sampling;
     invar_generate_args own = *how;
     int64_t i = 0;
 
-    while (d->talks[i].wave != wave)
+    while (d->states[i].wave != wave)
         i++;
-    if (d->talks[i].stop) {
-        sampling.stop = d->talks[i].stop->strings;
-        sampling.n_stop = d->talks[i].stop->count;
+    if (d->states[i].stop) {
+        sampling.stop = d->states[i].stop->strings;
+        sampling.n_stop = d->states[i].stop->count;
     }
     own.sampling = &sampling;
-    return run_some(d, &own, invar_generate_turn, talk_speaks, wave);
+    return run_selected(d, &own, invar_generate_turn, is_in_wave, wave);
 }
 
-/* All that go on get a turn. Groups stay together as long as they share what they begin with. */
-static invar_status dialogue_speak(dialogue *d, bool first)
+/*
+ * Samples the next turn of all unfinished samples. Only the first turn keeps groups on one engine,
+ * where they share their prompt; later turns are spread by sample.
+ */
+static invar_status sample_turns(multi_turn_run *d, bool first)
 {
     invar_generate_args how = *d->how;
     int64_t waves = 0;
@@ -219,12 +231,12 @@ static invar_status dialogue_speak(dialogue *d, bool first)
     if (!first)
         how.per_prompt = 1;
     for (int64_t i = 0; i < d->count; i++) {
-        d->talks[i].wave = wave_of(d, i, waves);
-        waves += d->talks[i].wave == waves;
+        d->states[i].wave = wave_of(d, i, waves);
+        waves += d->states[i].wave == waves;
     }
     for (int64_t i = 0; i < d->count; i++) {
         invar_rl_sample *s = &d->samples[i];
-        talk *t = &d->talks[i];
+        turn_state *t = &d->states[i];
 
         if (t->ended)
             continue;
@@ -235,14 +247,14 @@ static invar_status dialogue_speak(dialogue *d, bool first)
         s->finish = INVAR_FINISH_NONE;
     }
     for (int64_t wave = 0; wave < waves; wave++)
-        INVAR_TRY(speak_wave(d, &how, wave));
+        INVAR_TRY(sample_wave(d, &how, wave));
     return INVAR_OK;
 }
 
-/* ---- what it said ---------------------------------------------------------------------------- */
+/* ---- input of the plug-in -------------------------------------------------------------------- */
 
-static invar_status dialogue_decode(char **out, size_t *bytes_out, const dialogue *d,
-                                    const int32_t *ids, int64_t count)
+static invar_status decode_tokens(char **out, size_t *bytes_out, const multi_turn_run *d,
+                                  const int32_t *ids, int64_t count)
 {
     invar_free(*out);
     *out = NULL;
@@ -250,17 +262,17 @@ static invar_status dialogue_decode(char **out, size_t *bytes_out, const dialogu
                                   d->how->sampling->skip_special);
 }
 
-static invar_status dialogue_listen(dialogue *d)
+static invar_status prepare_plugin_turns(multi_turn_run *d)
 {
     for (int64_t k = 0; k < d->n_asked; k++) {
         invar_rl_sample *s = &d->samples[d->asked[k]];
-        talk *t = &d->talks[d->asked[k]];
+        turn_state *t = &d->states[d->asked[k]];
 
         s->suspend_at = 0;
-        if (s->finish == INVAR_FINISH_NONE) // at the limit of its turn, or of the context
+        if (s->finish == INVAR_FINISH_NONE) // suspended at the limit of the turn or of the context
             s->finish = INVAR_FINISH_LENGTH;
-        INVAR_TRY(dialogue_decode(&t->text, &t->text_bytes, d, s->tokens + t->first,
-                                  s->n_tokens - t->first));
+        INVAR_TRY(decode_tokens(&t->text, &t->text_bytes, d, s->tokens + t->first,
+                                s->n_tokens - t->first));
         INVAR_TRY(
             invar_rollout_decode(s, d->how->turns->tokenizer, d->how->sampling->skip_special));
         d->turns[k] = (invar_plugin_turn){.turn = t->turn,
@@ -268,17 +280,17 @@ static invar_status dialogue_listen(dialogue *d)
                                           .text = t->text,
                                           .text_bytes = t->text_bytes,
                                           .first = t->first,
-                                          .room = room_of(d, s),
-                                          .last = is_last(d, d->asked[k])};
+                                          .room = remaining_tokens(d, s),
+                                          .last = is_last_turn(d, d->asked[k])};
         invar_plugin_sample_view(&d->turns[k].sample, s);
     }
     return INVAR_OK;
 }
 
-/* ---- what follows ---------------------------------------------------------------------------- */
+/* ---- reply of the plug-in -------------------------------------------------------------------- */
 
-static invar_status turn_action_tokenise(invar_turn_action *next, const invar_tokenizer *tokenizer,
-                                         int64_t index)
+static invar_status tokenize_action(invar_turn_action *next, const invar_tokenizer *tokenizer,
+                                    int64_t index)
 {
     invar_status status = invar_tokenizer_encode(&next->tokens, &next->n_tokens, tokenizer,
                                                  next->text, next->text_bytes);
@@ -290,8 +302,8 @@ static invar_status turn_action_tokenise(invar_turn_action *next, const invar_to
                       invar_error_last()->message);
 }
 
-/* Text becomes tokens, which are all in the vocabulary. */
-static invar_status dialogue_resolve(const dialogue *d, int64_t k)
+/* Validates a reply. Tokenizes its text, and checks that all tokens are in the vocabulary. */
+static invar_status resolve_action(const multi_turn_run *d, int64_t k)
 {
     const invar_tokenizer *tokenizer = d->how->turns->tokenizer;
     int64_t index = d->samples[d->asked[k]].index;
@@ -299,14 +311,14 @@ static invar_status dialogue_resolve(const dialogue *d, int64_t k)
 
     if (next->end)
         return INVAR_OK;
-    if (is_last(d, d->asked[k]))
+    if (is_last_turn(d, d->asked[k]))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "plug-in " NAME ": sample %" PRId64
                           " is to go on after its last turn; answer {\"end\": true} where \"last\" "
                           "is true",
                           index);
     if (next->text)
-        INVAR_TRY(turn_action_tokenise(next, tokenizer, index));
+        INVAR_TRY(tokenize_action(next, tokenizer, index));
     for (int64_t i = 0; i < next->n_tokens; i++)
         if (next->tokens[i] >= invar_tokenizer_size(tokenizer))
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -316,15 +328,15 @@ static invar_status dialogue_resolve(const dialogue *d, int64_t k)
     return INVAR_OK;
 }
 
-static invar_status resolve_all(const dialogue *d)
+static invar_status resolve_all(const multi_turn_run *d)
 {
     for (int64_t k = 0; k < d->n_asked; k++)
-        INVAR_TRY(dialogue_resolve(d, k));
+        INVAR_TRY(resolve_action(d, k));
     return INVAR_OK;
 }
 
-/* Rank 0 asks, and knows that the answer makes sense before others get it. */
-static invar_status ask_plugin(const char **reply_out, int64_t *bytes_out, dialogue *d)
+/* Asks the plug-in, on rank 0, and validates its reply before other ranks receive it. */
+static invar_status ask_plugin(const char **reply_out, int64_t *bytes_out, multi_turn_run *d)
 {
     invar_plugin *plugin = d->how->turns->plugin;
     invar_plugin_replies replies;
@@ -337,8 +349,8 @@ static invar_status ask_plugin(const char **reply_out, int64_t *bytes_out, dialo
     return INVAR_OK;
 }
 
-/* The others read the same bytes. */
-static invar_status read_reply(dialogue *d, char *reply, int64_t bytes)
+/* Broadcasts the bytes of the reply, which other ranks parse themselves. */
+static invar_status broadcast_reply(multi_turn_run *d, char *reply, int64_t bytes)
 {
     INVAR_TRY(invar_ranks_broadcast(d->how->layout, PHASE, 0, reply, (size_t)bytes));
     if (invar_ranks_is_leader(d->how->layout))
@@ -347,7 +359,7 @@ static invar_status read_reply(dialogue *d, char *reply, int64_t bytes)
     return resolve_all(d);
 }
 
-static invar_status dialogue_query(dialogue *d)
+static invar_status query_plugin(multi_turn_run *d)
 {
     const char *own = NULL;
     char *reply = NULL;
@@ -362,13 +374,13 @@ static invar_status dialogue_query(dialogue *d)
     INVAR_TRY(invar_alloc((void **)&reply, (size_t)bytes, 1, "a reply of a plug-in"));
     if (own)
         memcpy(reply, own, (size_t)bytes);
-    status = read_reply(d, reply, bytes);
+    status = broadcast_reply(d, reply, bytes);
     invar_free(reply);
     return status;
 }
 
-/* An array of `used` items gets room for more, which are zero. */
-static invar_status extend(void **array, int64_t used, int64_t more, size_t size)
+/* Extends an array of `used` items by `more` zeroed items. */
+static invar_status extend_array(void **array, int64_t used, int64_t more, size_t size)
 {
     char *longer = NULL;
 
@@ -381,27 +393,30 @@ static invar_status extend(void **array, int64_t used, int64_t more, size_t size
     return INVAR_OK;
 }
 
-/* Neither drawn nor learned; the routing of their rows is computed with the next turn. */
-static invar_status rl_sample_insert(invar_rl_sample *s, const int32_t *tokens, int64_t count)
+/*
+ * Appends tokens of the plug-in, with log-prob and mask 0. The routing of their rows is zero until
+ * the next turn computes it.
+ */
+static invar_status insert_tokens(invar_rl_sample *s, const int32_t *tokens, int64_t count)
 {
     int64_t response = invar_rl_sample_response(s);
 
-    INVAR_TRY(extend((void **)&s->tokens, s->n_tokens, count, sizeof *s->tokens));
-    INVAR_TRY(extend((void **)&s->logp, response, count, sizeof *s->logp));
-    INVAR_TRY(extend((void **)&s->mask, response, count, sizeof *s->mask));
+    INVAR_TRY(extend_array((void **)&s->tokens, s->n_tokens, count, sizeof *s->tokens));
+    INVAR_TRY(extend_array((void **)&s->logp, response, count, sizeof *s->logp));
+    INVAR_TRY(extend_array((void **)&s->mask, response, count, sizeof *s->mask));
     if (s->route_size > 0)
-        INVAR_TRY(extend((void **)&s->routing, s->n_tokens - 1, count,
-                         (size_t)s->route_size * sizeof *s->routing));
+        INVAR_TRY(extend_array((void **)&s->routing, s->n_tokens - 1, count,
+                               (size_t)s->route_size * sizeof *s->routing));
     memcpy(s->tokens + s->n_tokens, tokens, (size_t)count * sizeof *tokens);
     s->n_tokens += count;
     return INVAR_OK;
 }
 
-static invar_status dialogue_end(const dialogue *d, int64_t i, invar_turn_action *next)
+static invar_status end_sample(const multi_turn_run *d, int64_t i, invar_turn_action *next)
 {
     invar_rl_sample *s = &d->samples[i];
 
-    d->talks[i].ended = true;
+    d->states[i].ended = true;
     s->has_plugin_reward = next->rewarded;
     if (!next->rewarded)
         return INVAR_OK;
@@ -412,44 +427,44 @@ static invar_status dialogue_end(const dialogue *d, int64_t i, invar_turn_action
     return invar_reward_select_part(s, d->how->judge->key);
 }
 
-static invar_status dialogue_follow(dialogue *d, int64_t k)
+static invar_status apply_action(multi_turn_run *d, int64_t k)
 {
     invar_turn_action *next = &d->next[k];
     int64_t i = d->asked[k];
 
     if (next->end)
-        return dialogue_end(d, i, next);
-    invar_free(d->talks[i].stop);
-    d->talks[i].stop = next->stop;
+        return end_sample(d, i, next);
+    invar_free(d->states[i].stop);
+    d->states[i].stop = next->stop;
     next->stop = NULL;
-    d->talks[i].longest = next->max_tokens ? next->max_tokens : d->how->turns->longest;
-    d->talks[i].full = next->n_tokens >= room_of(d, &d->samples[i]);
-    if (d->talks[i].full || next->n_tokens == 0)
+    d->states[i].longest = next->max_tokens ? next->max_tokens : d->how->turns->longest;
+    d->states[i].full = next->n_tokens >= remaining_tokens(d, &d->samples[i]);
+    if (d->states[i].full || next->n_tokens == 0)
         return INVAR_OK;
-    return rl_sample_insert(&d->samples[i], next->tokens, next->n_tokens);
+    return insert_tokens(&d->samples[i], next->tokens, next->n_tokens);
 }
 
-static invar_status run_round(dialogue *d, bool first)
+static invar_status run_round(multi_turn_run *d, bool first)
 {
-    INVAR_TRY(dialogue_speak(d, first));
-    INVAR_TRY(dialogue_listen(d));
-    INVAR_TRY(dialogue_query(d));
+    INVAR_TRY(sample_turns(d, first));
+    INVAR_TRY(prepare_plugin_turns(d));
+    INVAR_TRY(query_plugin(d));
     for (int64_t k = 0; k < d->n_asked; k++) {
-        INVAR_TRY(dialogue_follow(d, k));
+        INVAR_TRY(apply_action(d, k));
         invar_turn_action_release(&d->next[k]);
     }
     return INVAR_OK;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- interface ------------------------------------------------------------------------------- */
 
-static bool is_judged(const talk *t, int64_t wave)
+static bool is_judged(const turn_state *t, int64_t wave)
 {
     (void)wave;
     return t->judged;
 }
 
-static invar_status check_judged(const dialogue *d)
+static invar_status check_judged(const multi_turn_run *d)
 {
     for (int64_t i = 0; i < d->count && d->how->turns->judged; i++)
         if (!d->samples[i].has_plugin_reward)
@@ -457,23 +472,23 @@ static invar_status check_judged(const dialogue *d)
     return INVAR_OK;
 }
 
-static invar_status run_all_turns(dialogue *d)
+static invar_status run_all_turns(multi_turn_run *d)
 {
-    INVAR_TRY(dialogue_begin(d));
-    for (list_asked(d); d->n_asked > 0; list_asked(d))
-        INVAR_TRY(run_round(d, d->n_asked == d->count && d->talks[0].turn == 0));
+    INVAR_TRY(alloc_run(d));
+    for (list_unfinished(d); d->n_asked > 0; list_unfinished(d))
+        INVAR_TRY(run_round(d, d->n_asked == d->count && d->states[0].turn == 0));
     INVAR_TRY(check_judged(d));
     for (int64_t i = 0; i < d->count; i++)
-        d->talks[i].judged = invar_generate_is_judged(d->how, d->samples, d->count, i);
-    return run_some(d, d->how, invar_generate_judge, is_judged, 0);
+        d->states[i].judged = invar_generate_is_judged(d->how, d->samples, d->count, i);
+    return run_selected(d, d->how, invar_generate_judge, is_judged, 0);
 }
 
 invar_status invar_multi_turn_run(const invar_generate_args *how, invar_rl_sample *samples,
                                   int64_t count)
 {
-    dialogue d = {.how = how, .samples = samples, .count = count};
+    multi_turn_run d = {.how = how, .samples = samples, .count = count};
     invar_status status = run_all_turns(&d);
 
-    dialogue_release(&d);
+    release_run(&d);
     return status;
 }

@@ -1,11 +1,11 @@
 /*
- * multi_turn.h - samples of several turns, which a plug-in leads: tools, games, dialogues.
+ * multi_turn.h - multi-turn samples driven by a plug-in: tools, games, dialogs.
  *
- * Turns are rounds. All samples that go on get their next turn in one run of the rollout, on
- * whichever rank; then the plug-in is asked, once, what follows each. So batches stay full, and
- * questions depend on the samples alone. What it inserts becomes tokens of the response that take
- * no part in the loss and have a log-probability of 0. Token ids are the truth: a text that is
- * inserted is tokenised by itself, and nothing that the model said is ever tokenised again.
+ * Turns run in rounds. All unfinished samples get their next turn in one run of the rollout, spread
+ * over the ranks; then one request asks the plug-in what follows each of them. So batches stay
+ * full, and requests depend on the samples only. Tokens that the plug-in inserts become part of the
+ * response, with mask 0 and log-prob 0. Token ids are authoritative: inserted text is tokenized on
+ * its own, and the output of the model is never tokenized again.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,31 +22,35 @@ extern "C" {
 
 typedef struct invar_generate_args invar_generate_args; /* engine/sample/source/generate.h */
 
-/* Who leads, and how far. All is borrowed. */
+/* Settings of multi-turn generation. Everything is borrowed. */
 typedef struct invar_multi_turn {
-    bool enabled;
-    invar_plugin *plugin; /* NULL: another rank has it */
+    bool enabled;         /* a plug-in drives the samples (custom-generate-function-path) */
+    invar_plugin *plugin; /* NULL on ranks other than the one that runs the plug-in */
     bool judged;          /* every sample needs a reward */
-    int64_t max_turns;    /* turns of a sample, */
-    int64_t longest;      /* and tokens of a turn, unless the plug-in says; 0: no limit */
-    int64_t positions;    /* of the model: the longest context */
+    int64_t max_turns;    /* largest number of turns of a sample */
+    int64_t longest;      /* tokens of a turn, unless the plug-in gives a limit; 0 for no limit */
+    int64_t positions;    /* positions of the model: the longest context */
     const invar_tokenizer *tokenizer;
 } invar_multi_turn;
 
-/* That plug-in, NULL: none. `stored`: it is not started, its replies come from the ledger. The
-   caller owns *out (invar_plugin_close). */
+/*
+ * Opens the plug-in that the recipe names; *out = NULL if it names none. With `stored` the plug-in
+ * is not started, because its replies come from the ledger. The caller closes *out with
+ * invar_plugin_close.
+ */
 invar_status invar_multi_turn_attach(invar_plugin **out, const invar_recipe *recipe,
                                      bool stored) INVAR_MUST_USE;
 
-/* The recipe's. */
+/* Returns the settings of the recipe. */
 invar_multi_turn invar_multi_turn_read(const invar_recipe *recipe, invar_plugin *plugin,
                                        const invar_model_spec *spec,
                                        const invar_tokenizer *tokenizer);
 
 /*
- * A call of all ranks: samples [0, count), as invar_generate. The response of each is the text that
- * the model said; its reward is what the plug-in ended it with or, without one, the judge's. A
- * judge of groups sees those that are rewarded, too, where others of their group are not.
+ * Runs all turns of samples[0, count) and sets their rewards, as invar_generate. Collective. The
+ * response text of a sample has the tokens of the model only. The reward is the one that the
+ * plug-in ends the sample with, else that of the reward source. If rewards are computed per group,
+ * the reward source also sees rewarded samples of groups with unrewarded ones.
  */
 invar_status invar_multi_turn_run(const invar_generate_args *how, invar_rl_sample *samples,
                                   int64_t count) INVAR_MUST_USE;

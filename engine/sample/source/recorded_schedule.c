@@ -1,5 +1,9 @@
 /*
- * recorded_schedule.c - records of ticks that are obeyed and continued.
+ * recorded_schedule.c - follows and continues the log of a recorded schedule.
+ *
+ * A tick of the own log takes precedence over the given log. A resumed run samples again what it
+ * had sampled; its events are compared with the log and must not differ. Only the last two ticks
+ * stay in memory, the journal has all of them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -39,7 +43,7 @@ invar_status invar_recorded_schedule_plan(invar_schedule_tick *out,
                       t->name, tick);
 }
 
-static invar_status recorded_schedule_put(invar_recorded_schedule *t)
+static invar_status append_line(invar_recorded_schedule *t)
 {
     INVAR_TRY(t->line.status);
     return t->file ? invar_journal_append(t->file, t->line.data, t->line.bytes) : INVAR_OK;
@@ -52,15 +56,18 @@ invar_status invar_recorded_schedule_batch(invar_recorded_schedule *t, int64_t t
         return INVAR_OK;
     INVAR_TRY(invar_schedule_log_add_batch(&t->own_log, tick, groups, count,
                                            INVAR_RECORDED_SCHEDULE_FILE));
-    invar_schedule_log_trim(&t->own_log, tick - 1); // the file has them, and nobody asks again
+    invar_schedule_log_trim(&t->own_log,
+                            tick - 1); // the journal keeps them, and no later tick reads them
     invar_json_text_reset(&t->line);
     invar_schedule_log_write_batch(&t->line, tick, invar_schedule_log_find(&t->own_log, tick));
-    return recorded_schedule_put(t);
+    return append_line(t);
 }
 
-/* A run that draws again what it has drawn once comes to the same place. */
-static invar_status schedule_tick_compare(const invar_schedule_tick *own, int64_t tick,
-                                          const invar_unfinished_sample *left, int64_t count)
+/*
+ * Fails if unfinished samples differ from the log, because sampling again must give equal counts.
+ */
+static invar_status compare_unfinished(const invar_schedule_tick *own, int64_t tick,
+                                       const invar_unfinished_sample *left, int64_t count)
 {
     int64_t i = 0;
 
@@ -82,12 +89,12 @@ invar_status invar_recorded_schedule_drawn(invar_recorded_schedule *t, int64_t t
     const invar_schedule_tick *own = invar_schedule_log_find(&t->own_log, tick);
 
     if (own && own->drawn)
-        return schedule_tick_compare(own, tick, left, count);
+        return compare_unfinished(own, tick, left, count);
     INVAR_TRY(
         invar_schedule_log_add_drawn(&t->own_log, tick, left, count, INVAR_RECORDED_SCHEDULE_FILE));
     invar_json_text_reset(&t->line);
     invar_schedule_log_write_drawn(&t->line, tick, own);
-    return recorded_schedule_put(t);
+    return append_line(t);
 }
 
 void invar_recorded_schedule_show(invar_json_text *text, const invar_recorded_schedule *t,

@@ -1,11 +1,11 @@
 /*
- * recorded_schedule.h - who decides at a tick: this run's record, that of another run, or the
- * clock.
+ * recorded_schedule.h - recorded asynchronous schedule of a run: follows a log and writes its own.
  *
- * The record of a run is a file of its folder, with all ticks since the run began. An event is
- * durable before it has an effect: a batch before it is trained on, what was drawn before the next
- * weights draw. So a run that was killed obeys what it has decided, as far as its record goes. Of
- * several ranks one has the file, and all have what is in it.
+ * The decisions of a tick come from the log of this run, from the log of another run
+ * (rollout-record) or the ledger, or else from the clock. The log of a run is a journal in its
+ * folder with all ticks. An event must be durable before it takes effect: a batch before it is
+ * trained on, token counts before the next weights sample. So a killed run repeats its decisions
+ * when it resumes. On several ranks one rank has the file, and all have its content.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,40 +19,46 @@
 extern "C" {
 #endif
 
-#define INVAR_RECORDED_SCHEDULE_FILE "schedule.jsonl" /* in the run's folder */
+#define INVAR_RECORDED_SCHEDULE_FILE "schedule.jsonl" /* file name in the run folder */
 #define INVAR_RECORDED_SCHEDULE_REPLY                                                              \
-    "rollout-schedule" /* in the ledger, as a reply to each rollout */
+    "rollout-schedule" /* name in the ledger, where it is stored like a reply for each rollout */
 
-/* Zeroed at first: the clock decides, and nothing is kept. Release. */
+/*
+ * Zero-initialize before use: then the clock decides, and nothing is written. Release with
+ * invar_recorded_schedule_release.
+ */
 typedef struct invar_recorded_schedule {
-    invar_schedule_log own_log;   /* of this run */
-    invar_schedule_log given_log; /* of rollout-record, obeyed where this run has none */
-    invar_digest identity;        /* of the run that `other` is of */
-    const char *name;     /* of the other one, or of the ledger, in messages; NULL: the clock */
-                          /* decides what no record has */
-    bool open_end;        /* a replay: nobody knows, nor needs, what the last tick has drawn */
-    bool unchecked;       /* `own` was read from a file without sums */
-    invar_journal *file;  /* NULL: another rank has it, or there is none */
-    invar_json_text line; /* being written */
+    invar_schedule_log own_log;   /* log of this run */
+    invar_schedule_log given_log; /* log of rollout-record, for ticks that own_log does not have */
+    invar_digest identity;        /* identity of the run that wrote given_log */
+    const char *name;     /* origin of the schedule to follow, for messages; NULL if the clock may
+                             decide ticks that no log has */
+    bool open_end;        /* in a replay, the last tick may lack its token counts */
+    bool unchecked;       /* own_log was read from a file without checksums */
+    invar_journal *file;  /* journal of own_log; NULL on other ranks and without a file */
+    invar_json_text line; /* buffer of the line being written */
 } invar_recorded_schedule;
 
 void invar_recorded_schedule_release(invar_recorded_schedule *table);
 
-/* What the records say of a tick, borrowed. INVAR_E_NOTFOUND: they end before it, and the clock
-   may not decide. */
+/*
+ * *out = recorded decisions of a tick, borrowed; members that the clock decides are not set.
+ * Returns INVAR_E_NOTFOUND if the logs end before the tick and the clock may not decide.
+ */
 invar_status invar_recorded_schedule_plan(invar_schedule_tick *out,
                                           const invar_recorded_schedule *table,
                                           int64_t tick) INVAR_MUST_USE;
 
-/* Whether the clock may decide. */
+/* Returns true if the clock may decide ticks that no log has. */
 static inline bool invar_recorded_schedule_free(const invar_recorded_schedule *table)
 {
     return !table->name;
 }
 
 /*
- * What happened; durable where there is a file. What this run's record has already stays;
- * INVAR_E_MISMATCH: it has something else.
+ * Append the batch of a tick, or the unfinished samples at its end, to own_log and its journal; the
+ * event is durable when they return. An event that own_log has already is not written again;
+ * invar_recorded_schedule_drawn then returns INVAR_E_MISMATCH if it differs.
  */
 invar_status invar_recorded_schedule_batch(invar_recorded_schedule *table, int64_t tick,
                                            const int64_t *groups, int64_t count) INVAR_MUST_USE;
@@ -60,7 +66,9 @@ invar_status invar_recorded_schedule_drawn(invar_recorded_schedule *table, int64
                                            const invar_unfinished_sample *left,
                                            int64_t count) INVAR_MUST_USE;
 
-/* For the ledger: the events since the weights of tick - 1 that the batch of `tick` depends on. */
+/*
+ * Writes for the ledger the events that the batch of `tick` depends on since the batch before it.
+ */
 void invar_recorded_schedule_show(invar_json_text *text, const invar_recorded_schedule *table,
                                   int64_t tick);
 

@@ -1,11 +1,12 @@
 /*
- * recorded_schedule_source.c - samples by a recorded schedule: groups are trained on in the order
- * in which they are whole, and a clock decides how many tokens the others have when the weights
- * change.
+ * recorded_schedule_source.c - sample source with rollout-schedule = recorded.
  *
- * At a tick all samples in flight may draw until a batch of groups is whole; those that may not be
- * later must be among them. Beside training they go on. Where a record knows the tick, samples are
- * drawn as far as it says, in any order: then this is a declared schedule.
+ * Groups are trained on in the order in which they finish. At a tick all in-flight samples get
+ * tokens until enough groups for a batch are complete, among them all groups that have reached
+ * max_delay; the others are suspended and continue during training. If the log has the tick, every
+ * sample gets exactly the recorded number of tokens, in any order, so the tick is reproduced.
+ * Decisions are written to the log before they take effect, and a log is checked against the
+ * in-flight samples before it is used.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,9 +21,9 @@
 
 #include "base/invar_banned.h"
 
-/* ---- what a record says ---------------------------------------------------------------------- */
+/* ---- recorded decisions ---------------------------------------------------------------------- */
 
-/* A group that has waited as long as it may: this batch has it, whatever it takes. */
+/* Returns true if the group of a sample has reached max_delay and must be in this batch. */
 static bool is_due(const invar_sample_source *source, const invar_rl_sample *s)
 {
     return (int64_t)s->rollout <= source->order.rollout - source->options.max_delay;
@@ -33,7 +34,7 @@ static bool is_batched(const invar_schedule_tick *tick, int64_t group)
     return invar_binary_search(tick->groups, tick->n_groups, sizeof *tick->groups, 0, group) >= 0;
 }
 
-/* The tokens at which the sample is left; -1: it ends. */
+/* Returns the number of response tokens at which a sample is suspended; -1 if it finishes. */
 static int64_t tokens_left(const invar_schedule_tick *tick, int64_t sample)
 {
     int64_t i = invar_binary_search(tick->left, tick->n_left, sizeof *tick->left,
@@ -42,8 +43,8 @@ static int64_t tokens_left(const invar_schedule_tick *tick, int64_t sample)
     return i < 0 ? -1 : tick->left[i].tokens;
 }
 
-static invar_status cannot_be(const invar_sample_source *source, const char *what, int64_t number,
-                              const char *why)
+static invar_status fail_impossible_tick(const invar_sample_source *source, const char *what,
+                                         int64_t number, const char *why)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "recorded schedule: tick %" PRId64 " has %s %" PRId64 ", %s: the record "
@@ -52,7 +53,7 @@ static invar_status cannot_be(const invar_sample_source *source, const char *wha
                       source->order.rollout, what, number, why);
 }
 
-/* Of a sample in flight; *listed counts those that the record has. */
+/* Checks an in-flight sample against the recorded tick. Increments *listed if the tick names it. */
 static invar_status check_sample(int64_t *listed, const invar_sample_source *source,
                                  const invar_rl_sample *s)
 {
@@ -64,15 +65,18 @@ static invar_status check_sample(int64_t *listed, const invar_sample_source *sou
         return INVAR_OK;
     ++*listed;
     if (is_batched(tick, s->group))
-        return cannot_be(source, "sample", s->index, "which is in its batch and not finished");
+        return fail_impossible_tick(source, "sample", s->index,
+                                    "which is in its batch and not finished");
     if (tokens < invar_rl_sample_response(s))
-        return cannot_be(source, "sample", s->index, "with fewer tokens than it had before");
+        return fail_impossible_tick(source, "sample", s->index,
+                                    "with fewer tokens than it had before");
     if (tokens >= invar_inflight_limit(s, &o->sampling, o->spec))
-        return cannot_be(source, "sample", s->index, "with as many tokens as it may have at all");
+        return fail_impossible_tick(source, "sample", s->index,
+                                    "with as many tokens as it may have at all");
     return INVAR_OK;
 }
 
-/* All that it names is in flight, and all that is due is in its batch. */
+/* Fails unless everything that the tick names is in flight and every due group is in its batch. */
 static invar_status check_tick(const invar_sample_source *source)
 {
     const invar_inflight *flight = &source->flight;
@@ -86,14 +90,16 @@ static invar_status check_tick(const invar_sample_source *source)
 
             groups += i % n == 0 && batched;
             if (tick->batched && !batched && is_due(source, s))
-                return cannot_be(source, "no group", s->group, "which may not be trained on later");
+                return fail_impossible_tick(source, "no group", s->group,
+                                            "which may not be trained on later");
             INVAR_TRY(check_sample(&samples, source, s));
         }
     if (tick->batched && (tick->n_groups != source->options.prompts || groups != tick->n_groups))
-        return cannot_be(source, "a batch whose groups in flight are", groups,
-                         "not those of a rollout");
+        return fail_impossible_tick(source, "a batch whose groups in flight are", groups,
+                                    "not those of a rollout");
     if (tick->drawn && samples != tick->n_left)
-        return cannot_be(source, "unfinished samples in flight,", samples, "fewer than it names");
+        return fail_impossible_tick(source, "unfinished samples in flight,", samples,
+                                    "fewer than it names");
     return INVAR_OK;
 }
 
@@ -111,8 +117,8 @@ invar_status invar_sample_source_plan_tick(invar_sample_source *source)
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* Whether the sample gets tokens now; its pause is set. */
-static bool goes_on(invar_rl_sample *s, const invar_schedule_tick *tick, bool batch_alone)
+/* Returns true if the sample gets tokens now, and sets its suspend_at. */
+static bool needs_tokens(invar_rl_sample *s, const invar_schedule_tick *tick, bool batch_alone)
 {
     int64_t left = tick->drawn ? tokens_left(tick, s->index) : -1;
 
@@ -122,8 +128,8 @@ static bool goes_on(invar_rl_sample *s, const invar_schedule_tick *tick, bool ba
     return left < 0 || s->n_tokens < s->suspend_at;
 }
 
-/* Moves samples that get tokens out of the flight; holes stay where they were. */
-static invar_status take_active(invar_sample_source *source, bool batch_alone)
+/* Moves samples that get tokens from `flight` to active_ahead and leaves zeroed holes. */
+static invar_status move_active(invar_sample_source *source, bool batch_alone)
 {
     invar_inflight *flight = &source->flight;
 
@@ -131,7 +137,7 @@ static invar_status take_active(invar_sample_source *source, bool batch_alone)
         for (int64_t i = 0; i < flight->started[r].count; i++) {
             invar_rl_sample *from = &flight->started[r].items[i], *s;
 
-            if (!goes_on(from, &source->tick, batch_alone))
+            if (!needs_tokens(from, &source->tick, batch_alone))
                 continue;
             INVAR_TRY(invar_rl_samples_append(&s, &source->active_ahead));
             *s = *from;
@@ -141,9 +147,9 @@ static invar_status take_active(invar_sample_source *source, bool batch_alone)
     return INVAR_OK;
 }
 
-/* The weights of now have drawn what the samples did not have when the tick began. */
-static void sample_source_sign(const invar_sample_source *source, invar_rl_sample *samples,
-                               int64_t count)
+/* Stamps samples that got tokens in this tick with the weight version of the request. */
+static void stamp_weight_version(const invar_sample_source *source, invar_rl_sample *samples,
+                                 int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         invar_rl_sample *s = &samples[i];
@@ -157,18 +163,18 @@ static void sample_source_sign(const invar_sample_source *source, invar_rl_sampl
     }
 }
 
-static invar_status sample_source_rejoin(invar_sample_source *source)
+static invar_status merge_and_stamp(invar_sample_source *source)
 {
     INVAR_TRY(invar_sample_source_merge_ahead(source));
     for (int64_t r = 0; r < source->flight.count; r++)
-        sample_source_sign(source, source->flight.started[r].items,
-                           source->flight.started[r].count);
+        stamp_weight_version(source, source->flight.started[r].items,
+                             source->flight.started[r].count);
     return INVAR_OK;
 }
 
 /*
- * Asked by the clock: whether a batch is whole, and all that is due. Samples that are not finished
- * are out of the flight, those of a group side by side.
+ * Implements should_suspend: returns true if enough groups for a batch are complete, and all due
+ * ones. Unfinished samples are in active_ahead, with those of a group adjacent.
  */
 static bool has_batch(void *payload, int64_t samples_done)
 {
@@ -193,16 +199,17 @@ static bool has_batch(void *payload, int64_t samples_done)
 }
 
 /*
- * Until the batch is whole. Of a tick that is known all samples get their tokens at once, or, where
- * others go on apart, or where nobody knows how far they came, those of the batch alone.
+ * Samples until the batch is complete. If the batch is recorded, all samples get their tokens at
+ * once, or only those of the batch: if the others have a phase of their own, or if their token
+ * counts are not recorded.
  */
-static invar_status draw_batch(invar_sample_source *source)
+static invar_status sample_batch(invar_sample_source *source)
 {
     const invar_schedule_tick *tick = &source->tick;
     invar_generate_args how = invar_sample_source_generation(source);
     bool ready = false;
 
-    INVAR_TRY(take_active(source,
+    INVAR_TRY(move_active(source,
                           tick->batched && (source->options.separate_async_phase || !tick->drawn)));
     if (!tick->batched) {
         how.should_suspend = has_batch;
@@ -212,12 +219,12 @@ static invar_status draw_batch(invar_sample_source *source)
     if (source->active_ahead.count > 0 && !ready)
         INVAR_TRY(
             invar_generate_share(&how, source->active_ahead.items, source->active_ahead.count));
-    return sample_source_rejoin(source);
+    return merge_and_stamp(source);
 }
 
 /* ---- the batch ------------------------------------------------------------------------------- */
 
-static bool is_whole(const invar_rl_sample *samples, int64_t n)
+static bool is_group_complete(const invar_rl_sample *samples, int64_t n)
 {
     for (int64_t j = 0; j < n; j++)
         if (samples[j].finish == INVAR_FINISH_NONE)
@@ -225,8 +232,8 @@ static bool is_whole(const invar_rl_sample *samples, int64_t n)
     return true;
 }
 
-/* Moves groups of a rollout into the batch: those of the record, or the first that are whole. */
-static invar_status take_groups(invar_sample_source *source, invar_rl_samples *from,
+/* Moves groups of a rollout into the batch: the recorded ones, or the first complete ones. */
+static invar_status move_groups(invar_sample_source *source, invar_rl_samples *from,
                                 int64_t *groups, int64_t *count)
 {
     const invar_sample_source_options *o = &source->options;
@@ -236,7 +243,7 @@ static invar_status take_groups(invar_sample_source *source, invar_rl_samples *f
         const int64_t group = from->items[i].group;
         bool wanted = source->tick.batched ? is_batched(&source->tick, group) : *count < o->prompts;
 
-        if (wanted && is_whole(from->items + i, n)) {
+        if (wanted && is_group_complete(from->items + i, n)) {
             groups[(*count)++] = group;
             INVAR_TRY(invar_rl_samples_insert(&source->batch.samples, from->items + i, n));
             continue;
@@ -251,8 +258,8 @@ static invar_status take_groups(invar_sample_source *source, invar_rl_samples *f
     return INVAR_OK;
 }
 
-/* Rollouts that have no group left leave the flight, from the first on. */
-static void inflight_trim(invar_inflight *flight)
+/* Removes the first rollouts without remaining groups from `flight`. */
+static void drop_empty_rollouts(invar_inflight *flight)
 {
     invar_rl_samples none;
 
@@ -262,8 +269,11 @@ static void inflight_trim(invar_inflight *flight)
     }
 }
 
-/* Durable before anybody learns from it. Groups by number: what is due comes first. */
-static invar_status take_batch(invar_sample_source *source)
+/*
+ * Moves the batch out of `flight` and records it; it is durable before it is trained on. Groups are
+ * taken by number, so due groups come first.
+ */
+static invar_status move_batch(invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
     invar_inflight *flight = &source->flight;
@@ -273,9 +283,9 @@ static invar_status take_batch(invar_sample_source *source)
     INVAR_TRY(invar_alloc((void **)&groups, (size_t)o->prompts, sizeof *groups, "a batch"));
     status = INVAR_OK;
     for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
-        status = take_groups(source, &flight->started[r], groups, &count);
+        status = move_groups(source, &flight->started[r], groups, &count);
     INVAR_CHECK(status != INVAR_OK || count == o->prompts);
-    inflight_trim(flight);
+    drop_empty_rollouts(flight);
     if (status == INVAR_OK)
         status = invar_recorded_schedule_batch(o->timetable, source->order.rollout, groups, count);
     invar_free(groups);
@@ -287,25 +297,25 @@ invar_status invar_sample_source_recorded(bool *ready_out, invar_sample_source *
     const invar_generate_args how = invar_sample_source_generation(source);
     invar_rl_samples *batch = &source->batch.samples;
 
-    INVAR_TRY(draw_batch(source));
-    INVAR_TRY(take_batch(source));
+    INVAR_TRY(sample_batch(source));
+    INVAR_TRY(move_batch(source));
     INVAR_TRY(invar_generate_rewards(&how, batch->items, batch->count));
     source->batch.on_policy = invar_sample_source_is_on_policy(source);
     *ready_out = true;
     return INVAR_OK;
 }
 
-/* ---- beside training ------------------------------------------------------------------------- */
+/* ---- sampling during training ---------------------------------------------------------------- */
 
-/* Of a thread: what it has drawn is signed before anybody looks at it. */
-static invar_status rl_sample_inspect(void *payload, const invar_rl_sample *samples, int64_t count,
-                                      const invar_progress_callback *tick)
+/* Verification callback: stamps the new samples, then calls the callback of the options. */
+static invar_status stamp_and_verify(void *payload, const invar_rl_sample *samples, int64_t count,
+                                     const invar_progress_callback *tick)
 {
     invar_sample_source *source = payload;
     const invar_verify_callback *look = &source->options.verify;
 
     INVAR_CHECK(samples == source->active_ahead.items && count == source->active_ahead.count);
-    sample_source_sign(source, source->active_ahead.items, count);
+    stamp_weight_version(source, source->active_ahead.items, count);
     return look->look ? look->look(look->payload, samples, count, tick) : INVAR_OK;
 }
 
@@ -319,20 +329,22 @@ invar_status invar_sample_source_recorded_ahead(invar_sample_source *source)
 
     if (!source->tick.drawn && !clocked)
         return INVAR_OK;
-    INVAR_TRY(take_active(source, false));
+    INVAR_TRY(move_active(source, false));
     if (samples->count == 0)
         return INVAR_OK;
     if (o->use_thread)
         return invar_async_sampler_begin(&source->async_sampler, &how, samples->items,
                                          samples->count,
-                                         &(invar_verify_callback){rl_sample_inspect, source});
+                                         &(invar_verify_callback){stamp_and_verify, source});
     INVAR_TRY(invar_generate_share(&how, samples->items, samples->count));
-    INVAR_TRY(rl_sample_inspect(source, samples->items, samples->count, &tick));
-    return o->async ? INVAR_OK : sample_source_rejoin(source);
+    INVAR_TRY(stamp_and_verify(source, samples->items, samples->count, &tick));
+    return o->async ? INVAR_OK : merge_and_stamp(source);
 }
 
-/* Durable before the next weights draw. */
-static invar_status note_drawn(invar_sample_source *source)
+/*
+ * Records the token counts of unfinished samples; they are durable before the next weights sample.
+ */
+static invar_status record_unfinished(invar_sample_source *source)
 {
     const invar_inflight *flight = &source->flight;
     invar_unfinished_sample *left = NULL;
@@ -359,6 +371,6 @@ invar_status invar_sample_source_recorded_join(invar_sample_source *source)
 {
     if (source->async_sampler && !source->tick.drawn)
         invar_async_sampler_suspend(source->async_sampler);
-    INVAR_TRY(sample_source_rejoin(source));
-    return note_drawn(source);
+    INVAR_TRY(merge_and_stamp(source));
+    return record_unfinished(source);
 }

@@ -1,5 +1,9 @@
 /*
- * reward_source.c - rewards of samples.
+ * reward_source.c - selects the reward plug-in or rule of a recipe and computes rewards with it.
+ *
+ * rm-type names a built-in rule, or an external source that runs as a plug-in (a server at rm-url,
+ * or the embedded math-verify script); custom-rm-path names a plug-in directly. A reward that a
+ * plug-in has already given to a multi-turn or agent sample is never replaced.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,8 +22,8 @@
 
 #include "base/invar_banned.h"
 
-/* The recipe's word for a rule; INVAR_REWARD_NONE where it has none. */
-static invar_status rule_of(invar_reward *out, bool *boxed_out, const char *word)
+/* *out = rule with this name in a recipe; INVAR_REWARD_NONE for an empty name. */
+static invar_status parse_rule(invar_reward *out, bool *boxed_out, const char *word)
 {
     *out = INVAR_REWARD_NONE;
     *boxed_out = false;
@@ -30,14 +34,14 @@ bool invar_reward_source_asks(const invar_recipe *recipe)
 {
     invar_reward rule;
     bool boxed;
-    invar_status status = rule_of(&rule, &boxed, invar_recipe_string(recipe, INVAR_KEY_RM_TYPE));
+    invar_status status = parse_rule(&rule, &boxed, invar_recipe_string(recipe, INVAR_KEY_RM_TYPE));
 
     INVAR_CHECK(status == INVAR_OK); // the recipe is checked
     return invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH)[0] ||
            invar_reward_is_external(rule);
 }
 
-/* The script of this program that judges by the package math-verify. */
+/* Opens the embedded script that computes rewards with the Python package math-verify. */
 static invar_status open_script(invar_plugin **out, invar_plugin_options *o)
 {
     char *command;
@@ -82,7 +86,7 @@ invar_status invar_reward_source_read(invar_reward_source *out, const invar_reci
 
     key = key[0] || own[0] ? key : invar_recipe_string(recipe, INVAR_KEY_REWARD_KEY);
     *out = (invar_reward_source){.key = key[0] ? key : NULL};
-    INVAR_TRY(rule_of(&out->reward, &out->boxed, rule));
+    INVAR_TRY(parse_rule(&out->reward, &out->boxed, rule));
     out->asks = own[0] ? invar_reward_is_external(out->reward) : invar_reward_source_asks(recipe);
     out->groups = out->asks && invar_recipe_bool(recipe, INVAR_KEY_GROUP_RM);
     out->plugin = out->asks ? plugin : NULL;
@@ -105,8 +109,8 @@ invar_status invar_reward_source_reaches_all(bool *out, const invar_reward_sourc
     return INVAR_OK;
 }
 
-/* "FILE:LINE: "; "" of a built-in task. */
-static void write_place(char *out, size_t size, const char *path, int64_t line)
+/* Writes "FILE:LINE: " for a message; nothing for a built-in task. */
+static void format_location(char *out, size_t size, const char *path, int64_t line)
 {
     const char *slice = strstr(path, "@[");
     char file[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
@@ -131,13 +135,13 @@ static invar_status check_prompt(const invar_reward_source *judge, const invar_p
     if (status != INVAR_E_INVALID)
         return status;
     (void)snprintf(message, sizeof message, "%.1000s", invar_error_last()->message);
-    write_place(place, sizeof place, reach->path, prompt->line);
+    format_location(place, sizeof place, reach->path, prompt->line);
     return INVAR_FAIL(status, 0, "%sprompt %" PRId64 " of %s%s: %s", place, i, reach->what,
                       strcmp(prompt->metadata, "{}") == 0 ? " has no metadata (metadata-key)" : "",
                       message);
 }
 
-static void warn(const invar_reward_source_reach *reach)
+static void print_warning(const invar_reward_source_reach *reach)
 {
     char line[2500];
 
@@ -163,13 +167,13 @@ invar_status invar_reward_source_check_data(const invar_recipe *recipe, const in
         status = check_prompt(&judge, invar_dataset_prompt(data, i), i, reach);
     if (status != INVAR_E_INVALID || i <= reach->certain)
         return status;
-    warn(reach);
+    print_warning(reach);
     return INVAR_OK;
 }
 
-/* Moves what the plug-in said into the samples. */
-static void rl_sample_take(invar_rl_sample *samples, const double *rewards,
-                           invar_reward_parts *parts, int64_t count)
+/* Moves rewards and parts of the plug-in into samples that have no plug-in reward yet. */
+static void store_rewards(invar_rl_sample *samples, const double *rewards,
+                          invar_reward_parts *parts, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         if (samples[i].has_plugin_reward)
@@ -181,7 +185,7 @@ static void rl_sample_take(invar_rl_sample *samples, const double *rewards,
     }
 }
 
-static invar_status plugin_query(invar_plugin *plugin, invar_rl_sample *samples, int64_t count)
+static invar_status query_plugin(invar_plugin *plugin, invar_rl_sample *samples, int64_t count)
 {
     invar_reward_parts *parts = NULL;
     double *rewards = NULL;
@@ -193,7 +197,7 @@ static invar_status plugin_query(invar_plugin *plugin, invar_rl_sample *samples,
         memset(parts, 0, (size_t)count * sizeof *parts);
         status = invar_plugin_reward(plugin, samples, count, rewards, parts);
         if (status == INVAR_OK)
-            rl_sample_take(samples, rewards, parts, count);
+            store_rewards(samples, rewards, parts, count);
         for (int64_t i = 0; i < count; i++)
             invar_reward_parts_release(&parts[i]);
     }
@@ -206,7 +210,7 @@ invar_status invar_reward_source_run(const invar_reward_source *judge, invar_rl_
                                      int64_t count)
 {
     if (judge->plugin)
-        INVAR_TRY(plugin_query(judge->plugin, samples, count));
+        INVAR_TRY(query_plugin(judge->plugin, samples, count));
     for (int64_t i = 0; i < count; i++)
         if (!samples[i].has_plugin_reward)
             INVAR_TRY(judge->plugin ? invar_reward_select_part(&samples[i], judge->key)

@@ -1,5 +1,5 @@
 /*
- * reward_source.h - who gives rewards: a plug-in, or a built-in rule.
+ * reward_source.h - computes the rewards of samples, by a plug-in or by a built-in rule.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,58 +15,66 @@
 extern "C" {
 #endif
 
+/* Source of the rewards of a run: a plug-in or a built-in rule. */
 typedef struct invar_reward_source {
-    invar_plugin *plugin; /* borrowed; NULL: the rule, or another rank has it */
-    bool asks;            /* a plug-in gives rewards, */
-    bool groups;          /* of whole groups */
-    invar_reward reward;
-    bool boxed;
-    const char *key; /* of the part that is the reward; NULL: none. Borrowed from the recipe */
+    invar_plugin *plugin; /* borrowed; NULL for a rule, and on ranks that do not run the plug-in */
+    bool asks;            /* a plug-in computes the rewards */
+    bool groups;          /* the plug-in gets complete groups */
+    invar_reward reward;  /* built-in rule, unless metadata.rm_type of a sample names another */
+    bool boxed;           /* the rule reads the last \boxed{} of the response */
+    const char *key;      /* name of the reward part that becomes the reward; NULL if no part does;
+                             borrowed from the recipe */
 } invar_reward_source;
 
-/* True when a plug-in gives the rewards of training: custom-rm-path, a server, a script. */
+/* Returns true if training rewards come from a plug-in: custom-rm-path, a server or a script. */
 bool invar_reward_source_asks(const invar_recipe *recipe);
 
 /*
- * That plug-in; NULL: none. `stored`: it is not started, its replies come from the ledger. The
- * caller owns *out (invar_plugin_close).
+ * Opens the reward plug-in that the recipe names; *out = NULL if it names none. With `stored` the
+ * plug-in is not started, because its replies come from the ledger. The caller closes *out with
+ * invar_plugin_close.
  */
 invar_status invar_reward_source_attach(invar_plugin **out, const invar_recipe *recipe,
                                         bool stored) INVAR_MUST_USE;
 
-/* The recipe's for training, or for evaluation, which may have a rule of its own. */
+/*
+ * Reads the reward source of training, or with `eval` that of evaluation, which may have other
+ * keys.
+ */
 invar_status invar_reward_source_read(invar_reward_source *out, const invar_recipe *recipe,
                                       invar_plugin *plugin, bool eval) INVAR_MUST_USE;
 
-/* True if the sample has or gets a reward: of its leader, of a plug-in or of a rule. */
+/* *out = true if the sample has a plug-in reward, or gets a reward from a plug-in or a rule. */
 invar_status invar_reward_source_reaches(bool *out, const invar_reward_source *judge,
                                          const invar_rl_sample *sample) INVAR_MUST_USE;
 
-/* True if it reaches all of them. The rewards of others are 0, and nobody said so. */
+/*
+ * *out = true if every sample has or gets a reward. Samples without one have the default reward 0.
+ */
 invar_status invar_reward_source_reaches_all(bool *out, const invar_reward_source *judge,
                                              const invar_rl_sample *samples,
                                              int64_t count) INVAR_MUST_USE;
 
-/* Prompts of a data set that a run will judge, as far as this is known before the run. */
+/* Prompts of a data set that a run will use, as far as this is known before the run. */
 typedef struct invar_reward_source_reach {
-    const char *what; /* name of the data set */
-    const char *path; /* of its file, as the recipe names it */
-    bool eval;
-    int64_t certain;  /* prompts before this one are judged for certain, */
-    int64_t possible; /* and none from this one on */
-    void (*say)(void *payload, const char *line);
+    const char *what;                             /* name of the data set, for messages */
+    const char *path;                             /* path of the data set, as the recipe names it */
+    bool eval;                                    /* it is a data set of evaluation */
+    int64_t certain;                              /* prompts [0, certain) are used in any case */
+    int64_t possible;                             /* prompts from here on are never used */
+    void (*say)(void *payload, const char *line); /* prints a warning */
     void *payload;
 } invar_reward_source_reach;
 
 /*
- * Returns INVAR_E_INVALID if the metadata of a prompt that is certain to be judged makes its rule
- * fail, whatever the response is. Of the other prompts the first one that fails costs a line.
- * Prompts of plug-ins and of leaders, who may give rewards, are not looked at.
+ * Checks prompts against the reward rule before a run. Returns INVAR_E_INVALID if the metadata of a
+ * prompt in [0, certain) makes its rule fail for any response; prints a warning for the first such
+ * prompt in [certain, possible). Checks nothing if a plug-in or agent may give the rewards.
  */
 invar_status invar_reward_source_check_data(const invar_recipe *recipe, const invar_dataset *data,
                                             const invar_reward_source_reach *reach) INVAR_MUST_USE;
 
-/* Sets the rewards of samples that have none yet, and their parts where they have some. */
+/* Sets reward and reward parts of all samples without a plug-in reward. */
 invar_status invar_reward_source_run(const invar_reward_source *judge, invar_rl_sample *samples,
                                      int64_t count) INVAR_MUST_USE;
 

@@ -1,10 +1,10 @@
 /*
- * saved_rollouts.c - rollouts in files: written, and trained from.
+ * saved_rollouts.c - sample source that loads rollouts from files, and saves them.
  *
- * Files of the run's own identity are believed in nothing that the recipe says: weights, settings
- * of sampling, prompts, texts and rewards are made again and compared, and training compares the
- * log-probabilities. What is left is which tokens were drawn. All other files are foreign: data
- * like a data set, whose hash belongs to the identity.
+ * Own files, with the identity of this run, are trusted only for the sampled tokens: weights,
+ * sampling params, prompts, texts and rewards are computed again and compared, and training
+ * compares the log-probs. All other files are foreign: they are input data like a data set, their
+ * digest belongs to the identity of the run, and their content must not change afterwards.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +19,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- whose they are -------------------------------------------------------------------------- */
+/* ---- own or foreign -------------------------------------------------------------------------- */
 
 static invar_status hash_file(invar_saved_rollouts *saved, const char *path)
 {
@@ -39,7 +39,7 @@ static invar_status hash_file(invar_saved_rollouts *saved, const char *path)
     return INVAR_OK;
 }
 
-/* All that are there, like the lines of a data set: not only those that this run gets to. */
+/* Hashes all consecutive files from 0 on, like lines of a data set, even if the run uses fewer. */
 static invar_status hash_files(invar_saved_rollouts *saved, const char *pattern)
 {
     char path[INVAR_PATH_SIZE];
@@ -54,22 +54,24 @@ static invar_status hash_files(invar_saved_rollouts *saved, const char *pattern)
     return INVAR_OK;
 }
 
-/* What a plug-in decided nobody can make again from the recipe. */
-static bool decided_by_plugin(const invar_recipe *r)
+/*
+ * Returns true if a plug-in decides rewards or filters, which cannot be recomputed from the recipe.
+ */
+static bool is_decided_by_plugin(const invar_recipe *r)
 {
     return invar_reward_source_asks(r) ||
            invar_recipe_string(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH)[0] ||
            invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0];
 }
 
-static invar_status refuse_idle_keys(const invar_recipe *r, const char *path)
+static invar_status reject_idle_keys(const invar_recipe *r, const char *path)
 {
     static const invar_key keys[] = {INVAR_KEY_USE_ROLLOUT_LOGPROBS, INVAR_KEY_USE_TIS,
                                      INVAR_KEY_USE_MIS};
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     if (invar_recipe_string(r, INVAR_KEY_ROLLOUT_DTYPE)[0])
-        return INVAR_OK; // they differ from those of training
+        return INVAR_OK; // log-probs of sampling differ from those of training
     invar_path_show(shown, path);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (invar_recipe_bool(r, (int)keys[i]))
@@ -92,12 +94,12 @@ invar_status invar_saved_rollouts_find(invar_saved_rollouts *out, const invar_re
     if (!pattern[0])
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, 0));
-    if (!invar_path_exists(path)) // the run goes on from a later one, or is refused
+    if (!invar_path_exists(path)) // the run resumes at a later rollout, or check_file rejects it
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_head(&first, &samples, path));
-    out->on_policy = invar_digest_equal(&first.header.run, own) && !decided_by_plugin(recipe);
+    out->on_policy = invar_digest_equal(&first.header.run, own) && !is_decided_by_plugin(recipe);
     invar_rollout_file_release(&first);
-    return out->on_policy ? refuse_idle_keys(recipe, path) : hash_files(out, pattern);
+    return out->on_policy ? reject_idle_keys(recipe, path) : hash_files(out, pattern);
 }
 
 void invar_saved_rollouts_release(invar_saved_rollouts *saved)
@@ -106,11 +108,13 @@ void invar_saved_rollouts_release(invar_saved_rollouts *saved)
     *saved = (invar_saved_rollouts){0};
 }
 
-/* ---- what all must fulfil -------------------------------------------------------------------- */
+/* ---- checks of all files --------------------------------------------------------------------- */
 
-/* A file may be of a model with more tokens or a longer context. */
-static invar_status check_fits(const invar_rl_sample *s, const invar_model_spec *spec,
-                               const char *path)
+/*
+ * Fails if a sample does not fit the model: the file may be of one with more tokens or positions.
+ */
+static invar_status check_sample_fits(const invar_rl_sample *s, const invar_model_spec *spec,
+                                      const char *path)
 {
     bool fits = s->prompt_tokens >= 1 && s->n_tokens > s->prompt_tokens &&
                 s->n_tokens - 1 <= spec->max_positions;
@@ -125,7 +129,7 @@ static invar_status check_fits(const invar_rl_sample *s, const invar_model_spec 
                       path, s->index, spec->vocab, spec->max_positions);
 }
 
-/* What the first line says, and the number of those that follow. */
+/* Checks the header and the number of samples. */
 static invar_status check_head(const invar_sample_source_options *o, const invar_rollout_header *h,
                                int64_t samples, const char *path)
 {
@@ -147,9 +151,9 @@ static invar_status check_head(const invar_sample_source_options *o, const invar
     return INVAR_OK;
 }
 
-/* What the recipe wants of a sample that another run has recorded. */
-static invar_status check_recorded(const invar_sample_source_options *o, const invar_rl_sample *s,
-                                   const char *path)
+/* Checks that a foreign sample has the recorded data that the recipe needs. */
+static invar_status check_recorded_data(const invar_sample_source_options *o,
+                                        const invar_rl_sample *s, const char *path)
 {
     if (o->needs_logp && !s->logp)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -176,7 +180,7 @@ invar_status invar_sample_source_check_file(const invar_sample_source *source, i
     INVAR_TRY(invar_rollout_file_head(&data, &samples, path));
     status = check_head(o, &data.header, samples, path);
     if (status == INVAR_OK && !o->saved->on_policy && data.samples.count > 0)
-        status = check_recorded(o, data.samples.items, path);
+        status = check_recorded_data(o, data.samples.items, path);
     invar_rollout_file_release(&data);
     return status;
 }
@@ -188,13 +192,13 @@ static invar_status check_loaded(const invar_sample_source *source, const char *
 
     INVAR_TRY(check_head(o, &source->loaded.header, samples->count, path));
     for (int64_t i = 0; i < samples->count; i++)
-        INVAR_TRY(check_fits(&samples->items[i], o->spec, path));
+        INVAR_TRY(check_sample_fits(&samples->items[i], o->spec, path));
     return INVAR_OK;
 }
 
-/* ---- foreign ones ---------------------------------------------------------------------------- */
+/* ---- foreign files --------------------------------------------------------------------------- */
 
-/* The file is the one that the identity knows, and has what the recipe wants of it. */
+/* Fails if the file has changed since the identity was computed, or lacks data that is needed. */
 static invar_status check_foreign(const invar_sample_source *source, const char *path)
 {
     const invar_sample_source_options *o = &source->options;
@@ -208,18 +212,18 @@ static invar_status check_foreign(const invar_sample_source *source, const char 
                           "the run's identity; begin another run",
                           path);
     for (int64_t i = 0; i < samples->count; i++)
-        INVAR_TRY(check_recorded(o, &samples->items[i], path));
+        INVAR_TRY(check_recorded_data(o, &samples->items[i], path));
     return INVAR_OK;
 }
 
-/* ---- own ones -------------------------------------------------------------------------------- */
+/* ---- own files ------------------------------------------------------------------------------- */
 
-static bool same_list(const void *a, const void *b, size_t bytes)
+static bool have_equal_bytes(const void *a, const void *b, size_t bytes)
 {
     return !a == !b && (!a || memcmp(a, b, bytes) == 0);
 }
 
-static bool same_stops(const invar_sampling_params *a, const invar_sampling_params *b)
+static bool have_equal_stops(const invar_sampling_params *a, const invar_sampling_params *b)
 {
     if (a->n_stop_ids != b->n_stop_ids || a->n_stop != b->n_stop)
         return false;
@@ -233,10 +237,10 @@ static bool same_stops(const invar_sampling_params *a, const invar_sampling_para
 }
 
 /*
- * True if the loaded file has the arithmetic of this run. A file of version 1 does not name its
- * own: only the files of a run with the same identity are known to have it.
+ * Returns true if the loaded file was sampled with the arithmetic of this run. A file of version 1
+ * does not record its arithmetic; it is only known for files with the identity of this run.
  */
-static bool same_policy(const invar_sample_source *source)
+static bool has_own_policy(const invar_sample_source *source)
 {
     const invar_rollout_policy *file = &source->loaded.header.policy;
     const invar_rollout_policy *own = &source->options.policy;
@@ -247,8 +251,8 @@ static bool same_policy(const invar_sample_source *source)
            invar_digest_equal(&file->model, &own->model);
 }
 
-/* The first member of the header that is not what this run would write; NULL: none. */
-static const char *odd_header(const invar_sample_source *source)
+/* Returns the name of the first header member that this run would write differently, or NULL. */
+static const char *find_differing_header(const invar_sample_source *source)
 {
     const invar_rollout_header *h = &source->loaded.header;
     const invar_sampling_params want = source->options.sampling, *s = &h->sampling;
@@ -258,7 +262,7 @@ static const char *odd_header(const invar_sample_source *source)
     } members[] = {
         {"rollout", h->rollout == source->order.rollout},
         {"weights", h->weights == source->order.weights},
-        {"dtype, numerics or model", same_policy(source)},
+        {"dtype, numerics or model", has_own_policy(source)},
         {"weights_hash", source->batch.on_policy},
         {"n_samples_per_prompt", h->n_samples_per_prompt == source->options.per_prompt},
         {"seed", s->seed == want.seed},
@@ -270,7 +274,7 @@ static const char *odd_header(const invar_sample_source *source)
         {"max_response", s->max_response == want.max_response},
         {"max_context", s->max_context == want.max_context},
         {"min_response", s->min_response == want.min_response},
-        {"stop_ids or stop", same_stops(s, &want)},
+        {"stop_ids or stop", have_equal_stops(s, &want)},
         {"skip_special", s->skip_special == want.skip_special},
     };
 
@@ -280,8 +284,8 @@ static const char *odd_header(const invar_sample_source *source)
     return NULL;
 }
 
-/* The first member of a sample that is not what this run would have; NULL: none. */
-static const char *odd_member(const invar_rl_sample *s, const invar_rl_sample *want)
+/* Returns the name of the first member that differs from the recomputed sample, or NULL. */
+static const char *find_differing_member(const invar_rl_sample *s, const invar_rl_sample *want)
 {
     size_t response = (size_t)invar_rl_sample_response(s);
     const struct {
@@ -299,9 +303,9 @@ static const char *odd_member(const invar_rl_sample *s, const invar_rl_sample *w
         {"prompt_tokens", s->prompt_tokens == want->prompt_tokens},
         {"tokens",
          s->n_tokens == want->n_tokens &&
-             same_list(s->tokens, want->tokens, (size_t)want->n_tokens * sizeof *s->tokens)},
+             have_equal_bytes(s->tokens, want->tokens, (size_t)want->n_tokens * sizeof *s->tokens)},
         {"logprobs", !s->logp == !want->logp},
-        {"mask", s->n_tokens == want->n_tokens && same_list(s->mask, want->mask, response)},
+        {"mask", s->n_tokens == want->n_tokens && have_equal_bytes(s->mask, want->mask, response)},
         {"route_size", s->route_size == want->route_size},
         {"response", s->response_bytes == want->response_bytes &&
                          (want->response_bytes == 0 ||
@@ -322,9 +326,11 @@ static const char *odd_member(const invar_rl_sample *s, const invar_rl_sample *w
     return NULL;
 }
 
-/* What follows from the drawn tokens: text, end and reward. */
-static invar_status rl_sample_complete(invar_rl_sample *want, const invar_sample_source_options *o,
-                                       const invar_rl_sample *s)
+/*
+ * Recomputes from the sampled tokens of s everything that follows from them: text, finish, reward.
+ */
+static invar_status recompute_sample(invar_rl_sample *want, const invar_sample_source_options *o,
+                                     const invar_rl_sample *s)
 {
     const invar_sampling_params *sampling = &o->sampling;
     int64_t n = invar_rl_sample_response(s);
@@ -351,10 +357,13 @@ static invar_status rl_sample_complete(invar_rl_sample *want, const invar_sample
     return invar_reward_source_run(&o->judge, want, 1);
 }
 
-/* `place`: the prompt's among those that the rollout took. */
-static invar_status check_own(const invar_sample_source *source,
-                              const invar_source_position *before, int64_t i, int64_t place,
-                              const invar_prompt *p, const char *path)
+/*
+ * Recomputes sample i of an own file and fails if the file differs. `place` is the index of its
+ * prompt in the rollout, `before` the position of the source before the rollout.
+ */
+static invar_status check_own_sample(const invar_sample_source *source,
+                                     const invar_source_position *before, int64_t i, int64_t place,
+                                     const invar_prompt *p, const char *path)
 {
     const invar_sample_source_options *o = &source->options;
     const invar_rl_sample *s = &source->batch.samples.items[i];
@@ -371,8 +380,8 @@ static invar_status check_own(const invar_sample_source *source,
 
     if (status == INVAR_OK)
         status = o->use_data_answers ? invar_sample_source_fill_answer(&want, p)
-                                     : rl_sample_complete(&want, o, s);
-    odd = status == INVAR_OK ? odd_member(s, &want) : NULL;
+                                     : recompute_sample(&want, o, s);
+    odd = status == INVAR_OK ? find_differing_member(s, &want) : NULL;
     invar_rl_sample_release(&want);
     if (odd)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -383,11 +392,12 @@ static invar_status check_own(const invar_sample_source *source,
     return status;
 }
 
-/* ---- the place in the data ------------------------------------------------------------------- */
+/* ---- position in the data -------------------------------------------------------------------- */
 
 /*
- * The prompts that this rollout took from the data when it was sampled. Of the run's own rollouts
- * that is known: rounds are whole, and the last one had the last group of the batch.
+ * *out = number of prompts that the rollout consumed when it was sampled. For own rollouts it
+ * follows from the samples: rounds are complete, and the last round had the last group of the
+ * batch.
  */
 static invar_status count_consumed(int64_t *out, const invar_sample_source *source)
 {
@@ -409,7 +419,7 @@ static invar_status count_consumed(int64_t *out, const invar_sample_source *sour
     return INVAR_OK;
 }
 
-/* Groups that a filter rejected when the file was written; -1 if the file does not have it. */
+/* *out = number of groups that filters rejected; -1 if the file does not record it. */
 static invar_status count_filtered(int64_t *out, const invar_sample_source *source,
                                    int64_t consumed)
 {
@@ -426,8 +436,8 @@ static invar_status count_filtered(int64_t *out, const invar_sample_source *sour
                       source->order.rollout, *out, most);
 }
 
-/* Leaves the place as sampling would have, so that the run may go on without files. */
-static invar_status pass_over(invar_sample_source *source, const char *path)
+/* Advances the position as sampling would have, so that the run can continue without files. */
+static invar_status advance_position(invar_sample_source *source, const char *path)
 {
     const invar_sample_source_options *o = &source->options;
     const invar_source_position before = source->place;
@@ -442,9 +452,9 @@ static invar_status pass_over(invar_sample_source *source, const char *path)
         const invar_prompt *p = invar_sample_source_next(source);
         if (!o->saved->on_policy || i == samples->count ||
             (!o->use_data_answers && samples->items[i].draw_index / n > place))
-            continue; // a group that the filter dropped
+            continue; // the filter dropped this group
         for (int64_t j = 0; j < n; j++, i++)
-            INVAR_TRY(check_own(source, &before, i, place, p, path));
+            INVAR_TRY(check_own_sample(source, &before, i, place, p, path));
     }
     if (o->saved->on_policy && o->data && i != samples->count)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -454,11 +464,11 @@ static invar_status pass_over(invar_sample_source *source, const char *path)
     return INVAR_OK;
 }
 
-/* ---- one rollout ----------------------------------------------------------------------------- */
+/* ---- loading and saving ---------------------------------------------------------------------- */
 
 static invar_status check_header(const invar_sample_source *source, const char *path)
 {
-    const char *odd = source->options.saved->on_policy ? odd_header(source) : NULL;
+    const char *odd = source->options.saved->on_policy ? find_differing_header(source) : NULL;
 
     if (!odd)
         return INVAR_OK;
@@ -469,8 +479,8 @@ static invar_status check_header(const invar_sample_source *source, const char *
                       path, odd);
 }
 
-/* For those who watch the rollout: which tokens this program would draw, and from which logits. */
-static invar_status sample_source_follow(const invar_sample_source *source)
+/* Runs own samples through the model again, so that rollout hooks see its logits and tokens. */
+static invar_status replay_for_hooks(const invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
     const invar_rl_samples *samples = &source->batch.samples;
@@ -493,14 +503,14 @@ invar_status invar_sample_source_load(bool *ready_out, invar_sample_source *sour
     source->loaded.samples = (invar_rl_samples){0};
     source->batch.on_policy = invar_digest_equal(&h->weights_hash, &source->order.weights_hash) &&
                               h->sampling.temperature == source->options.sampling.temperature &&
-                              same_policy(source);
+                              has_own_policy(source);
     INVAR_TRY(check_loaded(source, path));
     INVAR_TRY(check_header(source, path));
     if (!source->options.saved->on_policy)
         INVAR_TRY(check_foreign(source, path));
     *ready_out = true;
-    INVAR_TRY(pass_over(source, path));
-    return source->options.recompute_points ? sample_source_follow(source) : INVAR_OK;
+    INVAR_TRY(advance_position(source, path));
+    return source->options.recompute_points ? replay_for_hooks(source) : INVAR_OK;
 }
 
 invar_status invar_sample_source_save(const invar_sample_source *source,

@@ -1,5 +1,10 @@
 /*
- * schedule_log.c - recorded ticks in memory and as text.
+ * schedule_log.c - log of recorded ticks: in memory, and as JSON lines.
+ *
+ * Events are appended strictly in order: the batch of a tick, then its unfinished samples. Every
+ * append is validated, also when the text of a file or of the ledger is parsed, so that a log in
+ * memory is always consistent. A caller that trims the log must keep the previous tick, because the
+ * next append is compared with it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +23,7 @@
 
 /* ---- in memory ------------------------------------------------------------------------------- */
 
-static void schedule_tick_release(invar_schedule_tick *tick)
+static void release_tick(invar_schedule_tick *tick)
 {
     invar_free(tick->groups);
     invar_free(tick->left);
@@ -27,7 +32,7 @@ static void schedule_tick_release(invar_schedule_tick *tick)
 void invar_schedule_log_release(invar_schedule_log *ticks)
 {
     for (int64_t i = 0; i < ticks->count; i++)
-        schedule_tick_release(&ticks->items[i]);
+        release_tick(&ticks->items[i]);
     invar_free(ticks->items);
     *ticks = (invar_schedule_log){0};
 }
@@ -46,25 +51,25 @@ void invar_schedule_log_trim(invar_schedule_log *ticks, int64_t before)
     if (gone <= 0 || gone >= ticks->count)
         return;
     for (int64_t i = 0; i < gone; i++)
-        schedule_tick_release(&ticks->items[i]);
+        release_tick(&ticks->items[i]);
     ticks->count -= gone;
     ticks->first = before;
     memmove(ticks->items, ticks->items + gone, (size_t)ticks->count * sizeof *ticks->items);
 }
 
-static invar_schedule_tick *last_of(const invar_schedule_log *ticks)
+static invar_schedule_tick *last_tick(const invar_schedule_log *ticks)
 {
     return ticks->count > 0 ? &ticks->items[ticks->count - 1] : NULL;
 }
 
 int64_t invar_schedule_log_end(const invar_schedule_log *ticks)
 {
-    const invar_schedule_tick *last = last_of(ticks);
+    const invar_schedule_tick *last = last_tick(ticks);
 
     return ticks->first + ticks->count - (last && !last->drawn);
 }
 
-static invar_status schedule_log_grow(invar_schedule_log *ticks)
+static invar_status reserve_tick(invar_schedule_log *ticks)
 {
     int64_t capacity = ticks->capacity ? 2 * ticks->capacity : 16;
     void *grown = NULL;
@@ -80,17 +85,20 @@ static invar_status schedule_log_grow(invar_schedule_log *ticks)
     return INVAR_OK;
 }
 
-static invar_status copy(void **out, const void *from, int64_t count, size_t size, const char *what)
+static invar_status copy_array(void **out, const void *from, int64_t count, size_t size,
+                               const char *what)
 {
-    INVAR_TRY(invar_alloc(out, (size_t)count + 1, size, what)); // one more: none is no failure
+    INVAR_TRY(invar_alloc(out, (size_t)count + 1, size,
+                          what)); // one more, so that the copy of an empty array is not NULL
     if (count)
         memcpy(*out, from, (size_t)count * size);
     return INVAR_OK;
 }
 
-static invar_status out_of_order(const invar_schedule_log *ticks, int64_t tick, const char *where)
+static invar_status fail_out_of_order(const invar_schedule_log *ticks, int64_t tick,
+                                      const char *where)
 {
-    const invar_schedule_tick *last = last_of(ticks);
+    const invar_schedule_tick *last = last_tick(ticks);
     bool half = last && !last->drawn;
 
     return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -101,26 +109,26 @@ static invar_status out_of_order(const invar_schedule_log *ticks, int64_t tick, 
 invar_status invar_schedule_log_add_batch(invar_schedule_log *ticks, int64_t tick,
                                           const int64_t *groups, int64_t count, const char *where)
 {
-    const invar_schedule_tick *last = last_of(ticks);
+    const invar_schedule_tick *last = last_tick(ticks);
     invar_schedule_tick new = {.batched = true, .n_groups = count};
 
     if (last ? !last->drawn || tick != ticks->first + ticks->count : tick < 0)
-        return out_of_order(ticks, tick, where);
+        return fail_out_of_order(ticks, tick, where);
     for (int64_t i = 0; i < count; i++)
         if (groups[i] < 0 || (i > 0 && groups[i] <= groups[i - 1]))
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%s: group %" PRId64 " of tick %" PRId64 " is out of order", where,
                               groups[i], tick);
-    INVAR_TRY(schedule_log_grow(ticks));
-    INVAR_TRY(
-        copy((void **)&new.groups, groups, count, sizeof *groups, "the groups of a recorded tick"));
+    INVAR_TRY(reserve_tick(ticks));
+    INVAR_TRY(copy_array((void **)&new.groups, groups, count, sizeof *groups,
+                         "the groups of a recorded tick"));
     if (!last)
         ticks->first = tick;
     ticks->items[ticks->count++] = new;
     return INVAR_OK;
 }
 
-/* Samples and their tokens ascend, and nobody loses tokens from one tick to the next. */
+/* Fails unless samples ascend and none has fewer tokens than in the previous tick. */
 static invar_status check_left(const invar_schedule_tick *before,
                                const invar_unfinished_sample *left, int64_t count, int64_t tick,
                                const char *where)
@@ -149,22 +157,22 @@ invar_status invar_schedule_log_add_drawn(invar_schedule_log *ticks, int64_t tic
                                           const invar_unfinished_sample *left, int64_t count,
                                           const char *where)
 {
-    invar_schedule_tick *last = last_of(ticks);
+    invar_schedule_tick *last = last_tick(ticks);
 
     if (!last || last->drawn || tick != ticks->first + ticks->count - 1)
-        return out_of_order(ticks, tick, where);
+        return fail_out_of_order(ticks, tick, where);
     INVAR_TRY(check_left(ticks->count > 1 ? last - 1 : NULL, left, count, tick, where));
-    INVAR_TRY(
-        copy((void **)&last->left, left, count, sizeof *left, "the samples of a recorded tick"));
+    INVAR_TRY(copy_array((void **)&last->left, left, count, sizeof *left,
+                         "the samples of a recorded tick"));
     last->n_left = count;
     last->drawn = true;
     return INVAR_OK;
 }
 
-/* A tick whose batch nobody knows any more. */
-static invar_status add_half(invar_schedule_log *ticks, int64_t tick)
+/* Appends a tick whose batch is unknown, as the first one. */
+static invar_status add_tick_without_batch(invar_schedule_log *ticks, int64_t tick)
 {
-    INVAR_TRY(schedule_log_grow(ticks));
+    INVAR_TRY(reserve_tick(ticks));
     ticks->first = tick;
     ticks->items[ticks->count++] = (invar_schedule_tick){.batched = false};
     return INVAR_OK;
@@ -236,13 +244,13 @@ void invar_schedule_log_write(invar_json_text *text, const invar_schedule_log *t
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static invar_status no_number(const char *event, size_t place, const char *where)
+static invar_status fail_not_a_number(const char *event, size_t place, const char *where)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: item %zu of \"%s\" is none", where, place, event);
 }
 
-static invar_status take_batch(invar_schedule_log *to, int64_t tick, const json_t *list,
-                               const char *where)
+static invar_status parse_batch(invar_schedule_log *to, int64_t tick, const json_t *list,
+                                const char *where)
 {
     size_t count = json_array_size(list);
     int64_t *groups = NULL;
@@ -254,7 +262,7 @@ static invar_status take_batch(invar_schedule_log *to, int64_t tick, const json_
 
         groups[i] = json_integer_value(item);
         if (!json_is_integer(item))
-            status = no_number("batch", i, where);
+            status = fail_not_a_number("batch", i, where);
     }
     if (status == INVAR_OK)
         status = invar_schedule_log_add_batch(to, tick, groups, (int64_t)count, where);
@@ -262,9 +270,9 @@ static invar_status take_batch(invar_schedule_log *to, int64_t tick, const json_
     return status;
 }
 
-/* `before`: the first line may say what was drawn before the first batch. */
-static invar_status take_drawn(invar_schedule_log *to, int64_t tick, const json_t *list,
-                               bool before, const char *where)
+/* Parses a "drawn" event. With `before`, it may be the first event, without its batch. */
+static invar_status parse_drawn(invar_schedule_log *to, int64_t tick, const json_t *list,
+                                bool before, const char *where)
 {
     size_t count = json_array_size(list);
     invar_unfinished_sample *left = NULL;
@@ -277,34 +285,34 @@ static invar_status take_drawn(invar_schedule_log *to, int64_t tick, const json_
 
         left[i] = (invar_unfinished_sample){json_integer_value(sample), json_integer_value(tokens)};
         if (json_array_size(pair) != 2 || !json_is_integer(sample) || !json_is_integer(tokens))
-            status = no_number("drawn", i, where);
+            status = fail_not_a_number("drawn", i, where);
     }
     if (status == INVAR_OK && before && to->count == 0)
-        status = add_half(to, tick);
+        status = add_tick_without_batch(to, tick);
     if (status == INVAR_OK)
         status = invar_schedule_log_add_drawn(to, tick, left, (int64_t)count, where);
     invar_free(left);
     return status;
 }
 
-static invar_status take_event(invar_schedule_log *to, const json_t *line, bool before,
-                               const char *where)
+static invar_status parse_event(invar_schedule_log *to, const json_t *line, bool before,
+                                const char *where)
 {
     const json_t *batch = json_object_get(line, "batch"), *drawn = json_object_get(line, "drawn");
     int64_t tick;
 
     INVAR_TRY(invar_json_int(&tick, line, "tick", where, 0, UINT32_MAX));
     if (json_is_array(batch) && !drawn)
-        return take_batch(to, tick, batch, where);
+        return parse_batch(to, tick, batch, where);
     if (json_is_array(drawn) && !batch)
-        return take_drawn(to, tick, drawn, before, where);
+        return parse_drawn(to, tick, drawn, before, where);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "%s: expected a list \"batch\", or a list \"drawn\", of tick %" PRId64, where,
                       tick);
 }
 
-static invar_status take_head(invar_schedule_log_head *out, const json_t *line,
-                              const invar_journal_reader *reader)
+static invar_status parse_header(invar_schedule_log_head *out, const json_t *line,
+                                 const invar_journal_reader *reader)
 {
     out->found = true;
     out->checked = reader->checked;
@@ -312,7 +320,9 @@ static invar_status take_head(invar_schedule_log_head *out, const json_t *line,
     return out->checked ? invar_journal_digest(&out->uuid, line, "uuid", reader->where) : INVAR_OK;
 }
 
-/* `head_out` gets the first line; if it is NULL, all lines are events. */
+/*
+ * Parses the first line into *head_out, all others as events. If head_out is NULL, all are events.
+ */
 static invar_status read_lines(invar_schedule_log *to, invar_schedule_log_head *head_out,
                                invar_journal_reader *reader)
 {
@@ -321,8 +331,8 @@ static invar_status read_lines(invar_schedule_log *to, invar_schedule_log_head *
     INVAR_TRY(invar_journal_next(&line, reader));
     while (line) {
         invar_status status = head_out && reader->line == 1
-                                  ? take_head(head_out, line, reader)
-                                  : take_event(to, line, !head_out, reader->where);
+                                  ? parse_header(head_out, line, reader)
+                                  : parse_event(to, line, !head_out, reader->where);
 
         json_decref(line);
         INVAR_TRY(invar_json_as_corrupt(status));

@@ -1,7 +1,8 @@
 /*
- * select_prompts.c - what a rollout begins with: prompts of the data, and groups that wait.
+ * select_prompts.c - selects the prompts of a rollout and the surplus groups that join its batch.
  *
- * Both come in order, or a plug-in chooses. Rank 0 asks it; the others get its answer.
+ * Without plug-ins prompts come in data order and surplus groups oldest first. A plug-in is asked
+ * by rank 0, and its answer is validated there and broadcast, so that all ranks select the same.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,8 +17,8 @@
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-static invar_status find_lines(const invar_prompt **out, const invar_dataset *data,
-                               const int64_t *lines, int64_t count)
+static invar_status find_prompts(const invar_prompt **out, const invar_dataset *data,
+                                 const int64_t *lines, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         out[i] = invar_dataset_find(data, lines[i]);
@@ -31,7 +32,7 @@ static invar_status find_lines(const invar_prompt **out, const invar_dataset *da
     return INVAR_OK;
 }
 
-static invar_status choose_lines(const invar_prompt **out, invar_sample_source *source,
+static invar_status select_lines(const invar_prompt **out, invar_sample_source *source,
                                  int64_t *lines, int64_t rollout, int64_t count)
 {
     const invar_sample_source_options *o = &source->options;
@@ -41,10 +42,10 @@ static invar_status choose_lines(const invar_prompt **out, invar_sample_source *
 
     if (o->prompt_selector.plugin) {
         INVAR_TRY(invar_plugin_prompts(o->prompt_selector.plugin, &wanted, lines));
-        INVAR_TRY(find_lines(out, o->data, lines, count));
+        INVAR_TRY(find_prompts(out, o->data, lines, count));
     }
     INVAR_TRY(invar_ranks_broadcast(o->layout, "prompts", 0, lines, (size_t)count * sizeof *lines));
-    return find_lines(out, o->data, lines, count);
+    return find_prompts(out, o->data, lines, count);
 }
 
 invar_status invar_sample_source_prompts(const invar_prompt ***out, invar_sample_source *source,
@@ -60,14 +61,14 @@ invar_status invar_sample_source_prompts(const invar_prompt ***out, invar_sample
         return INVAR_OK;
     }
     INVAR_TRY(invar_alloc((void **)&lines, (size_t)count, sizeof *lines, "lines of prompt-data"));
-    status = choose_lines(*out, source, lines, rollout, count);
+    status = select_lines(*out, source, lines, rollout, count);
     invar_free(lines);
     return status;
 }
 
-/* ---- groups that wait ------------------------------------------------------------------------ */
+/* ---- surplus groups -------------------------------------------------------------------------- */
 
-static invar_status ask_buffer(uint8_t *verdict, const invar_sample_source *source)
+static invar_status query_buffer_filter(uint8_t *verdict, const invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
     const invar_rl_samples *waiting = &source->flight.surplus;
@@ -85,8 +86,8 @@ static invar_status ask_buffer(uint8_t *verdict, const invar_sample_source *sour
     return status;
 }
 
-/* Each group goes where its verdict says; a batch that is full lets it wait. */
-static invar_status sort_groups(invar_sample_source *source, const uint8_t *verdict)
+/* Moves taken surplus groups to the batch until it is full, and removes dropped ones. */
+static invar_status apply_verdicts(invar_sample_source *source, const uint8_t *verdict)
 {
     const int64_t n = source->options.per_prompt;
     invar_rl_samples old = source->flight.surplus;
@@ -119,11 +120,11 @@ invar_status invar_sample_source_take_surplus(invar_sample_source *source)
     INVAR_TRY(invar_alloc((void **)&verdict, count, 1, "verdicts on groups that wait"));
     memset(verdict, INVAR_PLUGIN_TAKE, count);
     if (o->buffer.plugin)
-        status = ask_buffer(verdict, source);
+        status = query_buffer_filter(verdict, source);
     if (status == INVAR_OK && o->buffer.enabled)
         status = invar_ranks_broadcast(o->layout, "filter", 0, verdict, count);
     if (status == INVAR_OK)
-        status = sort_groups(source, verdict);
+        status = apply_verdicts(source, verdict);
     invar_free(verdict);
     return status;
 }

@@ -1,5 +1,11 @@
 /*
- * source.c - samples that are made: generated, judged and filtered; or the data's answers.
+ * source.c - sample source: rounds of sampling, filters, in-flight rollouts, and SFT answers.
+ *
+ * A batch with a declared schedule is made in rounds. A round samples groups, rewards them, asks
+ * the filters and moves the kept groups to the batch in index order (group_select.h). With a lag
+ * the first round was begun at earlier ticks: samples that get tokens are moved out of `flight`
+ * into active_ahead, sampled, gathered on all ranks and moved back into the holes that they left.
+ * All ranks must append, move and number samples alike, whatever part of them they sample.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +22,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 void invar_sample_source_open(invar_sample_source *out, const invar_sample_source_options *options)
 {
@@ -52,7 +58,10 @@ void invar_sample_source_take(invar_sample_batch *out, invar_sample_source *sour
     source->batch = (invar_sample_batch){0};
 }
 
-/* Every prompt twice without a full batch: the filter will never be content. */
+/*
+ * Bounds the sampling rounds. If every prompt was sampled twice and the batch is still not full,
+ * the filter rejects everything, and the run must fail instead of looping.
+ */
 int64_t invar_sample_source_max_rounds(const invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
@@ -93,11 +102,12 @@ static invar_status new_sample(invar_rl_sample **out, invar_sample_source *sourc
     s->rollout = (uint32_t)rollout;
     *out = s;
     INVAR_TRY(invar_sample_source_init_sample(s, p));
-    s->current_version_from = s->n_tokens; // beyond the last rollout of a run it stays so
+    s->current_version_from =
+        s->n_tokens; // stays for rollouts from stop_rollout on, which get no tokens
     return INVAR_OK;
 }
 
-/* The weights of now complete the sample, or go on with it. */
+/* Stamps a sample with the weight version that is about to continue it. */
 static void stamp_weight_version(invar_rl_sample *s, const invar_rollout_request *order)
 {
     if (s->n_tokens == s->prompt_tokens)
@@ -107,7 +117,10 @@ static void stamp_weight_version(invar_rl_sample *s, const invar_rollout_request
     s->current_version_from = s->n_tokens;
 }
 
-/* `place` counts the prompts of the rollout, also those of groups that were dropped. */
+/*
+ * Appends a group of empty samples for a prompt. `place` is the index of the prompt in the rollout,
+ * dropped groups included; the random coordinates of the samples are derived from it.
+ */
 static invar_status add_group(invar_sample_source *source, invar_rl_samples *to,
                               const invar_prompt *p, int64_t rollout, int64_t place)
 {
@@ -127,7 +140,7 @@ static invar_status add_group(invar_sample_source *source, invar_rl_samples *to,
     return INVAR_OK;
 }
 
-/* Groups of the next prompts; `place` is that of the first. */
+/* Appends groups for the next prompts. `place` is the index in the rollout of the first one. */
 static invar_status add_groups(invar_sample_source *source, invar_rl_samples *to, int64_t rollout,
                                int64_t place, int64_t groups)
 {
@@ -142,7 +155,7 @@ static invar_status add_groups(invar_sample_source *source, invar_rl_samples *to
 
 /* ---- filtering ------------------------------------------------------------------------------- */
 
-/* Rank 0 asks; the others get its answer. All are kept where there is no plug-in. */
+/* Gets a verdict for each sample from a filter on rank 0. Without a filter all are kept. */
 static invar_status ask_filter(uint8_t *verdict_out, const invar_sample_source_filter *filter,
                                const invar_layout *layout, const invar_rl_sample *samples,
                                int64_t count)
@@ -155,7 +168,7 @@ static invar_status ask_filter(uint8_t *verdict_out, const invar_sample_source_f
     return invar_ranks_broadcast(layout, "filter", 0, verdict_out, (size_t)count);
 }
 
-/* Who drops groups has no say on a sample of one that stays. */
+/* A group filter may only keep or drop whole groups: fails if it removes a single sample. */
 static invar_status check_groups(const uint8_t *verdict, const invar_rl_sample *samples,
                                  int64_t count)
 {
@@ -169,7 +182,9 @@ static invar_status check_groups(const uint8_t *verdict, const invar_rl_sample *
                       samples[odd - verdict].index);
 }
 
-/* Samples that are removed stay in their group, masked. */
+/*
+ * Returns false if a verdict drops the group. Removed samples are masked and stay in their group.
+ */
 static bool group_kept(const uint8_t *verdict, invar_rl_sample *samples, int64_t n)
 {
     bool keep = true;
@@ -181,16 +196,19 @@ static bool group_kept(const uint8_t *verdict, invar_rl_sample *samples, int64_t
     return keep;
 }
 
-static bool is_spread(float *rewards, const invar_rl_sample *samples, int64_t n)
+static bool has_reward_spread(float *rewards, const invar_rl_sample *samples, int64_t n)
 {
     for (int64_t j = 0; j < n; j++)
         rewards[j] = (float)samples[j].reward;
     return invar_rl_group_keeps(rewards, n);
 }
 
-/* keep_out (groups); both plug-ins are asked of all samples. */
-static invar_status source_options_filter(bool *keep_out, const invar_sample_source_options *o,
-                                          invar_rl_sample *samples, int64_t groups)
+/*
+ * Sets keep_out (groups). Both plug-ins see all samples, so their input never depends on each
+ * other.
+ */
+static invar_status filter_groups(bool *keep_out, const invar_sample_source_options *o,
+                                  invar_rl_sample *samples, int64_t groups)
 {
     int64_t n = o->per_prompt, count = groups * n;
     uint8_t *verdict = NULL;
@@ -208,17 +226,18 @@ static invar_status source_options_filter(bool *keep_out, const invar_sample_sou
     for (int64_t g = 0; g < groups && status == INVAR_OK; g++) {
         keep_out[g] = group_kept(verdict + g * n, samples + g * n, n);
         keep_out[g] = group_kept(verdict + count + g * n, samples + g * n, n) && keep_out[g];
-        keep_out[g] = keep_out[g] && (!o->drop_zero_std || is_spread(rewards, samples + g * n, n));
+        keep_out[g] =
+            keep_out[g] && (!o->drop_zero_std || has_reward_spread(rewards, samples + g * n, n));
     }
     invar_free(verdict);
     invar_free(rewards);
     return status;
 }
 
-/* ---- choosing -------------------------------------------------------------------------------- */
+/* ---- selection of groups --------------------------------------------------------------------- */
 
-/* Moves the chosen groups to the batch, surplus to where it waits; the others are forgotten. */
-static invar_status take_groups(invar_sample_source *source, invar_rl_samples *round,
+/* Moves selected groups to the batch and surplus groups to `flight`. The others stay in `round`. */
+static invar_status move_groups(invar_sample_source *source, invar_rl_samples *round,
                                 const invar_group_outcome *fates, int64_t groups)
 {
     int64_t n = source->options.per_prompt;
@@ -246,10 +265,10 @@ static invar_status select_groups(invar_sample_source *source, invar_rl_samples 
     INVAR_TRY(invar_alloc((void **)&fates, (size_t)groups, sizeof *fates, "fates of groups"));
     status = invar_alloc((void **)&keep, (size_t)groups, sizeof *keep, "groups to keep");
     if (status == INVAR_OK)
-        status = source_options_filter(keep, &source->options, round->items, groups);
+        status = filter_groups(keep, &source->options, round->items, groups);
     if (status == INVAR_OK) {
         invar_group_selection_take(fates, &source->choice, keep, groups);
-        status = take_groups(source, round, fates, groups);
+        status = move_groups(source, round, fates, groups);
     }
     invar_free(keep);
     invar_free(fates);
@@ -280,8 +299,8 @@ static void stamp_all(invar_sample_source *source, invar_rl_samples *samples)
         stamp_weight_version(&samples->items[i], &source->order);
 }
 
-/* This rank's share has its tokens. */
-static invar_status draw_share(invar_sample_source *source, invar_rl_samples *samples)
+/* Samples the tokens of this rank's share. */
+static invar_status sample_share(invar_sample_source *source, invar_rl_samples *samples)
 {
     const invar_generate_args how = invar_sample_source_generation(source);
 
@@ -289,8 +308,7 @@ static invar_status draw_share(invar_sample_source *source, invar_rl_samples *sa
     return samples->count ? invar_generate_share(&how, samples->items, samples->count) : INVAR_OK;
 }
 
-static invar_status sample_source_gather(const invar_sample_source *source,
-                                         invar_rl_samples *samples)
+static invar_status gather_samples(const invar_sample_source *source, invar_rl_samples *samples)
 {
     const invar_generate_args how = invar_sample_source_generation(source);
 
@@ -300,8 +318,8 @@ static invar_status sample_source_gather(const invar_sample_source *source,
 /* ---- rollouts in flight ---------------------------------------------------------------------- */
 
 /*
- * Groups of the next rollout: a whole round, less what other rollouts have left over. So what is in
- * flight and what waits are at most a round for each rollout.
+ * Returns the number of groups of the next rollout: a full round, less the surplus. So in-flight
+ * and surplus groups together are at most one round per rollout.
  */
 static int64_t next_groups(const invar_sample_source *source)
 {
@@ -315,7 +333,7 @@ static int64_t next_groups(const invar_sample_source *source)
         1, invar_min_i64(o->round, o->round * (flight->count + 1) - samples / o->per_prompt));
 }
 
-/* Rollouts begin in their order, so that each has the prompts behind those of the one before. */
+/* Begins rollouts up to the lag, in order, so that prompts are assigned in data order. */
 static invar_status begin_rollouts(invar_sample_source *source)
 {
     invar_inflight *flight = &source->flight;
@@ -331,7 +349,7 @@ static invar_status begin_rollouts(invar_sample_source *source)
     return INVAR_OK;
 }
 
-/* Whether the sample gets tokens at this tick; its pause is set. */
+/* Returns true if the sample gets tokens at this tick, and sets its suspend_at. */
 static bool needs_tokens(invar_rl_sample *s, const invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
@@ -344,8 +362,8 @@ static bool needs_tokens(invar_rl_sample *s, const invar_sample_source *source)
     return s->finish == INVAR_FINISH_NONE && (s->suspend_at == 0 || s->n_tokens < s->suspend_at);
 }
 
-/* Moves the samples that get tokens out of the flight; holes stay where they were. */
-static invar_status take_active(invar_rl_samples *out, invar_sample_source *source,
+/* Moves the samples that get tokens from `from` to `out` and leaves zeroed holes. */
+static invar_status move_active(invar_rl_samples *out, invar_sample_source *source,
                                 invar_rl_samples *from)
 {
     for (int64_t i = 0; i < from->count; i++) {
@@ -360,7 +378,9 @@ static invar_status take_active(invar_rl_samples *out, invar_sample_source *sour
     return INVAR_OK;
 }
 
-/* Into the holes, in order; the place behind the last one is returned. */
+/*
+ * Moves samples from `from` on into the holes, in order. Returns the first one that was not moved.
+ */
 static invar_rl_sample *fill_holes(invar_rl_samples *to, invar_rl_sample *from)
 {
     for (int64_t i = 0; i < to->count; i++)
@@ -371,11 +391,14 @@ static invar_rl_sample *fill_holes(invar_rl_samples *to, invar_rl_sample *from)
     return from;
 }
 
-/* Out of the flight: what the first `count` rollouts get at this tick, all of it in one run. */
-static invar_status take_ahead(invar_sample_source *source, int64_t count)
+/*
+ * Moves the active samples of the first `count` rollouts to active_ahead, to sample them in one
+ * run.
+ */
+static invar_status move_active_rollouts(invar_sample_source *source, int64_t count)
 {
     for (int64_t r = 0; r < count; r++)
-        INVAR_TRY(take_active(&source->active_ahead, source, &source->flight.started[r]));
+        INVAR_TRY(move_active(&source->active_ahead, source, &source->flight.started[r]));
     return INVAR_OK;
 }
 
@@ -405,7 +428,7 @@ invar_status invar_sample_source_merge_ahead(invar_sample_source *source)
     invar_rl_sample *next = source->active_ahead.items;
 
     INVAR_TRY(join_thread(source));
-    INVAR_TRY(sample_source_gather(source, &source->active_ahead));
+    INVAR_TRY(gather_samples(source, &source->active_ahead));
     for (int64_t r = 0; r < flight->count && source->active_ahead.count; r++)
         next = fill_holes(&flight->started[r], next);
     invar_rl_samples_reset(&source->active_ahead);
@@ -419,8 +442,8 @@ invar_status invar_sample_source_join(invar_sample_source *source)
                : invar_sample_source_merge_ahead(source);
 }
 
-/* In a thread of its own. */
-static invar_status draw_beside(invar_sample_source *source)
+/* Starts the thread that samples active_ahead. */
+static invar_status start_sampling_thread(invar_sample_source *source)
 {
     const invar_generate_args how = invar_sample_source_generation(source);
     invar_rl_samples *samples = &source->active_ahead;
@@ -431,7 +454,7 @@ static invar_status draw_beside(invar_sample_source *source)
                           : INVAR_OK;
 }
 
-static invar_status beat(void *payload)
+static invar_status send_heartbeat(void *payload)
 {
     const invar_sample_source *source = payload;
 
@@ -441,7 +464,7 @@ static invar_status beat(void *payload)
 
 invar_progress_callback invar_sample_source_heartbeat(invar_sample_source *source)
 {
-    return (invar_progress_callback){beat, source};
+    return (invar_progress_callback){send_heartbeat, source};
 }
 
 invar_status invar_sample_source_prefetch(invar_sample_source *source)
@@ -453,10 +476,10 @@ invar_status invar_sample_source_prefetch(invar_sample_source *source)
         return INVAR_OK;
     if (source->produce == invar_sample_source_recorded)
         return invar_sample_source_recorded_ahead(source);
-    INVAR_TRY(take_ahead(source, source->flight.count));
+    INVAR_TRY(move_active_rollouts(source, source->flight.count));
     if (o->use_thread)
-        return draw_beside(source);
-    INVAR_TRY(draw_share(source, &source->active_ahead));
+        return start_sampling_thread(source);
+    INVAR_TRY(sample_share(source, &source->active_ahead));
     if (o->verify.look)
         INVAR_TRY(o->verify.look(o->verify.payload, source->active_ahead.items,
                                  source->active_ahead.count, &tick));
@@ -465,7 +488,7 @@ invar_status invar_sample_source_prefetch(invar_sample_source *source)
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-/* What waits comes first; a batch that it fills needs no round. */
+/* Takes surplus groups into the batch; begins rollouts unless they fill it and no lag is set. */
 static invar_status open_batch(invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
@@ -496,30 +519,33 @@ invar_status invar_sample_source_start(invar_sample_source *source,
     return open_batch(source);
 }
 
-/* The first one may have begun long ago; *round_out owns its samples. */
-static invar_status first_round(invar_rl_samples *round_out, invar_sample_source *source)
+/*
+ * Completes the samples of the current rollout, which may have begun earlier, as the first round.
+ */
+static invar_status sample_first_round(invar_rl_samples *round_out, invar_sample_source *source)
 {
     invar_inflight *flight = &source->flight;
 
-    INVAR_TRY(take_ahead(source, source->options.separate_async_phase ? 1 : flight->count));
-    INVAR_TRY(draw_share(source, &source->active_ahead));
+    INVAR_TRY(
+        move_active_rollouts(source, source->options.separate_async_phase ? 1 : flight->count));
+    INVAR_TRY(sample_share(source, &source->active_ahead));
     INVAR_TRY(invar_sample_source_merge_ahead(source));
     invar_inflight_pop(round_out, flight);
     return INVAR_OK;
 }
 
-/* Where a filter has left too few groups. */
-static invar_status next_round(invar_rl_samples *round_out, invar_sample_source *source,
-                               int64_t groups)
+/* Samples `groups` further groups, after the filter has rejected too many. */
+static invar_status sample_next_round(invar_rl_samples *round_out, invar_sample_source *source,
+                                      int64_t groups)
 {
     INVAR_TRY(
         add_groups(source, round_out, source->order.rollout, source->choice.consumed, groups));
-    INVAR_TRY(draw_share(source, round_out));
-    return sample_source_gather(source, round_out);
+    INVAR_TRY(sample_share(source, round_out));
+    return gather_samples(source, round_out);
 }
 
-/* The rollout in turn has begun, and is still in flight. */
-static bool is_first(const invar_sample_source *source)
+/* Returns true before the first round, if the current rollout has begun. */
+static bool is_first_round(const invar_sample_source *source)
 {
     return source->choice.rounds == 0 && source->flight.count > 0;
 }
@@ -528,7 +554,8 @@ static invar_status run_round(invar_sample_source *source, invar_rl_samples *rou
 {
     const invar_generate_args how = invar_sample_source_generation(source);
 
-    INVAR_TRY(is_first(source) ? first_round(round, source) : next_round(round, source, groups));
+    INVAR_TRY(is_first_round(source) ? sample_first_round(round, source)
+                                     : sample_next_round(round, source, groups));
     INVAR_TRY(invar_generate_rewards(&how, round->items, round->count));
     return select_groups(source, round, round->count / source->options.per_prompt);
 }
@@ -550,7 +577,7 @@ invar_status invar_sample_source_sample(bool *ready_out, invar_sample_source *so
     int64_t groups;
 
     INVAR_TRY(invar_group_selection_next(&groups, &source->choice));
-    *ready_out = groups == 0 && !is_first(source);
+    *ready_out = groups == 0 && !is_first_round(source);
     if (*ready_out) {
         source->batch.on_policy = invar_sample_source_is_on_policy(source);
         source->batch.surplus_groups = source->flight.surplus.count / source->options.per_prompt;

@@ -1,12 +1,13 @@
 /*
- * source.h - where the samples of a rollout come from: sampled, the answers of the data, files.
+ * source.h - produces the sample batch of each rollout, by sampling, from SFT data or from files.
  *
  *     invar_sample_source_start(&source, &order);
- *  do invar_sample_source_poll(&ready, &source); while (!ready);   each does a piece of the work
+ *  do invar_sample_source_poll(&ready, &source); while (!ready);   each does a part
  *     invar_sample_source_take(&batch, &source);
  *
- * Whoever asks does not know which kind it is. Samples come with their rewards, in order; what they
- * are is a function of the data, the order and the settings alone.
+ * The caller does not depend on the kind of source. Samples are returned in order with their
+ * rewards. Except with a recorded schedule, they are a function of data, request and settings, and
+ * never of timing. On several ranks every call from start to take is collective.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,18 +33,21 @@ extern "C" {
 
 /* ---- files with rollouts --------------------------------------------------------------------- */
 
-/* Whose the rollouts in the recipe's files are. Zeroed, there are none; release. */
+/*
+ * Rollout files named by the recipe, and whether this run wrote them. Zero-initialize before use.
+ * Release with invar_saved_rollouts_release.
+ */
 typedef struct invar_saved_rollouts {
-    bool on_policy;       /* they are what this run would sample */
-    invar_digest foreign; /* of all of them, where they are not */
-    invar_digest *files;  /* (n_files) of each; a replay does not know them */
+    bool on_policy;       /* the files are of this run and hold what it would sample */
+    invar_digest foreign; /* digest of all foreign files */
+    invar_digest *files;  /* (n_files) digest of each foreign file; empty in a replay */
     int64_t n_files;
 } invar_saved_rollouts;
 
 /*
- * Decides it of the files that the recipe names: this run's, whose identity without them is `own`,
- * or foreign ones, whose hash belongs to the identity. Keys that could do nothing with own rollouts
- * are refused.
+ * Classifies the files that the recipe names: own ones, of a run whose identity without them is
+ * `own`, or foreign ones, whose digest becomes part of the identity. Returns INVAR_E_INVALID for
+ * keys that would have no effect on own rollouts.
  */
 invar_status invar_saved_rollouts_find(invar_saved_rollouts *out, const invar_recipe *recipe,
                                        const invar_digest *own) INVAR_MUST_USE;
@@ -51,196 +55,224 @@ void invar_saved_rollouts_release(invar_saved_rollouts *saved);
 
 /* ---- the source ------------------------------------------------------------------------------ */
 
-/* A plug-in that filters what was sampled, or chooses what is. */
+/* A plug-in that filters samples or selects prompts. */
 typedef struct invar_sample_source_filter {
     bool enabled;
-    invar_plugin *plugin; /* NULL: another rank has it */
+    invar_plugin *plugin; /* NULL on ranks other than the one that runs the plug-in */
 } invar_sample_source_filter;
 
-/* What it is made of; all is borrowed. */
+/* Settings of a sample source. Everything that they point to is borrowed. */
 typedef struct invar_sample_source_options {
-    const invar_layout *layout; /* whose ranks generate together; NULL: one rank */
-    invar_dataset *data;        /* NULL: files alone */
+    const invar_layout *layout; /* ranks that sample together; NULL for one rank */
+    invar_dataset *data;        /* NULL if all rollouts are loaded from files */
     const invar_tokenizer *tokenizer;
     const invar_model_spec *spec;
-    invar_rollout *rollout; /* that samples; NULL where nothing does */
+    invar_rollout *rollout; /* NULL if this rank does not sample */
     invar_sampling_params sampling;
-    invar_rollout_policy policy; /* with which this run samples */
+    invar_rollout_policy policy; /* number format and arithmetic of sampling in this run */
     invar_reward_source judge;
     invar_multi_turn turns;
-    bool agents_lead;                   /* samples, by themselves */
-    invar_agents *agents;               /* who they are; NULL: there are none, or rank 0 has them */
-    bool judged;                        /* with them: every sample needs a reward */
-    invar_sample_source_filter groups;  /* that drops some, for which others are sampled */
-    invar_sample_source_filter samples; /* that drops groups, too, or masks samples */
-    invar_sample_source_filter buffer;  /* that says which groups of those that wait are taken */
-    /* no filter: it chooses the prompts; off: they come in order */
+    bool agents_lead;     /* agents drive the samples (custom-agent-path) */
+    invar_agents *agents; /* NULL without agents, and on ranks other than 0 */
+    bool judged;          /* every sample needs a reward, if agents drive the samples */
+    invar_sample_source_filter groups;  /* drops groups; further ones are sampled for them */
+    invar_sample_source_filter samples; /* drops groups or masks samples */
+    invar_sample_source_filter buffer;  /* selects the surplus groups that join the batch */
+    /* selects prompts; if it is not enabled, prompts come in data order */
     invar_sample_source_filter prompt_selector;
-    bool drop_zero_std; /* groups whose rewards are all alike are dropped */
+    bool drop_zero_std; /* drop groups whose rewards are all equal */
     bool shuffle;
-    bool use_data_answers; /* of the data instead of samples: SFT */
-    int64_t prompts;       /* of a rollout */
-    int64_t per_prompt;    /* samples of a prompt */
-    int64_t round;         /* prompts of a round of sampling */
-    bool keep_surplus;     /* groups that are kept beyond the batch wait for the next one */
-    invar_lag lag;         /* rollouts begin before their turn */
-    invar_recorded_schedule *timetable; /* and end when they do, by this; NULL: lag says when */
-    int64_t max_delay;                  /* rollouts that a group may be late then */
-    /* Samples in flight continue only in invar_sample_source_prefetch, not beside the current
-       rollout. */
+    bool use_data_answers;              /* SFT: use the answers of the data instead of sampling */
+    int64_t prompts;                    /* prompts of a rollout */
+    int64_t per_prompt;                 /* samples of a prompt */
+    int64_t round;                      /* prompts of a sampling round */
+    bool keep_surplus;                  /* keep surplus groups for the next rollout */
+    invar_lag lag;                      /* rollout lag: how early rollouts begin */
+    invar_recorded_schedule *timetable; /* recorded schedule; NULL for a declared one */
+    int64_t max_delay; /* rollouts by which a group may be late, in a recorded schedule */
+    /* sample in-flight rollouts only in invar_sample_source_prefetch, not together with the current
+       rollout */
     bool separate_async_phase;
-    bool async;      /* and nobody need wait for it until invar_sample_source_join: another rank, */
-    bool use_thread; /* or this one, which a thread of its own draws beside, */
-    invar_verify_callback verify; /* of this rank's share; of such a thread then */
-    int64_t stop_rollout;         /* rollouts from here on are never wanted; 0: there is no end */
-    /* Told while samples are made; may be NULL. */
+    bool async;                   /* wait for in-flight rollouts only in invar_sample_source_join */
+    bool use_thread;              /* a thread samples in-flight rollouts while this rank trains */
+    invar_verify_callback verify; /* checks this rank's new in-flight tokens before the weights
+                                     change; runs in the thread if use_thread is set */
+    int64_t stop_rollout;         /* first rollout that is never trained on; 0 if unknown */
+    /* called after each pass with the numbers of finished samples and sampled tokens; or NULL */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
     void *payload;
-    /* Files: */
-    const char *load; /* their pattern; "": none */
-    const invar_saved_rollouts *saved;
-    invar_digest run;      /* the identity that own ones have */
-    bool replay;           /* their hashes are not known */
-    bool recompute_points; /* own ones go through `rollout` as if they were being sampled */
-    bool needs_logp;       /* a sample without log-probabilities is refused */
-    bool needs_routing;    /* a sample without recorded routing is refused */
+    const char *load;                  /* path pattern of rollout files; empty to sample */
+    const invar_saved_rollouts *saved; /* classification of these files */
+    invar_digest run;                  /* identity that own files must have */
+    bool replay;                       /* digests of foreign files are not known and not checked */
+    bool recompute_points;             /* run own files through `rollout` again, for its hooks */
+    bool needs_logp;                   /* reject foreign samples without log-probs */
+    bool needs_routing;                /* reject foreign samples without recorded routing */
 } invar_sample_source_options;
 
-/* How far it is: what a checkpoint keeps. */
+/* Position of a sample source in the run, as stored in checkpoints. */
 typedef struct invar_source_position {
     int64_t samples; /* index of the next sample */
-    int64_t groups;
+    int64_t groups;  /* number of the next group */
     invar_data_cursor cursor;
 } invar_source_position;
 
-/* What it is asked for. */
+/* Request for the batch of a rollout. */
 typedef struct invar_rollout_request {
     int64_t rollout;
-    int64_t weights; /* version of those that sample */
+    int64_t weights; /* weight version that samples */
     invar_digest weights_hash;
 } invar_rollout_request;
 
 /* The samples of a rollout. */
 typedef struct invar_sample_batch {
     invar_rl_samples samples; /* owned; texts are borrowed from the source until its next start */
-    bool on_policy;           /* the weights and the policy of this run sampled all of them */
-    int64_t filtered_groups;  /* groups that a filter of samples rejected; -1 if unknown */
-    int64_t reused_groups;    /* that had waited, as surplus of earlier rollouts, */
-    int64_t surplus_groups;   /* and those that wait now */
+    bool on_policy;           /* requested weights and policy of this run sampled all tokens */
+    int64_t filtered_groups;  /* groups rejected by filters; -1 if unknown */
+    int64_t reused_groups;    /* surplus groups of earlier rollouts in this batch */
+    int64_t surplus_groups;   /* surplus groups left for later rollouts */
 } invar_sample_batch;
 
+/* A sample source. The training loop reads the first three members, `flight` and `active`. */
 typedef struct invar_sample_source {
     invar_sample_source_options options;
     invar_source_position place;
-    invar_rollout_request order;
-    invar_status (*produce)(bool *ready, struct invar_sample_source *source); /* the kind of it */
-    invar_group_selection choice; /* of what is sampled */
-    invar_inflight flight;        /* what has begun */
-    int64_t active;               /* samples that get tokens */
-    /* those of them that are out of the flight until they are joined */
+    invar_rollout_request order; /* current request */
+    /* produces the next part of the batch; one function per kind of source */
+    invar_status (*produce)(bool *ready, struct invar_sample_source *source);
+    invar_group_selection choice; /* dynamic sampling of the current batch */
+    invar_inflight flight;        /* in-flight samples and surplus groups */
+    int64_t active;               /* samples that got tokens in the last sampling call */
+    /* samples moved out of `flight` while they are sampled; merged back afterwards */
     invar_rl_samples active_ahead;
-    invar_async_sampler *async_sampler; /* the thread that draws them; NULL: none does */
-    invar_schedule_tick tick;           /* what the timetable says of this one */
-    invar_rollout_file loaded;          /* the file of this rollout */
-    invar_sample_batch batch;
+    invar_async_sampler *async_sampler; /* thread that samples active_ahead; NULL if none runs */
+    invar_schedule_tick tick;           /* recorded decisions of the current tick; borrowed */
+    invar_rollout_file loaded;          /* file of the current rollout */
+    invar_sample_batch batch;           /* batch in preparation */
 } invar_sample_source;
 
-/* Nothing can fail. `out` is zeroed or closed. */
+/* Opens a sample source; it cannot fail. `out` must be zeroed or closed. Options are copied. */
 void invar_sample_source_open(invar_sample_source *out, const invar_sample_source_options *options);
 void invar_sample_source_close(invar_sample_source *source);
 
+/* Starts the batch of a rollout. Texts of the previous batch become invalid. Collective. */
 invar_status invar_sample_source_start(invar_sample_source *source,
                                        const invar_rollout_request *order) INVAR_MUST_USE;
 
-/* Goes on; what it does before it returns is the kind's own affair. */
+/*
+ * Does the next part of the work, such as a sampling round. *ready_out = true if the batch is done.
+ */
 invar_status invar_sample_source_poll(bool *ready_out, invar_sample_source *source) INVAR_MUST_USE;
 
-/* When ready; the caller owns the samples. */
+/* Moves the finished batch to *out. The caller owns its samples. */
 void invar_sample_source_take(invar_sample_batch *out, invar_sample_source *source);
 
 /*
- * Once after a rollout was taken: those that have begun before their turn have their tokens of this
- * tick, from the weights of the order.
+ * Samples the tokens of in-flight rollouts that the weights of the current request must produce.
+ * Call it once after invar_sample_source_take. With `async` it returns before all tokens are
+ * sampled; with `use_thread` it starts the thread.
  */
 invar_status invar_sample_source_prefetch(invar_sample_source *source) INVAR_MUST_USE;
 
 /*
- * The failure so far of a thread that draws ahead, while all is still as it was before the rollout.
+ * Returns the error of a sampling thread that has failed already, else INVAR_OK. Never waits. The
+ * training loop calls it before the optimizer step, while a checkpoint of the previous step is
+ * possible.
  */
 invar_status invar_sample_source_poll_error(const invar_sample_source *source) INVAR_MUST_USE;
 
-/* A call of all ranks, before anybody looks at the flight, or at the weights that come next. */
+/*
+ * Waits for asynchronous sampling and merges its samples into `flight` on all ranks. Collective:
+ * all ranks must call it before they read `flight` or change the weights.
+ */
 invar_status invar_sample_source_join(invar_sample_source *source) INVAR_MUST_USE;
 
-/* After a failure: nobody draws any more, and what was being drawn is forgotten. */
+/* Stops the sampling thread and discards its samples. Call it after a failure. */
 void invar_sample_source_stop(invar_sample_source *source);
 
 /*
- * Before the first rollout, of one that will be loaded: its file is there and whole, and what its
- * first line says and the number of its samples are what the recipe needs.
+ * Checks the file of a rollout that will be loaded, before the first rollout: it must exist and be
+ * complete, and its header and number of samples must fit the recipe.
  */
 invar_status invar_sample_source_check_file(const invar_sample_source *source,
                                             int64_t rollout) INVAR_MUST_USE;
 
-/* The batch, as it was taken, into the file of its rollout. */
+/* Writes a batch that was taken to the rollout file of the current request. */
 invar_status invar_sample_source_save(const invar_sample_source *source,
                                       const invar_sample_batch *batch,
                                       const char *pattern) INVAR_MUST_USE;
 
 /*
- * The prompt into a zeroed sample: texts and hash are borrowed from the data set, the tokens are a
- * copy with room for its answer.
+ * Sets a zeroed sample to a prompt. Texts are borrowed from the data set; the tokens are a copy
+ * with capacity for the answer of the data.
  */
 invar_status invar_sample_source_init_sample(invar_rl_sample *out,
                                              const invar_prompt *prompt) INVAR_MUST_USE;
 
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
-/* Sampled, a round at a time; by a timetable; the answers of the data; the file of the rollout. */
+/* Functions for `produce`: sampling with a declared schedule, one round per call. */
 invar_status invar_sample_source_sample(bool *ready_out,
                                         invar_sample_source *source) INVAR_MUST_USE;
+
+/* Sampling with a recorded schedule. */
 invar_status invar_sample_source_recorded(bool *ready_out,
                                           invar_sample_source *source) INVAR_MUST_USE;
+
+/* Answers of the data, for SFT. */
 invar_status invar_sample_source_answer(bool *ready_out,
                                         invar_sample_source *source) INVAR_MUST_USE;
+
+/* The rollout file of the current request. */
 invar_status invar_sample_source_load(bool *ready_out, invar_sample_source *source) INVAR_MUST_USE;
 
-/* For them: the next prompt of the data; the most rounds that are sampled; an answer's sample. */
+/* Returns the next prompt in data order and advances the cursor; borrowed from the data set. */
 const invar_prompt *invar_sample_source_next(invar_sample_source *source);
 
 /*
- * The next `count` prompts of the data, for a rollout: in order, or as a plug-in chooses. A call of
- * all ranks; the caller frees *out, whose prompts are borrowed from the data.
+ * Selects `count` prompts for a rollout: the next ones in data order, or those that a plug-in
+ * selects. The caller frees *out with invar_free, also after a failure; the prompts are borrowed
+ * from the data set. Collective.
  */
 invar_status invar_sample_source_prompts(const invar_prompt ***out, invar_sample_source *source,
                                          int64_t rollout, int64_t count) INVAR_MUST_USE;
 
 /*
- * Moves groups that wait into the batch, oldest first, at most as many as it wants: all of them, or
- * those that a plug-in takes. A call of all ranks.
+ * Moves surplus groups into the batch, oldest first, until it is full: all of them, or those that
+ * the buffer filter takes. Collective.
  */
 invar_status invar_sample_source_take_surplus(invar_sample_source *source) INVAR_MUST_USE;
 
-/*
- * ---- recorded_schedule_source.c: by a timetable
- * --------------------------------------------------------------
- */
+/* ---- recorded_schedule_source.c -------------------------------------------------------------- */
 
-/* After rollouts have begun: what is known of this tick, and can be. */
+/*
+ * Reads the recorded decisions of the current tick and checks them against the in-flight samples.
+ * Call it after new rollouts have begun.
+ */
 invar_status invar_sample_source_plan_tick(invar_sample_source *source) INVAR_MUST_USE;
 
-/* As invar_sample_source_prefetch and invar_sample_source_join. */
+/* Implement invar_sample_source_prefetch and invar_sample_source_join for a recorded schedule. */
 invar_status invar_sample_source_recorded_ahead(invar_sample_source *source) INVAR_MUST_USE;
 invar_status invar_sample_source_recorded_join(invar_sample_source *source) INVAR_MUST_USE;
 
-/* For it: how samples are generated; how this rank says that it gets on; those that were out of the
-   flight are in it again, on all ranks; is each token of the batch from the order's weights? */
+/* Returns the arguments for the functions of generate.h. They borrow from the source. */
 invar_generate_args invar_sample_source_generation(const invar_sample_source *source);
+
+/* Returns a callback that sends a heartbeat to the other ranks, which borrows the source. */
 invar_progress_callback invar_sample_source_heartbeat(invar_sample_source *source);
+
+/* Joins the sampling thread and merges active_ahead into `flight` on all ranks. Collective. */
 invar_status invar_sample_source_merge_ahead(invar_sample_source *source) INVAR_MUST_USE;
+
+/* Returns true if the requested weights sampled every token of the batch. */
 bool invar_sample_source_is_on_policy(const invar_sample_source *source);
 
+/* Returns the largest number of sampling rounds of a batch. */
 int64_t invar_sample_source_max_rounds(const invar_sample_source *source);
+
+/*
+ * Appends the answer of the data to a sample that has the prompt, with the loss mask of the data.
+ */
 invar_status invar_sample_source_fill_answer(invar_rl_sample *out,
                                              const invar_prompt *prompt) INVAR_MUST_USE;
 

@@ -1,9 +1,11 @@
 /*
- * draft_model.c - passes of a smaller model over rows of the large one.
+ * draft_model.c - proposes draft tokens with passes of a smaller model.
  *
- * Rows of a sequence that guesses held for are in the cache already, all but that of the last
- * guess, which nothing was guessed behind. So the first pass of new guesses has two rows a
- * sequence: that one, or one that is computed again, and that of the newest token.
+ * Rows of accepted draft tokens are in the cache of the draft model already, except that of the
+ * last draft, after which nothing was drafted. So the first pass of a draft has two rows per
+ * sequence: that row, or one that is computed again, and the row of the newest token. Later passes
+ * have one row. Page tables and free pages are those of the target model; this file never allocates
+ * pages.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,14 +20,14 @@
 #include "base/invar_banned.h"
 
 struct invar_draft_model {
-    invar_rollout *own; /* passes, graphs and cache of the model */
-    /* Of the runs of a feed: */
-    const invar_model_runner *first; /* of the large model */
-    invar_model_runner feed;
-    invar_kv_cache view; /* own keys and values, the large one's free pages */
+    invar_rollout *own; /* passes, CUDA graphs and cache of the draft model */
+    /* The members below are valid between invar_draft_model_begin and _end. */
+    const invar_model_runner *first; /* model runner of the target model; borrowed */
+    invar_model_runner feed;         /* model runner of the draft model */
+    invar_kv_cache view; /* keys and values of the draft model, free pages of the target */
     invar_sampler sampler;
-    invar_seq_slice *turns;
-    invar_draw *draws;
+    invar_seq_slice *turns; /* (concurrency) slices of the current pass */
+    invar_draw *draws;      /* (concurrency) draws of the current pass */
 };
 
 invar_status invar_draft_model_new(invar_draft_model **out, const invar_model *model,
@@ -65,21 +67,21 @@ int64_t invar_draft_model_cache_bytes(const invar_draft_model *d)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* Pages like those of a cache; rows of two positions a sequence. */
-static void be_like(invar_draft_model *d, const invar_rollout_exec_options *settled)
+/* Takes over the options of the target; one draft token makes passes of two rows per sequence. */
+static void copy_target_options(invar_draft_model *d, const invar_rollout_exec_options *settled)
 {
     d->own->limits = *settled;
     d->own->limits.speculation =
         (invar_speculation){INVAR_SPECULATIVE_ALGORITHM_NGRAM, 1, {1, 1}, NULL};
 }
 
-static invar_status make_cache(invar_draft_model *d, invar_kv_cache *large)
+static invar_status create_cache(invar_draft_model *d, invar_kv_cache *large)
 {
     invar_rollout_exec_options limits = d->own->limits;
 
     limits.page_size = large->shape.page_size;
     limits.pages = large->shape.pages;
-    be_like(d, &limits);
+    copy_target_options(d, &limits);
     INVAR_TRY(invar_model_runner_settle(&limits, d->own, 1, 1));
     large->draft_cache = d->own->cache;
     return INVAR_OK;
@@ -91,7 +93,7 @@ invar_status invar_draft_model_begin(invar_draft_model *d, const invar_sampling_
     size_t sequences = (size_t)first->schedule.concurrency;
 
     d->first = first;
-    INVAR_TRY(make_cache(d, first->schedule.cache));
+    INVAR_TRY(create_cache(d, first->schedule.cache));
     d->view.shape = d->own->cache->shape;
     INVAR_TRY(invar_sampler_init(&d->sampler, &d->own->caller, sampling));
     INVAR_TRY(invar_alloc((void **)&d->turns, sequences, sizeof *d->turns, "turns of a draft"));
@@ -109,8 +111,8 @@ void invar_draft_model_end(invar_draft_model *d)
     d->draws = NULL;
 }
 
-/* A pass over the first `count` turns, with draws from the last row of each or with none. */
-static invar_status draft_model_pass(invar_draft_model *d, int64_t count, bool draws)
+/* Runs a pass over the first `count` slices and, if `draws`, samples from the last row of each. */
+static invar_status run_draft_pass(invar_draft_model *d, int64_t count, bool draws)
 {
     invar_model_runner *feed = &d->feed;
     invar_status status;
@@ -118,7 +120,7 @@ static invar_status draft_model_pass(invar_draft_model *d, int64_t count, bool d
     d->view = *d->own->cache;
     d->view.free_pages = d->first->schedule.cache->free_pages;
     d->view.n_free = d->first->schedule.cache->n_free;
-    feed->schedule.jobs = d->first->schedule.jobs; // they move where samples join
+    feed->schedule.jobs = d->first->schedule.jobs; // the array moves when samples join
     feed->schedule.n_jobs = d->first->schedule.n_jobs;
     feed->turns = d->turns;
     feed->n_turns = count;
@@ -136,8 +138,11 @@ static invar_status draft_model_pass(invar_draft_model *d, int64_t count, bool d
     return status;
 }
 
-/* The last two rows of `behind`, or the last one, if that before it is in a page of others. */
-static invar_seq_slice draft_model_newest(const invar_draft_model *d, int64_t job, int64_t behind)
+/*
+ * Returns the slice of the last two of `behind` rows; the last one only, if the other one is in a
+ * page shared with other sequences.
+ */
+static invar_seq_slice newest_rows(const invar_draft_model *d, int64_t job, int64_t behind)
 {
     int64_t shared = d->first->schedule.jobs[job].n_shared * d->view.shape.page_size;
     int64_t rows = behind - 2 < shared ? 1 : 2;
@@ -145,15 +150,14 @@ static invar_seq_slice draft_model_newest(const invar_draft_model *d, int64_t jo
     return (invar_seq_slice){job, behind - rows, rows};
 }
 
-/* The turn and the draw of the next guess of a sample. */
-static void draft_model_plan(invar_draft_model *d, int64_t i, const invar_draft_request *g,
-                             int64_t owner)
+/* Sets slice i and draw i for the next draft token of a request. */
+static void plan_draft(invar_draft_model *d, int64_t i, const invar_draft_request *g, int64_t owner)
 {
     const invar_rl_sample *s = g->sample;
     int64_t behind = s->n_tokens + g->count;
 
-    d->turns[i] = g->count == 0 ? draft_model_newest(d, g->job, behind)
-                                : (invar_seq_slice){g->job, behind - 1, 1};
+    d->turns[i] =
+        g->count == 0 ? newest_rows(d, g->job, behind) : (invar_seq_slice){g->job, behind - 1, 1};
     d->draws[i] =
         (invar_draw){.coords = {(uint32_t)behind, s->draw_index, s->rollout},
                      .sampling = d->sampler.sampling ? NULL : g->sampling,
@@ -166,14 +170,14 @@ invar_status invar_draft_model_make(void *self, invar_draft_request *guesses, in
     invar_draft_model *d = self;
     int64_t n = 1;
 
-    // one token more for all that have all before it
+    // pass k drafts token k for every request that has tokens 0 to k - 1
     for (int64_t k = 0; n > 0; k++) {
         n = 0;
         for (int64_t i = 0; i < count; i++)
             if (guesses[i].count == k && k < guesses[i].max_tokens)
-                draft_model_plan(d, n++, &guesses[i], i);
+                plan_draft(d, n++, &guesses[i], i);
         if (n > 0)
-            INVAR_TRY(draft_model_pass(d, n, true));
+            INVAR_TRY(run_draft_pass(d, n, true));
         for (int64_t i = 0; i < n; i++) {
             invar_draft_request *g = &guesses[d->draws[i].owner];
             if (isfinite(d->draws[i].logp))
@@ -193,9 +197,9 @@ invar_status invar_draft_model_read(invar_draft_model *d)
 
         if (!known && turn.count > 1)
             continue;
-        d->turns[n++] = known ? turn : draft_model_newest(d, turn.job, turn.first + 1);
+        d->turns[n++] = known ? turn : newest_rows(d, turn.job, turn.first + 1);
     }
-    return n > 0 ? draft_model_pass(d, n, false) : INVAR_OK;
+    return n > 0 ? run_draft_pass(d, n, false) : INVAR_OK;
 }
 
 invar_status invar_draft_model_rehearse(invar_draft_model *d,
@@ -203,6 +207,6 @@ invar_status invar_draft_model_rehearse(invar_draft_model *d,
                                         const invar_sampling_params *sampling,
                                         const invar_rollout_max_shape *most)
 {
-    be_like(d, settled);
+    copy_target_options(d, settled);
     return invar_rollout_dry_run(d->own, sampling, most);
 }

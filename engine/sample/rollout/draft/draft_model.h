@@ -1,12 +1,12 @@
 /*
- * draft_model.h - guesses by a smaller model.
+ * draft_model.h - speculative decoding with a draft model: a smaller model proposes the next
+ * tokens.
  *
- * It reads the rows that the large one reads, and keeps keys and values in pages of the same
- * numbers: what is shared, copied or given back is so for both. It draws with the settings and the
- * coordinates of the large one, so that two models which agree about a token draw the same one, at
- * any temperature. A guess costs a pass of the small model.
- *
- * Only engine/sample/rollout includes this.
+ * The draft model computes the rows of the target model, and keeps keys and values in pages with
+ * the same numbers, so sharing, copying and freeing a page holds for both. It samples with the
+ * params and random coordinates of the target model, so two models with similar distributions
+ * sample the same token at any temperature. Each draft token costs a pass of the draft model.
+ * Private to engine/sample/rollout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,35 +19,39 @@
 extern "C" {
 #endif
 
-/* The model is borrowed: whole, and with the vocabulary of the large one. */
+/*
+ * Creates a draft model. `model` is borrowed; it must be unpartitioned and have the vocabulary of
+ * the target model. The caller frees *out with invar_draft_model_free.
+ */
 invar_status invar_draft_model_new(invar_draft_model **out, const invar_model *model,
                                    const invar_device *dev,
                                    const invar_rollout_exec_options *limits) INVAR_MUST_USE;
 void invar_draft_model_free(invar_draft_model *draft);
 
 /*
- * For the runs of a feed, whose cache has it as its twin from now on; sampling and feed are
- * borrowed until the end. `sampling` NULL: every sample has its own. Ended also after a failure.
+ * Attaches the draft model to a model runner of the target model, and its cache to that cache as
+ * draft_cache. `sampling` (NULL if every sample has its own) and `feed` are borrowed until
+ * invar_draft_model_end, which must be called also after a failure.
  */
 invar_status invar_draft_model_begin(invar_draft_model *draft,
                                      const invar_sampling_params *sampling,
                                      const invar_model_runner *feed) INVAR_MUST_USE;
 void invar_draft_model_end(invar_draft_model *draft);
 
-/* A guesser's (proposer.h), after the turns of a pass are known. */
+/* Implements invar_draft_proposer.make. Call it after the slices of a pass are known. */
 invar_status invar_draft_model_make(void *self, invar_draft_request *guesses,
                                     int64_t count) INVAR_MUST_USE;
 
-/* After a pass of the large model: rows of it that nothing was guessed behind. */
+/* Computes rows of the last target pass that are missing in the cache of the draft model. */
 invar_status invar_draft_model_read(invar_draft_model *draft) INVAR_MUST_USE;
 
-/* As invar_rollout_dry_run, of a rollout with such limits. */
+/* Like invar_rollout_dry_run, for the draft model of a rollout with these resolved options. */
 invar_status invar_draft_model_rehearse(invar_draft_model *draft,
                                         const invar_rollout_exec_options *settled,
                                         const invar_sampling_params *sampling,
                                         const invar_rollout_max_shape *most) INVAR_MUST_USE;
 
-/* Bytes of its keys and values. */
+/* Returns the bytes of the keys and values of the draft model; 0 before its first use. */
 int64_t invar_draft_model_cache_bytes(const invar_draft_model *draft);
 
 #ifdef __cplusplus

@@ -1,11 +1,12 @@
 /*
- * ngram.h - guesses by look-up: what followed the last tokens when they occurred before.
+ * ngram.h - speculative decoding by n-gram look-up: drafts what followed the last tokens before.
  *
- * Looked up are the sample itself and the other samples of its group, prompt and response. Of the
- * places where the last tokens occur, the one that agrees furthest back is taken, and of several
- * the newest. Nothing is learned but the samples of one run.
+ * The proposer searches prompt and response of the sample itself and of the other samples of its
+ * group. Among the positions where the last tokens occurred, it takes the one with the longest
+ * match, and the newest among equals. It only knows the samples that joined together.
  *
- * Cost: a token is learned in constant time and 12 bytes; a look-up compares a few places.
+ * Indexing a token takes constant time and 12 bytes; a look-up compares a bounded number of
+ * positions.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,26 +20,26 @@
 extern "C" {
 #endif
 
-/* How many of the last tokens must have occurred before, and how many are compared at most. */
+/* Lengths of the n-grams that are matched. */
 typedef struct invar_ngram_proposer_window {
-    int64_t min_n; /* 1 or more */
-    int64_t max_n; /* least or more */
+    int64_t min_n; /* smallest number of matching tokens; >= 1 */
+    int64_t max_n; /* largest number of tokens compared; >= min_n */
 } invar_ngram_proposer_window;
 
 typedef struct invar_ngram_proposer invar_ngram_proposer;
 
 /*
- * The samples are borrowed; groups are neighbours. They may grow, but lie where they are. It goes
- * with the last of them that leaves.
+ * Creates a proposer for samples[0, count), in which groups are adjacent. The samples are borrowed;
+ * they may grow, but the array must not move. The proposer is freed when the last sample has left.
  */
 invar_status invar_ngram_proposer_new(invar_ngram_proposer **out, const invar_rl_sample *samples,
                                       int64_t count,
                                       const invar_ngram_proposer_window *window) INVAR_MUST_USE;
 
-/* One of the samples needs no more guesses. `ngram` may be NULL. */
+/* Records that one of the samples needs no more drafts; the last one frees it. May be NULL. */
 void invar_ngram_proposer_leave(invar_ngram_proposer *ngram);
 
-/* A guesser's (proposer.h): each guess has its look-up, and `self` is nothing. */
+/* Implements invar_draft_proposer.make. The proposer is guesses[i].seen; `self` is not used. */
 invar_status invar_ngram_proposer_make(void *self, invar_draft_request *guesses,
                                        int64_t count) INVAR_MUST_USE;
 

@@ -1,10 +1,11 @@
 /*
- * proposer.h - guesses of the next tokens of samples, and when one holds.
+ * proposer.h - interface of draft token proposers for speculative decoding.
  *
- * A pass computes the rows of guesses behind the row that is due, and the sampler draws from each
- * of them. A guess holds if it is the token that the row before it yields; then its own row is what
- * a pass without guesses would have computed next. Rows behind a guess that does not hold never
- * existed. So guesses decide how many tokens a pass yields, and no token.
+ * A pass computes the rows of the draft tokens after the regular row of a sequence, and the sampler
+ * samples a token from each row. A draft token is accepted if it equals the token sampled from the
+ * row before it; its own row is then the one that a pass without drafts would have computed next.
+ * Rows after the first rejected draft are discarded. So drafts decide how many tokens a pass
+ * yields, but never which tokens.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,24 +22,26 @@
 extern "C" {
 #endif
 
-/* What is asked for: the tokens behind those that a sample has. */
+/* Request for draft tokens after the current tokens of a sample. */
 typedef struct invar_draft_request {
     const invar_rl_sample *sample;
-    const struct invar_sampling_params *sampling; /* of it */
-    struct invar_ngram_proposer *seen; /* where to look up; NULL: somebody else guesses */
-    int64_t job;                       /* of the schedule */
-    int64_t max_tokens;                /* tokens wanted; 0: none */
-    int32_t *tokens;                   /* (most) to be written; they lie behind the sample's own */
-    int64_t count;                     /* written */
+    const struct invar_sampling_params *sampling; /* sampling params of the sample */
+    struct invar_ngram_proposer *seen;            /* n-gram table; NULL for other proposers */
+    int64_t job;                                  /* index of the sequence in the scheduler */
+    int64_t max_tokens;                           /* largest number of draft tokens; may be 0 */
+    int32_t *tokens; /* (max_tokens) out; directly after the sample's own tokens */
+    int64_t count;   /* out: number of draft tokens written; 0 on entry */
 } invar_draft_request;
 
-/* Who makes them. */
+/*
+ * A proposer. `make` answers `count` requests with `self` as its state; NULL if nothing is drafted.
+ */
 typedef struct invar_draft_proposer {
-    invar_status (*make)(void *self, invar_draft_request *guesses,
-                         int64_t count); /* NULL: nobody */
+    invar_status (*make)(void *self, invar_draft_request *guesses, int64_t count);
     void *self;
 } invar_draft_proposer;
 
+/* Returns true if a draft token is accepted when `token` was sampled. */
 static inline bool invar_draft_accepted(int32_t guess, int32_t token)
 {
     return guess == token;

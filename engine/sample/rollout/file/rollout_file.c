@@ -1,5 +1,9 @@
 /*
- * rollout_file.c - writes the samples of one rollout.
+ * rollout_file.c - writes rollout files.
+ *
+ * Lines are formatted one at a time, hashed, and either written to a temporary file that replaces
+ * the old one, or kept in memory. Order and format of all members are fixed: equal rollouts must
+ * give equal bytes, and rollout_file_read.c accepts nothing else.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +22,7 @@
 
 #define PLACE "{rollout_id}"
 #define FORMAT "invar-rollout"
-#define MARK "{\"format\":\"" FORMAT "\"," /* the first bytes of a file */
+#define MARK "{\"format\":\"" FORMAT "\"," /* first bytes of every rollout file */
 
 bool invar_rollout_file_distinct(const char *pattern)
 {
@@ -137,7 +141,7 @@ static void put_header(invar_json_text *text, const invar_rollout_header *header
     invar_json_text_newline(text);
 }
 
-/* Choices of experts, each as four hexadecimal digits, little end first. */
+/* Writes the routing: each expert id as four hexadecimal digits, low byte first. */
 static invar_status put_routing(invar_json_text *text, const invar_rl_sample *s)
 {
     static const char digits[] = "0123456789abcdef";
@@ -170,7 +174,7 @@ static invar_status put_routing(invar_json_text *text, const invar_rl_sample *s)
     return INVAR_OK;
 }
 
-/* Only where a reward has some. */
+/* Writes the reward parts, if the reward has any. */
 static void put_parts(invar_json_text *text, const invar_reward_parts *parts)
 {
     if (parts->count == 0)
@@ -239,14 +243,14 @@ void invar_rollout_end(char out[INVAR_ROLLOUT_END_SIZE], int64_t samples, invar_
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-typedef struct output {
-    invar_file_writer *writer; /* NULL: `text` keeps all lines */
+typedef struct file_output {
+    invar_file_writer *writer; /* file to write; NULL to keep all lines in `text` */
     invar_json_text text;
-    size_t hashed; /* bytes of it */
-    invar_sha256 sha;
-} output;
+    size_t hashed;    /* bytes of `text` that are hashed already */
+    invar_sha256 sha; /* hash of all lines so far */
+} file_output;
 
-static invar_status put_line(output *out)
+static invar_status flush_line(file_output *out)
 {
     INVAR_TRY(out->text.status);
     invar_sha256_update(&out->sha, out->text.data + out->hashed, out->text.bytes - out->hashed);
@@ -259,29 +263,29 @@ static invar_status put_line(output *out)
     return INVAR_OK;
 }
 
-static invar_status put_all(output *out, const invar_rollout_header *header,
-                            const invar_rl_sample *samples, int64_t count)
+static invar_status put_file(file_output *out, const invar_rollout_header *header,
+                             const invar_rl_sample *samples, int64_t count)
 {
     char end[INVAR_ROLLOUT_END_SIZE];
 
     invar_sha256_init(&out->sha);
     put_header(&out->text, header);
-    INVAR_TRY(put_line(out));
+    INVAR_TRY(flush_line(out));
     for (int64_t i = 0; i < count; i++) {
         INVAR_TRY(put_sample(&out->text, &samples[i]));
-        INVAR_TRY(put_line(out));
+        INVAR_TRY(flush_line(out));
     }
     invar_rollout_end(end, count, &out->sha);
     invar_json_text_append(&out->text, end, strlen(end));
-    return put_line(out);
+    return flush_line(out);
 }
 
 invar_status invar_rollout_file_format(char **out, size_t *bytes_out,
                                        const invar_rollout_header *header,
                                        const invar_rl_sample *samples, int64_t count)
 {
-    output all = {0};
-    invar_status status = put_all(&all, header, samples, count);
+    file_output all = {0};
+    invar_status status = put_file(&all, header, samples, count);
 
     *out = status == INVAR_OK ? all.text.data : NULL;
     *bytes_out = status == INVAR_OK ? all.text.bytes : 0;
@@ -319,13 +323,13 @@ invar_status invar_rollout_file_check(const char *pattern, int64_t count)
 invar_status invar_rollout_file_write(const char *path, const invar_rollout_header *header,
                                       const invar_rl_sample *samples, int64_t count)
 {
-    output out = {0};
+    file_output out = {0};
     invar_status status;
 
     INVAR_TRY(make_folder(path));
     INVAR_TRY(invar_path_check_output(path, MARK, 0));
     INVAR_TRY(invar_file_writer_open(&out.writer, path));
-    status = put_all(&out, header, samples, count);
+    status = put_file(&out, header, samples, count);
     if (status == INVAR_OK)
         status = invar_file_writer_commit(out.writer);
     invar_file_writer_close(out.writer);

@@ -1,9 +1,10 @@
 /*
- * rollout_file_read.c - reads the samples of one rollout, from a file that may hold anything.
+ * rollout_file_read.c - reads and validates rollout files, whose content is untrusted.
  *
- * The last line is checked first: a file that was cut off or changed is refused before anything in
- * it is believed. What follows must be what rollout_file.c writes: no member more, none less, every
- * number in its range, every array as long as the others say.
+ * The trailer is checked first, so that a truncated or changed file is rejected before anything
+ * else in it is used. All lines must then be exactly what rollout_file.c writes: no member missing
+ * or unknown, every number in its range, and every array of the length that the other members
+ * imply.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,59 +22,59 @@
 
 #include "base/invar_banned.h"
 
-#define MOST_BYTES ((size_t)64 << 30)
-#define MOST_TOKENS (INT64_C(1) << 31)
+#define MAX_BYTES ((size_t)64 << 30)
+#define MAX_ROUTE_SIZE (INT64_C(1) << 31)
 #define WHERE_SIZE (INVAR_PATH_SHOWN_SIZE + 24)
 
-/* One line, being read. */
-typedef struct line {
-    char where[WHERE_SIZE];
-    const json_t *object;
-    size_t members; /* that were asked for */
-} line;
+/* The line being parsed. */
+typedef struct file_line {
+    char where[WHERE_SIZE]; /* path and line number, for messages */
+    const json_t *object;   /* borrowed */
+    size_t members;         /* number of members read so far */
+} file_line;
 
 /* ---- members --------------------------------------------------------------------------------- */
 
-static invar_status take_int(int64_t *out, line *l, const char *key, int64_t low, int64_t high)
+static invar_status read_int(int64_t *out, file_line *l, const char *key, int64_t low, int64_t high)
 {
     l->members++;
     return invar_json_as_corrupt(invar_json_int(out, l->object, key, l->where, low, high));
 }
 
-static invar_status take_u32(uint32_t *out, line *l, const char *key)
+static invar_status read_u32(uint32_t *out, file_line *l, const char *key)
 {
     int64_t value;
 
-    INVAR_TRY(take_int(&value, l, key, 0, UINT32_MAX));
+    INVAR_TRY(read_int(&value, l, key, 0, UINT32_MAX));
     *out = (uint32_t)value;
     return INVAR_OK;
 }
 
-static invar_status take_f64(double *out, line *l, const char *key)
+static invar_status read_f64(double *out, file_line *l, const char *key)
 {
     l->members++;
     return invar_json_as_corrupt(invar_json_real(out, l->object, key, l->where));
 }
 
-static invar_status take_f32(float *out, line *l, const char *key)
+static invar_status read_f32(float *out, file_line *l, const char *key)
 {
     double value;
 
-    INVAR_TRY(take_f64(&value, l, key));
+    INVAR_TRY(read_f64(&value, l, key));
     *out = (float)value;
     if (!isfinite(*out))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is too large", l->where, key);
     return INVAR_OK;
 }
 
-static invar_status take_bool(bool *out, line *l, const char *key)
+static invar_status read_bool(bool *out, file_line *l, const char *key)
 {
     l->members++;
     return invar_json_as_corrupt(invar_json_bool(out, l->object, key, l->where));
 }
 
-/* Text without NUL inside; borrowed. */
-static invar_status take_string(const char **out, line *l, const char *key)
+/* *out = string member, borrowed from the line. Fails if it contains a NUL. */
+static invar_status read_string(const char **out, file_line *l, const char *key)
 {
     l->members++;
     INVAR_TRY(invar_json_as_corrupt(invar_json_string(out, l->object, key, l->where)));
@@ -82,19 +83,19 @@ static invar_status take_string(const char **out, line *l, const char *key)
     return INVAR_OK;
 }
 
-static invar_status take_digest(invar_digest *out, line *l, const char *key)
+static invar_status read_digest(invar_digest *out, file_line *l, const char *key)
 {
     const char *hex;
 
-    INVAR_TRY(take_string(&hex, l, key));
+    INVAR_TRY(read_string(&hex, l, key));
     if (invar_digest_read(out, hex) != INVAR_OK)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is no hash of 32 lower-case digits",
                           l->where, key);
     return INVAR_OK;
 }
 
-/* A list; NULL where the value is null. */
-static invar_status take_list(const json_t **out, line *l, const char *key)
+/* *out = list member, borrowed; NULL if the value is null. */
+static invar_status read_list(const json_t **out, file_line *l, const char *key)
 {
     const json_t *value = json_object_get(l->object, key);
 
@@ -105,7 +106,8 @@ static invar_status take_list(const json_t **out, line *l, const char *key)
     return INVAR_OK;
 }
 
-static invar_status same_length(const line *l, const char *key, const json_t *list, int64_t count)
+static invar_status check_length(const file_line *l, const char *key, const json_t *list,
+                                 int64_t count)
 {
     if ((int64_t)json_array_size(list) == count)
         return INVAR_OK;
@@ -113,14 +115,14 @@ static invar_status same_length(const line *l, const char *key, const json_t *li
                       key, json_array_size(list), count);
 }
 
-static invar_status wrong_value(const line *l, const char *key, size_t i)
+static invar_status wrong_value(const file_line *l, const char *key, size_t i)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: value %zu of \"%s\" is none that may be there",
                       l->where, i, key);
 }
 
-/* Members beside those that were asked for are not ours. */
-static invar_status no_more(const line *l)
+/* Fails if the line has members that were not read. */
+static invar_status check_no_more_members(const file_line *l)
 {
     if (json_object_size(l->object) == l->members)
         return INVAR_OK;
@@ -130,13 +132,13 @@ static invar_status no_more(const line *l)
 
 /* ---- arrays ---------------------------------------------------------------------------------- */
 
-/* As many values as the list has; the caller owns *out. */
-static invar_status take_ints(int32_t **out, int64_t *count_out, line *l, const char *key)
+/* Reads a list of token ids of any length. The caller frees *out with invar_free. */
+static invar_status read_ints(int32_t **out, int64_t *count_out, file_line *l, const char *key)
 {
     const json_t *list;
     size_t count;
 
-    INVAR_TRY(take_list(&list, l, key));
+    INVAR_TRY(read_list(&list, l, key));
     if (!list)
         return wrong_value(l, key, 0);
     count = json_array_size(list);
@@ -152,15 +154,15 @@ static invar_status take_ints(int32_t **out, int64_t *count_out, line *l, const 
     return INVAR_OK;
 }
 
-static invar_status take_logprobs(invar_rl_sample *s, line *l)
+static invar_status read_logprobs(invar_rl_sample *s, file_line *l)
 {
     int64_t count = invar_rl_sample_response(s);
     const json_t *list;
 
-    INVAR_TRY(take_list(&list, l, "logprobs"));
+    INVAR_TRY(read_list(&list, l, "logprobs"));
     if (!list)
         return INVAR_OK;
-    INVAR_TRY(same_length(l, "logprobs", list, count));
+    INVAR_TRY(check_length(l, "logprobs", list, count));
     INVAR_TRY(invar_alloc((void **)&s->logp, (size_t)count, sizeof *s->logp, "log-probs"));
     for (size_t i = 0; i < (size_t)count; i++) {
         const json_t *value = json_array_get(list, i);
@@ -171,15 +173,15 @@ static invar_status take_logprobs(invar_rl_sample *s, line *l)
     return INVAR_OK;
 }
 
-static invar_status take_mask(invar_rl_sample *s, line *l)
+static invar_status read_mask(invar_rl_sample *s, file_line *l)
 {
     int64_t count = invar_rl_sample_response(s);
     const json_t *list;
 
-    INVAR_TRY(take_list(&list, l, "mask"));
+    INVAR_TRY(read_list(&list, l, "mask"));
     if (!list)
         return INVAR_OK;
-    INVAR_TRY(same_length(l, "mask", list, count));
+    INVAR_TRY(check_length(l, "mask", list, count));
     INVAR_TRY(invar_alloc((void **)&s->mask, (size_t)count, 1, "a mask"));
     for (size_t i = 0; i < (size_t)count; i++) {
         const json_t *value = json_array_get(list, i);
@@ -198,7 +200,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static invar_status take_routing(invar_rl_sample *s, line *l)
+static invar_status read_routing(invar_rl_sample *s, file_line *l)
 {
     static const int shift[4] = {4, 0, 12, 8};
     size_t count = (size_t)((s->n_tokens - 1) * s->route_size);
@@ -208,7 +210,7 @@ static invar_status take_routing(invar_rl_sample *s, line *l)
         l->members++;
         return INVAR_OK;
     }
-    INVAR_TRY(take_string(&hex, l, "routing"));
+    INVAR_TRY(read_string(&hex, l, "routing"));
     if (strlen(hex) != 4 * count)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"routing\" has %zu digits, expected %zu",
                           l->where, strlen(hex), 4 * count);
@@ -225,10 +227,11 @@ static invar_status take_routing(invar_rl_sample *s, line *l)
     return INVAR_OK;
 }
 
-/* ---- memory of what is borrowed -------------------------------------------------------------- */
+/* ---- memory that header and samples borrow --------------------------------------------------- */
 
-static invar_status rollout_file_hold(void **out, invar_rollout_file *data, size_t count,
-                                      size_t size, const char *what)
+/* Allocates a block that is freed with the rollout file. */
+static invar_status alloc_held(void **out, invar_rollout_file *data, size_t count, size_t size,
+                               const char *what)
 {
     if (data->n_memory == data->capacity) {
         int64_t capacity = data->capacity ? 2 * data->capacity : 64;
@@ -250,22 +253,23 @@ static invar_status hold_text(const char **out, invar_rollout_file *data, const 
     size_t bytes = strlen(text) + 1;
     void *copy = NULL;
 
-    INVAR_TRY(rollout_file_hold(&copy, data, bytes, 1, "a text"));
+    INVAR_TRY(alloc_held(&copy, data, bytes, 1, "a text"));
     memcpy(copy, text, bytes);
     *out = copy;
     return INVAR_OK;
 }
 
-static invar_status take_text(const char **out, invar_rollout_file *data, line *l, const char *key)
+static invar_status read_text(const char **out, invar_rollout_file *data, file_line *l,
+                              const char *key)
 {
     const char *text;
 
-    INVAR_TRY(take_string(&text, l, key));
+    INVAR_TRY(read_string(&text, l, key));
     return hold_text(out, data, text);
 }
 
-/* As the data set writes it: compact, with its keys in order. */
-static invar_status take_metadata(invar_rl_sample *s, invar_rollout_file *data, line *l)
+/* Stores metadata in the form of the data set: compact JSON with sorted keys. */
+static invar_status read_metadata(invar_rl_sample *s, invar_rollout_file *data, file_line *l)
 {
     const json_t *value = json_object_get(l->object, "metadata");
     invar_status status;
@@ -281,8 +285,8 @@ static invar_status take_metadata(invar_rl_sample *s, invar_rollout_file *data, 
     return status;
 }
 
-/* Of the response, which may hold NULs. */
-static invar_status take_response(invar_rl_sample *s, line *l)
+/* Reads the response text, which may contain NULs. */
+static invar_status read_response(invar_rl_sample *s, file_line *l)
 {
     const json_t *value = json_object_get(l->object, "response");
 
@@ -297,27 +301,26 @@ static invar_status take_response(invar_rl_sample *s, line *l)
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static invar_status take_stops(invar_sampling_params *s, invar_rollout_file *data, line *l)
+static invar_status read_stops(invar_sampling_params *s, invar_rollout_file *data, file_line *l)
 {
     const json_t *list;
     const char **stop;
     int32_t *ids = NULL;
-    invar_status status = take_ints(&ids, &s->n_stop_ids, l, "stop_ids");
+    invar_status status = read_ints(&ids, &s->n_stop_ids, l, "stop_ids");
     void *copy = NULL;
 
     if (status == INVAR_OK)
-        status = rollout_file_hold(&copy, data, (size_t)s->n_stop_ids, sizeof *ids, "stop ids");
+        status = alloc_held(&copy, data, (size_t)s->n_stop_ids, sizeof *ids, "stop ids");
     if (status == INVAR_OK)
         memcpy(copy, ids, (size_t)s->n_stop_ids * sizeof *ids);
     s->stop_ids = copy;
     invar_free(ids);
     INVAR_TRY(status);
-    INVAR_TRY(take_list(&list, l, "stop"));
+    INVAR_TRY(read_list(&list, l, "stop"));
     if (!list)
         return wrong_value(l, "stop", 0);
     s->n_stop = (int64_t)json_array_size(list);
-    INVAR_TRY(
-        rollout_file_hold((void **)&stop, data, (size_t)s->n_stop, sizeof *stop, "stop strings"));
+    INVAR_TRY(alloc_held((void **)&stop, data, (size_t)s->n_stop, sizeof *stop, "stop strings"));
     s->stop = stop;
     for (size_t i = 0; i < (size_t)s->n_stop; i++) {
         const json_t *value = json_array_get(list, i);
@@ -329,70 +332,71 @@ static invar_status take_stops(invar_sampling_params *s, invar_rollout_file *dat
     return INVAR_OK;
 }
 
-static invar_status take_sampling(invar_sampling_params *s, invar_rollout_file *data, line *header)
+static invar_status read_sampling(invar_sampling_params *s, invar_rollout_file *data,
+                                  file_line *header)
 {
-    line l = {.object = json_object_get(header->object, "sampling")};
+    file_line l = {.object = json_object_get(header->object, "sampling")};
     int64_t purpose, top_k;
 
     header->members++;
     memcpy(l.where, header->where, sizeof l.where);
-    INVAR_TRY(take_u32(&s->seed, &l, "seed"));
-    INVAR_TRY(take_int(&purpose, &l, "purpose", 0, INVAR_PHILOX_PURPOSES - 1));
+    INVAR_TRY(read_u32(&s->seed, &l, "seed"));
+    INVAR_TRY(read_int(&purpose, &l, "purpose", 0, INVAR_PHILOX_PURPOSES - 1));
     s->purpose = (uint32_t)purpose;
-    INVAR_TRY(take_f32(&s->temperature, &l, "temperature"));
-    INVAR_TRY(take_int(&top_k, &l, "top_k", INT32_MIN, INT32_MAX));
+    INVAR_TRY(read_f32(&s->temperature, &l, "temperature"));
+    INVAR_TRY(read_int(&top_k, &l, "top_k", INT32_MIN, INT32_MAX));
     s->top_k = (int32_t)top_k;
-    INVAR_TRY(take_f32(&s->top_p, &l, "top_p"));
-    INVAR_TRY(take_f32(&s->min_p, &l, "min_p"));
-    INVAR_TRY(take_int(&s->max_response, &l, "max_response", 0, INT64_MAX));
-    INVAR_TRY(take_int(&s->max_context, &l, "max_context", 0, INT64_MAX));
-    INVAR_TRY(take_int(&s->min_response, &l, "min_response", 0, INT64_MAX));
-    INVAR_TRY(take_stops(s, data, &l));
-    INVAR_TRY(take_bool(&s->skip_special, &l, "skip_special"));
-    return no_more(&l);
+    INVAR_TRY(read_f32(&s->top_p, &l, "top_p"));
+    INVAR_TRY(read_f32(&s->min_p, &l, "min_p"));
+    INVAR_TRY(read_int(&s->max_response, &l, "max_response", 0, INT64_MAX));
+    INVAR_TRY(read_int(&s->max_context, &l, "max_context", 0, INT64_MAX));
+    INVAR_TRY(read_int(&s->min_response, &l, "min_response", 0, INT64_MAX));
+    INVAR_TRY(read_stops(s, data, &l));
+    INVAR_TRY(read_bool(&s->skip_special, &l, "skip_special"));
+    return check_no_more_members(&l);
 }
 
-static invar_status take_policy(invar_rollout_policy *out, invar_rollout_file *data, line *l)
+static invar_status read_policy(invar_rollout_policy *out, invar_rollout_file *data, file_line *l)
 {
-    INVAR_TRY(take_text(&out->dtype, data, l, "dtype"));
-    INVAR_TRY(take_text(&out->numerics, data, l, "numerics"));
-    return take_digest(&out->model, l, "model");
+    INVAR_TRY(read_text(&out->dtype, data, l, "dtype"));
+    INVAR_TRY(read_text(&out->numerics, data, l, "numerics"));
+    return read_digest(&out->model, l, "model");
 }
 
-static invar_status take_header(invar_rollout_file *data, line *l)
+static invar_status read_header(invar_rollout_file *data, file_line *l)
 {
     invar_rollout_header *h = &data->header;
     const char *format;
     int64_t version;
 
-    INVAR_TRY(take_string(&format, l, "format"));
+    INVAR_TRY(read_string(&format, l, "format"));
     if (strcmp(format, "invar-rollout") != 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: no rollout file", l->where);
-    INVAR_TRY(take_int(&version, l, "version", 1, INT64_MAX));
+    INVAR_TRY(read_int(&version, l, "version", 1, INT64_MAX));
     if (version > INVAR_ROLLOUT_FILE_VERSION)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "%s: version %" PRId64 " of the format, this engine reads 1 to %d",
                           l->where, version, INVAR_ROLLOUT_FILE_VERSION);
-    INVAR_TRY(take_int(&h->rollout, l, "rollout", 0, INT64_MAX));
-    INVAR_TRY(take_digest(&h->run, l, "run"));
-    INVAR_TRY(take_int(&h->weights, l, "weights", 0, INT64_MAX));
-    INVAR_TRY(take_digest(&h->weights_hash, l, "weights_hash"));
-    INVAR_TRY(take_digest(&h->tokenizer, l, "tokenizer"));
-    INVAR_TRY(take_int(&h->n_samples_per_prompt, l, "n_samples_per_prompt", 1, INT64_MAX));
+    INVAR_TRY(read_int(&h->rollout, l, "rollout", 0, INT64_MAX));
+    INVAR_TRY(read_digest(&h->run, l, "run"));
+    INVAR_TRY(read_int(&h->weights, l, "weights", 0, INT64_MAX));
+    INVAR_TRY(read_digest(&h->weights_hash, l, "weights_hash"));
+    INVAR_TRY(read_digest(&h->tokenizer, l, "tokenizer"));
+    INVAR_TRY(read_int(&h->n_samples_per_prompt, l, "n_samples_per_prompt", 1, INT64_MAX));
     h->filters = json_object_get(l->object, "filtered_groups") != NULL;
     if (h->filters)
-        INVAR_TRY(take_int(&h->filtered, l, "filtered_groups", 0, INT64_MAX));
-    INVAR_TRY(take_sampling(&h->sampling, data, l));
+        INVAR_TRY(read_int(&h->filtered, l, "filtered_groups", 0, INT64_MAX));
+    INVAR_TRY(read_sampling(&h->sampling, data, l));
     if (version > 1)
-        INVAR_TRY(take_policy(&h->policy, data, l));
-    return no_more(l);
+        INVAR_TRY(read_policy(&h->policy, data, l));
+    return check_no_more_members(l);
 }
 
-static invar_status take_finish(invar_finish *out, line *l)
+static invar_status read_finish(invar_finish *out, file_line *l)
 {
     const char *name;
 
-    INVAR_TRY(take_string(&name, l, "finish"));
+    INVAR_TRY(read_string(&name, l, "finish"));
     for (int i = INVAR_FINISH_NONE; i <= INVAR_FINISH_ABORT; i++) {
         if (strcmp(name, invar_finish_name((invar_finish)i)) == 0) {
             *out = (invar_finish)i;
@@ -402,18 +406,18 @@ static invar_status take_finish(invar_finish *out, line *l)
     return wrong_value(l, "finish", 0);
 }
 
-static invar_status take_tokens(invar_rl_sample *s, line *l)
+static invar_status read_tokens(invar_rl_sample *s, file_line *l)
 {
-    INVAR_TRY(take_ints(&s->tokens, &s->n_tokens, l, "tokens"));
-    INVAR_TRY(take_int(&s->prompt_tokens, l, "prompt_tokens", 1, s->n_tokens));
-    INVAR_TRY(take_logprobs(s, l));
-    INVAR_TRY(take_mask(s, l));
-    INVAR_TRY(take_int(&s->route_size, l, "route_size", 0, MOST_TOKENS));
-    return take_routing(s, l);
+    INVAR_TRY(read_ints(&s->tokens, &s->n_tokens, l, "tokens"));
+    INVAR_TRY(read_int(&s->prompt_tokens, l, "prompt_tokens", 1, s->n_tokens));
+    INVAR_TRY(read_logprobs(s, l));
+    INVAR_TRY(read_mask(s, l));
+    INVAR_TRY(read_int(&s->route_size, l, "route_size", 0, MAX_ROUTE_SIZE));
+    return read_routing(s, l);
 }
 
-/* Of the reward, which may have none. */
-static invar_status take_parts(invar_reward_parts *out, line *l)
+/* Reads the reward parts; a reward without parts has no such member. */
+static invar_status read_reward_parts(invar_reward_parts *out, file_line *l)
 {
     json_t *object = json_object_get(l->object, "parts"), *value;
     const char *name;
@@ -433,42 +437,44 @@ static invar_status take_parts(invar_reward_parts *out, line *l)
     return INVAR_OK;
 }
 
-/* Versions; that of the first token is told only where it is another one. */
-static invar_status take_weights(invar_rl_sample *s, line *l)
+/*
+ * Reads the weight versions; that of the first token is only present if it differs from the last.
+ */
+static invar_status read_weight_versions(invar_rl_sample *s, file_line *l)
 {
-    INVAR_TRY(take_int(&s->last_version, l, "weights", 0, INT64_MAX));
+    INVAR_TRY(read_int(&s->last_version, l, "weights", 0, INT64_MAX));
     s->first_version = s->last_version;
     if (!json_object_get(l->object, "weights_first"))
         return INVAR_OK;
-    return take_int(&s->first_version, l, "weights_first", 0, s->last_version);
+    return read_int(&s->first_version, l, "weights_first", 0, s->last_version);
 }
 
-static invar_status take_sample(invar_rl_sample *s, invar_rollout_file *data, line *l)
+static invar_status read_sample(invar_rl_sample *s, invar_rollout_file *data, file_line *l)
 {
-    INVAR_TRY(take_int(&s->index, l, "index", 0, INT64_MAX));
-    INVAR_TRY(take_int(&s->group, l, "group", 0, INT64_MAX));
-    INVAR_TRY(take_int(&s->prompt, l, "prompt", 0, INT64_MAX));
-    INVAR_TRY(take_u32(&s->rollout, l, "rollout"));
-    INVAR_TRY(take_u32(&s->draw_index, l, "draw"));
-    INVAR_TRY(take_text(&s->prompt_text, data, l, "prompt_text"));
-    INVAR_TRY(take_text(&s->label, data, l, "label"));
-    INVAR_TRY(take_metadata(s, data, l));
-    INVAR_TRY(take_tokens(s, l));
-    INVAR_TRY(take_response(s, l));
-    INVAR_TRY(take_finish(&s->finish, l));
-    INVAR_TRY(take_weights(s, l));
-    INVAR_TRY(take_digest(&s->weights_hash, l, "weights_hash"));
-    INVAR_TRY(take_digest(&s->prompt_hash, l, "prompt_hash"));
-    INVAR_TRY(take_f64(&s->reward, l, "reward"));
-    INVAR_TRY(take_parts(&s->parts, l));
-    INVAR_TRY(take_bool(&s->is_masked_out, l, "removed"));
+    INVAR_TRY(read_int(&s->index, l, "index", 0, INT64_MAX));
+    INVAR_TRY(read_int(&s->group, l, "group", 0, INT64_MAX));
+    INVAR_TRY(read_int(&s->prompt, l, "prompt", 0, INT64_MAX));
+    INVAR_TRY(read_u32(&s->rollout, l, "rollout"));
+    INVAR_TRY(read_u32(&s->draw_index, l, "draw"));
+    INVAR_TRY(read_text(&s->prompt_text, data, l, "prompt_text"));
+    INVAR_TRY(read_text(&s->label, data, l, "label"));
+    INVAR_TRY(read_metadata(s, data, l));
+    INVAR_TRY(read_tokens(s, l));
+    INVAR_TRY(read_response(s, l));
+    INVAR_TRY(read_finish(&s->finish, l));
+    INVAR_TRY(read_weight_versions(s, l));
+    INVAR_TRY(read_digest(&s->weights_hash, l, "weights_hash"));
+    INVAR_TRY(read_digest(&s->prompt_hash, l, "prompt_hash"));
+    INVAR_TRY(read_f64(&s->reward, l, "reward"));
+    INVAR_TRY(read_reward_parts(&s->parts, l));
+    INVAR_TRY(read_bool(&s->is_masked_out, l, "removed"));
     if (json_object_get(l->object, "turns"))
-        INVAR_TRY(take_int(&s->turns, l, "turns", 1, INT64_MAX));
-    return no_more(l);
+        INVAR_TRY(read_int(&s->turns, l, "turns", 1, INT64_MAX));
+    return check_no_more_members(l);
 }
 
-/* In order of index, and the samples of a group together. */
-static invar_status check_order(const invar_rl_samples *samples, const line *l)
+/* Fails unless samples are in order of index and the samples of a group are adjacent. */
+static invar_status check_order(const invar_rl_samples *samples, const file_line *l)
 {
     const invar_rl_sample *s = &samples->items[samples->count - 1], *before = s - 1;
 
@@ -480,11 +486,11 @@ static invar_status check_order(const invar_rl_samples *samples, const line *l)
                       l->where, s->index, s->group, before->index, before->group);
 }
 
-/* Line `number`, from 1: the header, then samples. */
-static invar_status take_line(invar_rollout_file *data, const char *where, int64_t number,
-                              const char *text, size_t bytes)
+/* Parses line `number`: the header is line 1, samples follow. */
+static invar_status parse_line(invar_rollout_file *data, const char *where, int64_t number,
+                               const char *text, size_t bytes)
 {
-    line l = {.members = 0};
+    file_line l = {.members = 0};
     invar_rl_sample *sample;
     invar_status status;
     json_t *object;
@@ -493,11 +499,11 @@ static invar_status take_line(invar_rollout_file *data, const char *where, int64
     INVAR_TRY(invar_json_as_corrupt(invar_json_parse_raw(&object, l.where, text, bytes)));
     l.object = object;
     if (number == 1) {
-        status = take_header(data, &l);
+        status = read_header(data, &l);
     } else {
         status = invar_rl_samples_append(&sample, &data->samples);
         if (status == INVAR_OK)
-            status = take_sample(sample, data, &l);
+            status = read_sample(sample, data, &l);
         if (status == INVAR_OK)
             status = check_order(&data->samples, &l);
     }
@@ -507,8 +513,8 @@ static invar_status take_line(invar_rollout_file *data, const char *where, int64
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Where the last line begins; `bytes` where there is none that ends the file. */
-static size_t last_line(const char *text, size_t bytes)
+/* Returns the offset of the last line; `bytes` if the text does not end with a newline. */
+static size_t find_last_line(const char *text, size_t bytes)
 {
     size_t at = bytes;
 
@@ -519,9 +525,12 @@ static size_t last_line(const char *text, size_t bytes)
     return at;
 }
 
-/* Fails unless the last line is what it must be; *samples_out = the lines before it but one. */
-static invar_status check_end(int64_t *samples_out, const char *where, const char *text,
-                              size_t bytes, size_t at)
+/*
+ * Fails unless the last line, at offset `at`, is the trailer of the text before it. *samples_out =
+ * number of lines before it, without the header.
+ */
+static invar_status check_trailer(int64_t *samples_out, const char *where, const char *text,
+                                  size_t bytes, size_t at)
 {
     char end[INVAR_ROLLOUT_END_SIZE];
     int64_t lines = 0;
@@ -540,19 +549,19 @@ static invar_status check_end(int64_t *samples_out, const char *where, const cha
                       where);
 }
 
-/* The first `most` lines; `out` is zeroed. */
-static invar_status take_lines(invar_rollout_file *out, int64_t *samples_out, const char *where,
-                               const char *text, size_t bytes, int64_t most)
+/* Checks the trailer and parses the first `most` lines into `out`, which must be zeroed. */
+static invar_status parse_lines(invar_rollout_file *out, int64_t *samples_out, const char *where,
+                                const char *text, size_t bytes, int64_t most)
 {
-    size_t end = last_line(text, bytes), at = 0;
+    size_t end = find_last_line(text, bytes), at = 0;
     invar_status status;
 
     invar_hash_bytes(&out->content, text, bytes);
-    status = check_end(samples_out, where, text, bytes, end);
+    status = check_trailer(samples_out, where, text, bytes, end);
     for (int64_t number = 1; at < end && number <= most && status == INVAR_OK; number++) {
         const char *newline = memchr(text + at, '\n', end - at);
         size_t length = (size_t)(newline - (text + at));
-        status = take_line(out, where, number, text + at, length);
+        status = parse_line(out, where, number, text + at, length);
         at += length + 1;
     }
     if (status != INVAR_OK)
@@ -568,9 +577,9 @@ static invar_status read_lines(invar_rollout_file *out, int64_t *samples_out, co
     size_t bytes;
 
     *out = (invar_rollout_file){0};
-    INVAR_TRY(invar_file_read(&text, &bytes, path, MOST_BYTES));
+    INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_BYTES));
     invar_path_show(shown, path);
-    status = take_lines(out, samples_out, shown, text, bytes, most);
+    status = parse_lines(out, samples_out, shown, text, bytes, most);
     invar_free(text);
     return status;
 }
@@ -581,7 +590,7 @@ invar_status invar_rollout_file_parse(invar_rollout_file *out, const char *where
     int64_t samples;
 
     *out = (invar_rollout_file){0};
-    return take_lines(out, &samples, where, text, bytes, INT64_MAX);
+    return parse_lines(out, &samples, where, text, bytes, INT64_MAX);
 }
 
 invar_status invar_rollout_file_read(invar_rollout_file *out, const char *path)

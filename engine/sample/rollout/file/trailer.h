@@ -1,5 +1,5 @@
 /*
- * trailer.h - the last line of a rollout file.
+ * trailer.h - last line of a rollout file, with the SHA-256 of everything before it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +16,10 @@ extern "C" {
 
 #define INVAR_ROLLOUT_END_SIZE 160
 
-/* The line with its newline. `sha` has seen all bytes before it, and is ended. */
+/*
+ * Writes the trailer with its newline. `sha` must have hashed all bytes before the trailer; it is
+ * finalized here and cannot be used again.
+ */
 void invar_rollout_end(char out[INVAR_ROLLOUT_END_SIZE], int64_t samples, invar_sha256 *sha);
 
 #ifdef __cplusplus

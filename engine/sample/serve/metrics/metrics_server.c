@@ -1,5 +1,9 @@
 /*
- * metrics_server.c - a server with one route, /metrics.
+ * metrics_server.c - HTTP server on the loopback interface with one route, /metrics.
+ *
+ * It uses the HTTP module of the inference server (module/serve_module.h). Requests whose header
+ * Host is not a loopback name are rejected, so that web pages cannot read the metrics by DNS
+ * rebinding.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,12 +28,12 @@ struct invar_metrics_server {
     void *listener;
     uint16_t port;
     pthread_mutex_t lock;
-    char *text; /* (bytes) under the lock */
+    char *text; /* (bytes) guarded by `lock` */
     size_t bytes;
 };
 
-static void http_transaction_reply(invar_http_transaction *e, int status, const char *type,
-                                   const char *text, size_t bytes)
+static void set_text_response(invar_http_transaction *e, int status, const char *type,
+                              const char *text, size_t bytes)
 {
     e->status = status;
     e->type = type;
@@ -43,7 +47,7 @@ static void http_transaction_reply(invar_http_transaction *e, int status, const 
     e->reply_bytes = bytes;
 }
 
-static bool http_transaction_admit(void *payload, invar_http_transaction *e)
+static bool check_request(void *payload, invar_http_transaction *e)
 {
     const invar_metrics_server *s = payload;
     static const char none[] = "there is /metrics alone\n", other[] = "/metrics takes GET alone\n";
@@ -51,40 +55,39 @@ static bool http_transaction_admit(void *payload, invar_http_transaction *e)
     if (!invar_server_asked_here(e->host, s->port)) {
         char text[INVAR_SERVER_NOT_HERE_SIZE];
         invar_server_not_here(text, s->port);
-        http_transaction_reply(e, 403, PLAIN, text, strlen(text));
+        set_text_response(e, 403, PLAIN, text, strlen(text));
         return false;
     }
     if (strcmp(e->path, "/metrics") != 0) {
-        http_transaction_reply(e, 404, PLAIN, none, sizeof none - 1);
+        set_text_response(e, 404, PLAIN, none, sizeof none - 1);
         return false;
     }
     if (strcmp(e->method, "GET") != 0) {
         e->allow = "GET";
-        http_transaction_reply(e, 405, PLAIN, other, sizeof other - 1);
+        set_text_response(e, 405, PLAIN, other, sizeof other - 1);
         return false;
     }
     return true;
 }
 
-static void http_transaction_answer(void *payload, invar_http_transaction *e)
+static void answer_metrics(void *payload, invar_http_transaction *e)
 {
     invar_metrics_server *s = payload;
 
     (void)pthread_mutex_lock(&s->lock);
-    http_transaction_reply(e, 200, INVAR_PROMETHEUS_TYPE, s->text, s->bytes);
+    set_text_response(e, 200, INVAR_PROMETHEUS_TYPE, s->text, s->bytes);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static invar_status metrics_server_start(invar_metrics_server *s, int64_t port)
+static invar_status start_listener(invar_metrics_server *s, int64_t port)
 {
-    const invar_serve_settings settings = {.port = (uint16_t)port,
-                                           .connections = CONNECTIONS,
-                                           .client_seconds = CLIENT_SECONDS,
-                                           .handler = {.payload = s,
-                                                       .admit = http_transaction_admit,
-                                                       .answer = http_transaction_answer}};
+    const invar_serve_settings settings = {
+        .port = (uint16_t)port,
+        .connections = CONNECTIONS,
+        .client_seconds = CLIENT_SECONDS,
+        .handler = {.payload = s, .admit = check_request, .answer = answer_metrics}};
     char why[INVAR_SERVE_WHY_SIZE] = "";
-    uint16_t at; // known already: requests come on other threads
+    uint16_t at; // not used: s->port is set before requests arrive on other threads
 
     s->port = settings.port;
     s->listener = invar_server_start_here(s->http, &settings, &at, why);
@@ -106,7 +109,7 @@ invar_status invar_metrics_server_open(invar_metrics_server **out, int64_t port)
     INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "a server of metrics"));
     *s = (invar_metrics_server){.http = http};
     (void)pthread_mutex_init(&s->lock, NULL);
-    status = metrics_server_start(s, port);
+    status = start_listener(s, port);
     if (status != INVAR_OK) {
         invar_metrics_server_close(s);
         return status;

@@ -1,5 +1,8 @@
 /*
- * metrics_server.h - a server on this machine's loopback with one route, /metrics, for Prometheus.
+ * metrics_server.h - HTTP server on the loopback interface with one route, /metrics, for
+ * Prometheus.
+ *
+ * The owner sets the text of the next response; requests of other threads read it under a lock.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,12 +20,16 @@ extern "C" {
 
 typedef struct invar_metrics_server invar_metrics_server;
 
-/* Listens at 127.0.0.1. INVAR_E_IO: it cannot. INVAR_E_UNSUPPORTED: there is no HTTP server. */
+/*
+ * Listens at 127.0.0.1. Returns INVAR_E_IO if it cannot listen, INVAR_E_UNSUPPORTED if the HTTP
+ * module is not installed. The caller closes *out.
+ */
 invar_status invar_metrics_server_open(invar_metrics_server **out, int64_t port) INVAR_MUST_USE;
 
-/* What is answered from now on, copied. */
+/* Sets the text of all further responses, which is copied. */
 invar_status invar_metrics_server_set(invar_metrics_server *scrape, const char *text,
                                       size_t bytes) INVAR_MUST_USE;
+/* Closes the server after all responses are sent. `scrape` may be NULL. */
 void invar_metrics_server_close(invar_metrics_server *scrape);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * prometheus.c - numbers in Prometheus' text format 0.0.4.
+ * prometheus.c - writes metrics in the text format 0.0.4 of Prometheus.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,17 +13,17 @@
 
 #include "base/invar_banned.h"
 
-static void put(invar_json_text *out, const char *text)
+static void append_text(invar_json_text *out, const char *text)
 {
     invar_json_text_append(out, text, strlen(text));
 }
 
-/* A backslash and the end of a line would end the text, and so does a quote within quotes. */
+/* Appends text and escapes backslashes and line feeds; quotes only if `quoted` is set. */
 static void put_escaped(invar_json_text *out, const char *text, bool quoted)
 {
     for (; *text; text++) {
         if (*text == '\n')
-            put(out, "\\n");
+            append_text(out, "\\n");
         else if (*text == '\\' || (quoted && *text == '"'))
             invar_json_text_append(out, (const char[]){'\\', *text}, 2);
         else
@@ -34,15 +34,15 @@ static void put_escaped(invar_json_text *out, const char *text, bool quoted)
 void invar_prometheus_family(invar_json_text *out, const char *name, const char *type,
                              const char *help)
 {
-    put(out, "# HELP ");
-    put(out, name);
-    put(out, " ");
+    append_text(out, "# HELP ");
+    append_text(out, name);
+    append_text(out, " ");
     put_escaped(out, help, false);
-    put(out, "\n# TYPE ");
-    put(out, name);
-    put(out, " ");
-    put(out, type);
-    put(out, "\n");
+    append_text(out, "\n# TYPE ");
+    append_text(out, name);
+    append_text(out, " ");
+    append_text(out, type);
+    append_text(out, "\n");
 }
 
 static void put_number(invar_json_text *out, double value)
@@ -50,11 +50,11 @@ static void put_number(invar_json_text *out, double value)
     char text[INVAR_NUMBER_SIZE];
 
     if (isnan(value))
-        put(out, "NaN");
+        append_text(out, "NaN");
     else if (isinf(value))
-        put(out, value > 0.0 ? "+Inf" : "-Inf");
+        append_text(out, value > 0.0 ? "+Inf" : "-Inf");
     else if (invar_number_format_plain(text, value) == INVAR_OK)
-        put(out, text);
+        append_text(out, text);
     else if (out->status == INVAR_OK)
         out->status = invar_error_last()->status;
 }
@@ -62,15 +62,15 @@ static void put_number(invar_json_text *out, double value)
 void invar_prometheus_value(invar_json_text *out, const char *name,
                             const invar_prometheus_label *labels, size_t n_labels, double value)
 {
-    put(out, name);
+    append_text(out, name);
     for (size_t i = 0; i < n_labels; i++) {
-        put(out, i ? "," : "{");
-        put(out, labels[i].name);
-        put(out, "=\"");
+        append_text(out, i ? "," : "{");
+        append_text(out, labels[i].name);
+        append_text(out, "=\"");
         put_escaped(out, labels[i].value, true);
-        put(out, "\"");
+        append_text(out, "\"");
     }
-    put(out, n_labels ? "} " : " ");
+    append_text(out, n_labels ? "} " : " ");
     put_number(out, value);
-    put(out, "\n");
+    append_text(out, "\n");
 }

@@ -1,5 +1,5 @@
 /*
- * server_metrics.c - what a server has done since it began.
+ * server_metrics.c - request and token counters of the HTTP server, as Prometheus text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +14,8 @@
 void invar_server_metrics_reply(invar_server_metrics *m, int route, int code)
 {
     INVAR_CHECK(route >= 0 && route < INVAR_SERVER_METRICS_ROUTES);
-    if (code > 0 &&
-        code < INVAR_SERVER_METRICS_CODES) // 0: the client went before there was a reply
+    // the code is 0 if the client disconnected before the response
+    if (code > 0 && code < INVAR_SERVER_METRICS_CODES)
         m->replies[route][code]++;
 }
 

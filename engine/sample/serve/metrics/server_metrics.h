@@ -1,5 +1,5 @@
 /*
- * server_metrics.h - what a server has done since it began, as text that Prometheus scrapes.
+ * server_metrics.h - request and token counters of the HTTP server, as Prometheus text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,23 +14,27 @@
 extern "C" {
 #endif
 
-#define INVAR_SERVER_METRICS_ROUTES 8 /* at most, with the one for requests of no route */
+#define INVAR_SERVER_METRICS_ROUTES 8 /* limit, including the row for requests of no route */
 #define INVAR_SERVER_METRICS_CODES 600
 
-/* Zeroed at first; whoever has it locks it. */
+/* Zero-initialize before use. The functions do not lock; the owner does. */
 typedef struct invar_server_metrics {
-    int64_t replies[INVAR_SERVER_METRICS_ROUTES]
-                   [INVAR_SERVER_METRICS_CODES]; /* by route and status of HTTP */
+    /* Responses by route and HTTP status */
+    int64_t replies[INVAR_SERVER_METRICS_ROUTES][INVAR_SERVER_METRICS_CODES];
     int64_t prompt_tokens, generated_tokens;
 } invar_server_metrics;
 
+/* Counts a response with HTTP status `code`; 0 if the client disconnected before the response. */
 void invar_server_metrics_reply(invar_server_metrics *meter, int route, int code);
 
-/* A ticket that nobody works on any more. */
+/* Adds the tokens of a request, which must have ended. */
 void invar_server_metrics_ticket(invar_server_metrics *meter,
                                  const invar_generation_request *ticket);
 
-/* `routes` (n_routes) are the paths of routes, the last one for all others; `load`: tickets. */
+/*
+ * Writes all metrics. `routes` (n_routes) are the paths of the routes; the last one stands for all
+ * other paths. `load` is the number of generation requests in progress.
+ */
 void invar_server_metrics_write(invar_json_text *out, const invar_server_metrics *meter,
                                 const char *const *routes, int n_routes,
                                 const invar_server_info *facts, int64_t load);

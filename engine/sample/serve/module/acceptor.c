@@ -1,8 +1,9 @@
 /*
- * acceptor.c - one thread that polls the listening socket and the connections without a head.
+ * acceptor.c - one thread that polls the listening socket and the connections without a complete
+ * head.
  *
- * The table belongs to the thread. The lock guards `shut`: no connection is passed on after
- * invar_acceptor_shut has returned.
+ * The table belongs to the thread. `lock` guards `shut` and `closing`, and is held while a
+ * connection is passed on, so no connection is passed on after invar_acceptor_shut has returned.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,8 +27,9 @@
 #include "base/invar_banned.h"
 
 #define HEAD_BYTES ((size_t)16 << 10)
-#define DRAIN_BYTES ((size_t)1 << 20) // at most, of a request that is refused
-#define ACCEPTS 64                    // in one round
+// bytes that are read at most from a request that is rejected
+#define MAX_DRAIN_BYTES ((size_t)1 << 20)
+#define ACCEPTS_PER_ROUND 64 // connections that are accepted in one round
 #define BACKLOG 511
 #define NO_ROOM "all connections are in use, try again later"
 
@@ -36,12 +38,14 @@ typedef struct pending {
     int fd;
     invar_address from;
     socklen_t from_bytes;
-    int64_t number; /* of the connection, in the order of arrival */
-    int64_t due;
-    int64_t again; /* when its bytes are looked at again; 0: as soon as there are any */
-    int64_t pause; /* milliseconds between two looks at a head that arrives in pieces */
-    bool ready;    /* the head is complete */
-    bool keyed;    /* the head has the key of the server */
+    int64_t arrival_number; /* sequence number of the connection, in order of arrival */
+    int64_t deadline_ms;
+    int64_t next_read_ms;  /* time of the next read of an incomplete head; 0 to read as soon as
+                              bytes arrive */
+    int64_t read_delay_ms; /* milliseconds between two reads of a head that arrives in fragments;
+                              doubles with each read */
+    bool ready;            /* the head is complete */
+    bool keyed;            /* the head has the key of the server */
 } pending;
 
 struct invar_acceptor {
@@ -50,9 +54,10 @@ struct invar_acceptor {
     pthread_t thread;
     bool started;
     pthread_mutex_t lock;
-    bool shut, closing; /* under the lock */
-    bool full;          /* no table or file for another connection: not before the next round */
-    pending *table;     /* (options.most) the first `count` are used */
+    bool shut, closing; /* guarded by `lock` */
+    bool full;          /* there is no row or no file for another connection; try again in the next
+                           round */
+    pending *table;     /* (options.most) the first `count` rows are in use */
     size_t count;
     int64_t arrivals;
     struct pollfd *polls; /* (options.most + 2) */
@@ -69,17 +74,17 @@ int64_t invar_acceptor_clock_ms(void)
 
 /* ---- connections that end here --------------------------------------------------------------- */
 
-static void drop(invar_acceptor *a, pending *p)
+static void drop_connection(invar_acceptor *a, pending *p)
 {
     (void)close(p->fd);
     *p = a->table[--a->count];
 }
 
 /*
- * Answers with an error and closes. What has arrived is read first: a socket that is closed with
- * bytes unread resets the connection, and the client loses the answer.
+ * Answers with an error and closes the connection. The bytes that have arrived are read first:
+ * closing a socket with unread bytes resets the connection, and the client loses the answer.
  */
-static void refuse(invar_acceptor *a, pending *p, const char *status, const char *why)
+static void reject_connection(invar_acceptor *a, pending *p, const char *status, const char *why)
 {
     char body[320], reply[640];
     size_t drained = 0;
@@ -96,15 +101,15 @@ static void refuse(invar_acceptor *a, pending *p, const char *status, const char
     do {
         bytes = recv(p->fd, a->head, sizeof a->head, MSG_DONTWAIT);
         drained += bytes > 0 ? (size_t)bytes : 0;
-    } while (bytes > 0 && drained < DRAIN_BYTES);
+    } while (bytes > 0 && drained < MAX_DRAIN_BYTES);
     (void)send(p->fd, reply, strlen(reply), MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)shutdown(p->fd, SHUT_WR);
-    drop(a, p);
+    drop_connection(a, p);
 }
 
 /* ---- heads ----------------------------------------------------------------------------------- */
 
-/* Whether bytes have arrived that belong to no request. */
+/* Returns whether bytes have arrived after the end of the request. */
 static bool has_more(const pending *p, const invar_framing *f)
 {
     int arrived = 0;
@@ -113,7 +118,7 @@ static bool has_more(const pending *p, const invar_framing *f)
            (uint64_t)arrived > f->head + f->body;
 }
 
-/* The value is inside of a->head; the byte behind it belongs to the end of its line. */
+/* Terminates the value inside of a->head; the byte after it belongs to the end of its line. */
 static bool has_key(invar_acceptor *a, const invar_framing *f)
 {
     if (!a->options.knows || !f->authorization)
@@ -122,8 +127,8 @@ static bool has_key(invar_acceptor *a, const invar_framing *f)
     return a->options.knows(a->options.payload, f->authorization);
 }
 
-/* Looks at the bytes of a connection, which may end the connection. */
-static void look(invar_acceptor *a, pending *p, int64_t now)
+/* Reads the head of a connection as far as it has arrived. May end the connection. */
+static void read_head(invar_acceptor *a, pending *p, int64_t now)
 {
     ssize_t bytes = recv(p->fd, a->head, sizeof a->head, MSG_PEEK | MSG_DONTWAIT);
     invar_framing f;
@@ -131,26 +136,27 @@ static void look(invar_acceptor *a, pending *p, int64_t now)
     if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return;
     if (bytes <= 0) {
-        drop(a, p);
+        drop_connection(a, p);
         return;
     }
     invar_framing_read(&f, a->head, (size_t)bytes);
     if (!f.wrong && f.head > 0 && has_more(p, &f))
         f.wrong = "there are bytes behind it";
     if (f.wrong || (f.head == 0 && (size_t)bytes > HEAD_BYTES)) {
-        refuse(a, p, f.wrong ? "400 Bad Request" : "431 Request Header Fields Too Large",
-               f.wrong ? f.wrong : "its head is too long");
+        reject_connection(a, p, f.wrong ? "400 Bad Request" : "431 Request Header Fields Too Large",
+                          f.wrong ? f.wrong : "its head is too long");
         return;
     }
     p->ready = f.head > 0;
     p->keyed = p->ready && has_key(a, &f);
-    p->pause = p->pause * 2 < INVAR_ACCEPTOR_TICK_MS ? p->pause * 2 : INVAR_ACCEPTOR_TICK_MS;
-    p->again = now + p->pause;
+    p->read_delay_ms = p->read_delay_ms * 2 < INVAR_ACCEPTOR_TICK_MS ? p->read_delay_ms * 2
+                                                                     : INVAR_ACCEPTOR_TICK_MS;
+    p->next_read_ms = now + p->read_delay_ms;
 }
 
-/* ---- the oldest first ------------------------------------------------------------------------ */
+/* ---- selection by age ------------------------------------------------------------------------ */
 
-typedef bool (*chooser)(const invar_acceptor *a, const pending *p);
+typedef bool (*connection_filter)(const invar_acceptor *a, const pending *p);
 
 static bool is_keyed(const invar_acceptor *a, const pending *p)
 {
@@ -164,14 +170,17 @@ static bool is_keyless(const invar_acceptor *a, const pending *p)
     return p->ready && !p->keyed;
 }
 
-/* Whether the connection may be dropped for another one. */
+/* Returns whether the connection may be dropped for another one. */
 static bool is_idle(const invar_acceptor *a, const pending *p)
 {
     return !p->ready || (a->options.knows && !p->keyed);
 }
 
-/* The oldest connection that is chosen, or NULL. *count_out, if it is not NULL, is their number. */
-static pending *oldest(invar_acceptor *a, chooser chosen, size_t *count_out)
+/*
+ * Returns the oldest connection that `chosen` accepts, or NULL. *count_out, if count_out is not
+ * NULL, is the number of these connections.
+ */
+static pending *find_oldest(invar_acceptor *a, connection_filter chosen, size_t *count_out)
 {
     pending *found = NULL;
     size_t count = 0;
@@ -182,7 +191,7 @@ static pending *oldest(invar_acceptor *a, chooser chosen, size_t *count_out)
         if (!chosen(a, p))
             continue;
         count++;
-        if (!found || p->number < found->number)
+        if (!found || p->arrival_number < found->arrival_number)
             found = p;
     }
     if (count_out)
@@ -190,8 +199,8 @@ static pending *oldest(invar_acceptor *a, chooser chosen, size_t *count_out)
     return found;
 }
 
-/* Passes the connection on if there is room. True: the connection has left the table. */
-static bool pass(invar_acceptor *a, pending *p)
+/* Passes the connection on if there is room. Returns true if it has left the table. */
+static bool pass_connection(invar_acceptor *a, pending *p)
 {
     const invar_acceptor_options *o = &a->options;
     bool passed;
@@ -206,63 +215,69 @@ static bool pass(invar_acceptor *a, pending *p)
     return passed;
 }
 
-static void pass_ready(invar_acceptor *a)
+static void pass_ready_connections(invar_acceptor *a)
 {
-    static const chooser order[] = {is_keyed, is_keyless};
+    static const connection_filter order[] = {is_keyed, is_keyless};
 
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        pending *p = oldest(a, order[i], NULL);
+        pending *p = find_oldest(a, order[i], NULL);
 
-        while (p && pass(a, p))
-            p = oldest(a, order[i], NULL);
+        while (p && pass_connection(a, p))
+            p = find_oldest(a, order[i], NULL);
     }
 }
 
-/* Looks at the bytes that have arrived. A row that leaves is replaced by the last row. */
-static void look_at_all(invar_acceptor *a, int64_t now)
+/*
+ * Reads the heads of connections with new bytes. Backwards, because a row that leaves is replaced
+ * by the last row.
+ */
+static void read_heads(invar_acceptor *a, int64_t now)
 {
     for (size_t i = a->count; i > 0; i--) {
         pending *p = &a->table[i - 1];
 
-        if (!p->ready && (p->again ? p->again <= now : a->polls[i + 1].revents != 0))
-            look(a, p, now);
+        if (!p->ready && (p->next_read_ms ? p->next_read_ms <= now : a->polls[i + 1].revents != 0))
+            read_head(a, p, now);
     }
 }
 
-static void end_overdue(invar_acceptor *a, int64_t now)
+static void end_overdue_connections(invar_acceptor *a, int64_t now)
 {
     for (size_t i = a->count; i > 0; i--) {
         pending *p = &a->table[i - 1];
 
-        if (p->due <= now && p->ready)
-            refuse(a, p, "503 Service Unavailable", NO_ROOM);
-        else if (p->due <= now)
-            drop(a, p);
+        if (p->deadline_ms <= now && p->ready)
+            reject_connection(a, p, "503 Service Unavailable", NO_ROOM);
+        else if (p->deadline_ms <= now)
+            drop_connection(a, p);
     }
 }
 
 /* ---- new connections ------------------------------------------------------------------------- */
 
 /*
- * Drops the oldest idle connection. If half of the table waits for room, no connection is dropped:
- * a client that has just connected would be the only one without a head, and lose its place at
- * once. A complete head without the key gets an answer.
+ * Drops the oldest idle connection. Returns false and drops none if at least half of the table
+ * waits for room: a client that has just connected would be the only one without a head, and be
+ * dropped at once. A connection with a complete head without the key gets an answer.
  */
 static bool drop_oldest(invar_acceptor *a)
 {
     size_t idle;
-    pending *p = oldest(a, is_idle, &idle);
+    pending *p = find_oldest(a, is_idle, &idle);
 
     if (idle <= a->count / 2)
         return false;
     if (p->ready)
-        refuse(a, p, "503 Service Unavailable", NO_ROOM);
+        reject_connection(a, p, "503 Service Unavailable", NO_ROOM);
     else
-        drop(a, p);
+        drop_connection(a, p);
     return true;
 }
 
-/* accept4 reports a lack of files even if no client waits, so the queue is asked first. */
+/*
+ * Returns whether a client waits to be accepted. accept4 reports a lack of files even if no client
+ * waits.
+ */
 static bool client_waits(const invar_acceptor *a)
 {
     struct pollfd queue = {.fd = a->listener, .events = POLLIN};
@@ -277,16 +292,16 @@ static bool lacks_resources(int error)
 
 static void accept_some(invar_acceptor *a, int64_t now)
 {
-    for (int i = 0; i < ACCEPTS && !a->full && client_waits(a); i++) {
+    for (int i = 0; i < ACCEPTS_PER_ROUND && !a->full && client_waits(a); i++) {
         pending *p;
 
         a->full = a->count == a->options.most && !drop_oldest(a);
         if (a->full)
             return;
         p = &a->table[a->count];
-        *p = (pending){.number = a->arrivals,
-                       .due = now + a->options.client_ms,
-                       .pause = 1,
+        *p = (pending){.arrival_number = a->arrivals,
+                       .deadline_ms = now + a->options.client_ms,
+                       .read_delay_ms = 1,
                        .from_bytes = sizeof p->from};
         p->fd = accept4(a->listener, &p->from.any, &p->from_bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (p->fd >= 0) {
@@ -295,24 +310,24 @@ static void accept_some(invar_acceptor *a, int64_t now)
         } else if (!lacks_resources(errno)) {
             return;
         } else {
-            a->full = !drop_oldest(a); // the next round of this loop tries again
+            a->full = !drop_oldest(a); // the next iteration tries again
         }
     }
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static void shut_table(invar_acceptor *a)
+static void close_sockets(invar_acceptor *a)
 {
     while (a->count > 0)
-        drop(a, &a->table[0]);
+        drop_connection(a, &a->table[0]);
     if (a->listener >= 0)
         (void)close(a->listener);
     a->listener = -1;
 }
 
-/* Waits for something to do. The polls of the table begin at index 2. */
-static void wait_for_news(invar_acceptor *a)
+/* Waits for an event. The connections of the table begin at index 2 of the polls. */
+static void wait_for_events(invar_acceptor *a)
 {
     int64_t now = invar_acceptor_clock_ms(), timeout = INVAR_ACCEPTOR_TICK_MS;
     uint64_t unused;
@@ -322,18 +337,18 @@ static void wait_for_news(invar_acceptor *a)
     a->full = false;
     for (size_t i = 0; i < a->count; i++) {
         const pending *p = &a->table[i];
-        bool waits = p->ready || p->again;
+        bool waits = p->ready || p->next_read_ms;
 
         a->polls[i + 2] = (struct pollfd){.fd = waits ? -1 : p->fd, .events = POLLIN};
-        if (waits && !p->ready && p->again - now < timeout)
-            timeout = p->again > now ? p->again - now : 0;
+        if (waits && !p->ready && p->next_read_ms - now < timeout)
+            timeout = p->next_read_ms > now ? p->next_read_ms - now : 0;
     }
     (void)poll(a->polls, (nfds_t)(a->count + 2), (int)timeout);
     if (a->polls[0].revents)
         (void)!read(a->event, &unused, sizeof unused);
 }
 
-static void *run(void *payload)
+static void *acceptor_thread(void *payload)
 {
     invar_acceptor *a = payload;
     bool shut = false, closing = false;
@@ -341,11 +356,11 @@ static void *run(void *payload)
     while (!closing) {
         int64_t now;
 
-        wait_for_news(a);
+        wait_for_events(a);
         now = invar_acceptor_clock_ms();
-        look_at_all(a, now);
-        pass_ready(a);
-        end_overdue(a, now);
+        read_heads(a, now);
+        pass_ready_connections(a);
+        end_overdue_connections(a, now);
         if (a->polls[1].revents && !shut)
             accept_some(a, now);
         a->options.tick(a->options.payload);
@@ -354,14 +369,14 @@ static void *run(void *payload)
         closing = a->closing;
         (void)pthread_mutex_unlock(&a->lock);
         if (shut)
-            shut_table(a);
+            close_sockets(a);
     }
     return NULL;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
-static bool listen_at(invar_acceptor *a, uint16_t *port_out)
+static bool open_listener(invar_acceptor *a, uint16_t *port_out)
 {
     invar_address at = a->options.at;
     bool six = at.any.sa_family == AF_INET6;
@@ -379,11 +394,11 @@ static bool listen_at(invar_acceptor *a, uint16_t *port_out)
     return true;
 }
 
-static void release(invar_acceptor *a)
+static void free_acceptor(invar_acceptor *a)
 {
     int error = errno;
 
-    shut_table(a);
+    close_sockets(a);
     if (a->event >= 0)
         (void)close(a->event);
     (void)pthread_mutex_destroy(&a->lock);
@@ -408,8 +423,8 @@ invar_acceptor *invar_acceptor_open(uint16_t *port_out, const invar_acceptor_opt
             INVAR_OK ||
         invar_alloc((void **)&a->polls, (size_t)options->most + 2, sizeof *a->polls,
                     "connections") != INVAR_OK ||
-        !listen_at(a, port_out) || (a->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
-        release(a);
+        !open_listener(a, port_out) || (a->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
+        free_acceptor(a);
         return NULL;
     }
     return a;
@@ -417,7 +432,7 @@ invar_acceptor *invar_acceptor_open(uint16_t *port_out, const invar_acceptor_opt
 
 int invar_acceptor_start(invar_acceptor *a)
 {
-    int error = pthread_create(&a->thread, NULL, run, a);
+    int error = pthread_create(&a->thread, NULL, acceptor_thread, a);
 
     a->started = error == 0;
     return error;
@@ -434,7 +449,7 @@ void invar_acceptor_shut(invar_acceptor *a)
 {
     (void)pthread_mutex_lock(&a->lock);
     if (!a->shut)
-        (void)shutdown(a->listener, SHUT_RDWR); // connections are refused from now on
+        (void)shutdown(a->listener, SHUT_RDWR); // clients are rejected from now on
     a->shut = true;
     (void)pthread_mutex_unlock(&a->lock);
     invar_acceptor_wake(a);
@@ -451,5 +466,5 @@ void invar_acceptor_close(invar_acceptor *a)
     invar_acceptor_wake(a);
     if (a->started)
         (void)pthread_join(a->thread, NULL);
-    release(a);
+    free_acceptor(a);
 }

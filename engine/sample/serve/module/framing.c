@@ -1,5 +1,8 @@
 /*
- * framing.c - strict reading of the lines of an HTTP request's head.
+ * framing.c - strict parser of the head of an HTTP request.
+ *
+ * A line must end with CR LF and have no control characters. A request may have one Content-Length
+ * or the Transfer-Encoding "chunked", not both, and at most one Host.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,33 +13,33 @@
 
 #include "base/invar_banned.h"
 
-#define LENGTH_DIGITS 18 // of a Content-Length, so that it fits into 64 bits
+#define LENGTH_DIGITS 18 // largest number of digits of a Content-Length; fits into 64 bits
 
-/* A line without its CR LF, or a part of one; not terminated. */
-typedef struct text {
+/* Bytes that are not terminated: a line without its CR LF, or a part of one. */
+typedef struct text_view {
     const char *at;
     size_t bytes;
-} text;
+} text_view;
 
-/* Headers that decide about the framing or the place, counted. */
-typedef struct counts {
+/* Numbers of the headers that determine the framing and the host. */
+typedef struct header_counts {
     int lengths, encodings, hosts;
-    bool old; /* HTTP/1.0 */
-} counts;
+    bool is_http10; /* the request is HTTP/1.0 */
+} header_counts;
 
-static bool is(text t, const char *word)
+static bool equals_ignoring_case(text_view t, const char *word)
 {
     return t.bytes == strlen(word) && strncasecmp(t.at, word, t.bytes) == 0;
 }
 
-static bool ends_with(text t, const char *word)
+static bool ends_with(text_view t, const char *word)
 {
     size_t bytes = strlen(word);
 
     return t.bytes > bytes && memcmp(t.at + t.bytes - bytes, word, bytes) == 0;
 }
 
-static text trimmed(text t)
+static text_view trim_blanks(text_view t)
 {
     for (; t.bytes > 0 && (*t.at == ' ' || *t.at == '\t'); t.bytes--)
         t.at++;
@@ -45,8 +48,8 @@ static text trimmed(text t)
     return t;
 }
 
-/* Letters of a header's name, as RFC 9110 has them. */
-static bool is_name(text t)
+/* Returns whether the bytes are a token of RFC 9110, the form of a header name. */
+static bool is_name(text_view t)
 {
     for (size_t i = 0; i < t.bytes; i++) {
         char c = t.at[i];
@@ -58,7 +61,7 @@ static bool is_name(text t)
     return t.bytes > 0;
 }
 
-static bool has_control(text t)
+static bool has_control(text_view t)
 {
     for (size_t i = 0; i < t.bytes; i++)
         if (((unsigned char)t.at[i] < 0x20 && t.at[i] != '\t') || t.at[i] == 0x7F)
@@ -66,7 +69,7 @@ static bool has_control(text t)
     return false;
 }
 
-static const char *read_length(invar_framing *out, text value)
+static const char *read_length(invar_framing *out, text_view value)
 {
     if (value.bytes == 0 || value.bytes > LENGTH_DIGITS)
         return "its Content-Length is no number";
@@ -78,31 +81,31 @@ static const char *read_length(invar_framing *out, text value)
     return NULL;
 }
 
-static const char *read_header(invar_framing *out, counts *seen, text line)
+static const char *read_header(invar_framing *out, header_counts *seen, text_view line)
 {
     const char *colon = memchr(line.at, ':', line.bytes);
-    text name = {line.at, colon ? (size_t)(colon - line.at) : 0}, value;
+    text_view name = {line.at, colon ? (size_t)(colon - line.at) : 0}, value;
 
     if (!is_name(name))
         return "a header has no name, a blank in its name, or goes over two lines";
-    value = trimmed((text){colon + 1, line.bytes - name.bytes - 1});
-    if (is(name, "Authorization") && !out->authorization) {
+    value = trim_blanks((text_view){colon + 1, line.bytes - name.bytes - 1});
+    if (equals_ignoring_case(name, "Authorization") && !out->authorization) {
         out->authorization = value.at;
         out->authorization_bytes = value.bytes;
     }
-    if (is(name, "Host") && ++seen->hosts > 1)
+    if (equals_ignoring_case(name, "Host") && ++seen->hosts > 1)
         return "it has two headers Host";
-    if (is(name, "Content-Length"))
+    if (equals_ignoring_case(name, "Content-Length"))
         return ++seen->lengths > 1 ? "it has two headers Content-Length" : read_length(out, value);
-    if (is(name, "Transfer-Encoding")) {
+    if (equals_ignoring_case(name, "Transfer-Encoding")) {
         out->chunked = true;
-        if (++seen->encodings > 1 || seen->old || !is(value, "chunked"))
+        if (++seen->encodings > 1 || seen->is_http10 || !equals_ignoring_case(value, "chunked"))
             return "its Transfer-Encoding is not chunked alone";
     }
     return NULL;
 }
 
-static const char *read_line(invar_framing *out, counts *seen, text line, bool first)
+static const char *read_line(invar_framing *out, header_counts *seen, text_view line, bool first)
 {
     if (line.bytes == 0 || line.at[line.bytes - 1] != '\r')
         return "a line of its head does not end with CR LF";
@@ -110,21 +113,22 @@ static const char *read_line(invar_framing *out, counts *seen, text line, bool f
     if (has_control(line))
         return "its head has a NUL or another control character";
     if (first) {
-        seen->old = ends_with(line, " HTTP/1.0");
-        return seen->old || ends_with(line, " HTTP/1.1") ? NULL : "its first line is not HTTP/1.1";
+        seen->is_http10 = ends_with(line, " HTTP/1.0");
+        return seen->is_http10 || ends_with(line, " HTTP/1.1") ? NULL
+                                                               : "its first line is not HTTP/1.1";
     }
     return line.bytes > 0 ? read_header(out, seen, line) : NULL;
 }
 
 void invar_framing_read(invar_framing *out, const char *data, size_t bytes)
 {
-    counts seen = {0};
+    header_counts seen = {0};
     size_t at = 0;
 
     *out = (invar_framing){0};
     while (!out->wrong && out->head == 0) {
         const char *newline = at < bytes ? memchr(data + at, '\n', bytes - at) : NULL;
-        text line = {data + at, newline ? (size_t)(newline - data) - at : 0};
+        text_view line = {data + at, newline ? (size_t)(newline - data) - at : 0};
 
         if (!newline)
             return;

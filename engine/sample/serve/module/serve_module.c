@@ -1,16 +1,18 @@
 /*
- * serve_module.c - the table over the libmicrohttpd that this file is compiled with.
+ * serve_module.c - HTTP server on libmicrohttpd, loaded by the engine as a module.
  *
- * The acceptor (acceptor.h) passes a connection to the library once the head of its request has
- * arrived. From then on the connection has a thread, so a handler may wait, and it is closed after
- * one reply: bytes behind a request are never read as another request.
+ * The acceptor (acceptor.h) passes a connection to libmicrohttpd when the head of its request has
+ * arrived. From then on the connection has a thread, so a handler may block. It is closed after one
+ * response: bytes after a request are never read as another request.
  *
- * The acceptor's thread also ends connections that have not brought a complete request in time,
- * however slowly they drip, or not taken the last bytes of a stream. Connections that take nothing
- * of a complete reply are ended by the library, whose clock would also run while a stream waits for
- * its next bytes. If all connections are in use, a connection whose body is incomplete and that has
- * not shown the key of the server is ended for a new one, first a connection whose request is
- * refused already. Clients with the key keep their connections.
+ * The acceptor's thread also ends connections that do not complete their request in time, however
+ * slowly their bytes arrive, or do not read the last bytes of a stream. libmicrohttpd ends
+ * connections that do not read a complete response; its timeout is off for streams, because it
+ * would also run while a stream waits for its next bytes.
+ *
+ * If all connections are in use, a connection whose body is incomplete and that has not shown the
+ * key of the server is ended for a new one, rejected requests first. Clients with the key keep
+ * their connections. `lock` guards the list of connections and its counts.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,24 +39,26 @@
 #define STREAM_BLOCK 16384
 #define STACK_BYTES ((size_t)512 << 10)
 #define HEAD_BYTES ((size_t)32 << 10)
-#define FIRST_BYTES ((size_t)4096) // of the buffer of a body
-#define SPARE_CONNECTIONS 64       // of the library, and for heads: connections are counted here
-#define OWN_FILES 64               // that the process keeps open beside its connections
+#define FIRST_BYTES ((size_t)4096) // first size of the buffer of a body
+// additional connections of the library and of heads; this file enforces the limit
+#define SPARE_CONNECTIONS 64
+#define OWN_FILES 64 // files that the process keeps open besides its connections
 
-/* A connection, from its start to its end. */
-typedef struct visitor {
-    struct visitor *next;
+/* A connection, from the acceptor to its end. */
+typedef struct client_connection {
+    struct client_connection *next;
     int fd;
-    ino_t inode;  /* of the socket, which tells whether `fd` is still this one */
+    ino_t inode;  /* inode of the socket; shows whether `fd` still is this socket */
     bool keyed;   /* the acceptor has seen the key of the server in the head */
-    bool started; /* the library has taken the connection, and will tell its end */
-    int64_t since;
-    int64_t due;  /* when its request must be there, or bytes be taken; 0: it waits for a reply */
-    bool refused; /* the request brings no key, or is refused for another reason */
-    bool asked;   /* the request is complete */
-    bool keyless; /* the head has been read, and does not bring the key of the server */
-    bool ended;   /* the connection was shut down and is about to leave */
-} visitor;
+    bool started; /* the library has accepted the connection and will report its end */
+    int64_t arrival_ms;
+    int64_t deadline_ms; /* time at which the request must be complete, or bytes must have been
+                            read; 0 while a response is being prepared */
+    bool refused;        /* the request was rejected */
+    bool is_complete;    /* the request is complete */
+    bool keyless;        /* the head was read and does not have the key of the server */
+    bool ended;          /* the socket was shut down; the library will report the end */
+} client_connection;
 
 typedef struct server {
     struct MHD_Daemon *daemon;
@@ -63,25 +67,26 @@ typedef struct server {
     int64_t client_ms;
     unsigned connections;
     invar_acceptor *acceptor;
-    pthread_mutex_t lock; /* of the visitors */
-    visitor *visitors;
+    pthread_mutex_t lock; /* guards the list and the counts */
+    client_connection *client_connections;
     unsigned open;    /* connections that were passed to the library */
-    unsigned keyless; /* of them, those without the key, on a server that asks for one */
+    unsigned keyless; /* the part of `open` without the key, on a server that has one */
 } server;
 
-/* A request on its way. */
-typedef struct inquiry {
+/* A request while it is received. */
+typedef struct pending_request {
     server *owner;
     invar_http_transaction exchange;
     char *body;
     size_t room;
     bool too_long;
-    bool refused; /* the reply is there; the body is read and dropped, so that the client gets it */
-} inquiry;
+    bool refused; /* the response is set; the body is read and dropped, so that the client reads the
+                     response */
+} pending_request;
 
-/* ---- visitors -------------------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
-/* False if the file descriptor is closed. */
+/* Returns false if the file descriptor is closed. */
 static bool find_inode(ino_t *out, int fd)
 {
     struct stat info;
@@ -92,33 +97,33 @@ static bool find_inode(ino_t *out, int fd)
     return true;
 }
 
-/* Counts a connection, before the library has it. NULL: there is no memory. */
-static visitor *server_enter(server *s, int fd, bool keyed)
+/* Adds a connection before the library has it. Returns NULL if there is no memory. */
+static client_connection *add_connection(server *s, int fd, bool keyed)
 {
-    visitor *v = NULL;
+    client_connection *v = NULL;
     ino_t inode;
 
     if (!find_inode(&inode, fd) ||
         invar_alloc((void **)&v, 1, sizeof *v, "a connection") != INVAR_OK)
         return NULL;
     (void)pthread_mutex_lock(&s->lock);
-    *v = (visitor){.next = s->visitors,
-                   .fd = fd,
-                   .inode = inode,
-                   .keyed = keyed,
-                   .since = invar_acceptor_clock_ms()};
-    v->due = v->since + s->client_ms;
-    s->visitors = v;
+    *v = (client_connection){.next = s->client_connections,
+                             .fd = fd,
+                             .inode = inode,
+                             .keyed = keyed,
+                             .arrival_ms = invar_acceptor_clock_ms()};
+    v->deadline_ms = v->arrival_ms + s->client_ms;
+    s->client_connections = v;
     s->open++;
     s->keyless += s->handler.knows && !keyed;
     (void)pthread_mutex_unlock(&s->lock);
     return v;
 }
 
-/* Removes a visitor from the list and the counts. Caller holds `lock`. */
-static void remove_visitor(server *s, visitor **at)
+/* Removes a connection from the list and the counts. Caller holds `lock`. */
+static void unlink_connection(server *s, client_connection **at)
 {
-    visitor *v = *at;
+    client_connection *v = *at;
 
     *at = v->next;
     s->open--;
@@ -126,48 +131,52 @@ static void remove_visitor(server *s, visitor **at)
     invar_free(v);
 }
 
-/* The connection has ended. `v` may be NULL. */
-static void server_exit(server *s, const visitor *v)
+/* Removes a connection that has ended. `v` may be NULL. */
+static void end_connection(server *s, const client_connection *v)
 {
-    visitor **at = &s->visitors;
+    client_connection **at = &s->client_connections;
 
     (void)pthread_mutex_lock(&s->lock);
     while (*at && *at != v)
         at = &(*at)->next;
     if (*at)
-        remove_visitor(s, at);
+        unlink_connection(s, at);
     (void)pthread_mutex_unlock(&s->lock);
     invar_acceptor_wake(s->acceptor);
 }
 
 /*
- * libmicrohttpd takes a connection in its own thread, after MHD_add_connection has succeeded. If it
- * lacks memory there, it closes the socket and calls nothing. Such a connection is recognized by
- * its file descriptor, which is closed or belongs to another file. Caller holds `lock`.
+ * Removes connections that the library has closed without a report: it accepts a connection in its
+ * own thread, after MHD_add_connection has succeeded, and if it lacks memory there, it closes the
+ * socket and calls nothing. The file descriptor of such a connection is closed or belongs to
+ * another file. Caller holds `lock`.
  */
-static void remove_rejected(server *s)
+static void remove_lost_connections(server *s)
 {
-    visitor **at = &s->visitors;
+    client_connection **at = &s->client_connections;
 
     while (*at) {
         ino_t inode;
 
         if (!(*at)->started && (!find_inode(&inode, (*at)->fd) || inode != (*at)->inode))
-            remove_visitor(s, at);
+            unlink_connection(s, at);
         else
             at = &(*at)->next;
     }
 }
 
-/* The library has taken the connection. NULL if nothing is known about it. */
-static visitor *find_started(server *s, int fd)
+/*
+ * Returns the connection that the library has accepted with this socket; NULL if it is not known.
+ */
+static client_connection *find_started(server *s, int fd)
 {
-    visitor *v = NULL;
+    client_connection *v = NULL;
     ino_t inode;
 
     (void)pthread_mutex_lock(&s->lock);
     if (find_inode(&inode, fd))
-        for (v = s->visitors; v && (v->started || v->fd != fd || v->inode != inode); v = v->next) {
+        for (v = s->client_connections; v && (v->started || v->fd != fd || v->inode != inode);
+             v = v->next) {
         }
     if (v)
         v->started = true;
@@ -184,11 +193,11 @@ static void on_connection(void *payload, struct MHD_Connection *connection, void
     if (code == MHD_CONNECTION_NOTIFY_STARTED && info)
         *context = find_started(payload, info->connect_fd);
     else if (code == MHD_CONNECTION_NOTIFY_CLOSED)
-        server_exit(payload, *context);
+        end_connection(payload, *context);
 }
 
-/* NULL if there was no memory for the visitor. */
-static visitor *visitor_of(struct MHD_Connection *connection)
+/* Returns NULL if the connection is not in the list. */
+static client_connection *find_connection(struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -196,87 +205,92 @@ static visitor *visitor_of(struct MHD_Connection *connection)
     return info ? info->socket_context : NULL;
 }
 
-/* It waits for us; or we for it: for its next request, or until it has taken what is there. */
+/* Restarts the time limit of the client, or stops it while the client waits for the response. */
 static void set_due(server *s, struct MHD_Connection *connection, bool waits_for_reply)
 {
-    visitor *v = visitor_of(connection);
+    client_connection *v = find_connection(connection);
 
     if (!v)
         return;
     (void)pthread_mutex_lock(&s->lock);
-    v->asked = v->asked || waits_for_reply;
-    v->due = waits_for_reply ? 0 : invar_acceptor_clock_ms() + s->client_ms;
+    v->is_complete = v->is_complete || waits_for_reply;
+    v->deadline_ms = waits_for_reply ? 0 : invar_acceptor_clock_ms() + s->client_ms;
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static void end(visitor *v)
+static void shut_connection(client_connection *v)
 {
     (void)shutdown(v->fd, SHUT_RDWR);
     v->ended = true;
 }
 
-/* Ends connections whose time is over. */
-static void tick(void *payload)
+/* Ends connections whose time limit has passed. */
+static void end_overdue_connections(void *payload)
 {
     server *s = payload;
     int64_t now = invar_acceptor_clock_ms();
 
     (void)pthread_mutex_lock(&s->lock);
-    remove_rejected(s);
-    for (visitor *v = s->visitors; v; v = v->next)
-        if (v->started && v->due > 0 && v->due < now && !v->ended)
-            end(v);
+    remove_lost_connections(s);
+    for (client_connection *v = s->client_connections; v; v = v->next)
+        if (v->started && v->deadline_ms > 0 && v->deadline_ms < now && !v->ended)
+            shut_connection(v);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-/* Whether `a` is ended before `b`, which may be NULL: a refused one first, then the older one. */
-static bool goes_first(const visitor *a, const visitor *b)
+/*
+ * Returns whether `a` is ended before `b`. Rejected requests come first, then the oldest. `b` may
+ * be NULL.
+ */
+static bool ends_before(const client_connection *a, const client_connection *b)
 {
-    return !b || (a->refused != b->refused ? a->refused : a->since < b->since);
+    return !b || (a->refused != b->refused ? a->refused : a->arrival_ms < b->arrival_ms);
 }
 
 /*
- * On a server with a key, half of the connections are set aside for clients that bring it. If there
- * is no room, a connection without the key that still sends its request makes some.
+ * Returns whether another connection may be passed to the library. On a server with a key, half of
+ * the connections are reserved for clients with the key. If there is no room, ends a connection
+ * without the key whose request is incomplete.
  */
-static bool has_room(void *payload, bool keyed)
+static bool connection_has_room(void *payload, bool keyed)
 {
     server *s = payload;
-    visitor *first = NULL;
+    client_connection *first = NULL;
     bool room, leaving = false;
 
     (void)pthread_mutex_lock(&s->lock);
     room = s->open < s->connections && (keyed || s->keyless < (s->connections + 1) / 2);
-    for (visitor *v = s->visitors; v && !room; v = v->next) {
+    for (client_connection *v = s->client_connections; v && !room; v = v->next) {
         leaving = leaving || v->ended;
-        if (v->keyless && !v->asked && !v->ended && goes_first(v, first))
+        if (v->keyless && !v->is_complete && !v->ended && ends_before(v, first))
             first = v;
     }
     if (first && !leaving)
-        end(first);
+        shut_connection(first);
     (void)pthread_mutex_unlock(&s->lock);
     return room;
 }
 
-static bool knows(void *payload, const char *authorization)
+static bool is_valid_key(void *payload, const char *authorization)
 {
     const server *s = payload;
 
     return s->handler.knows(s->handler.payload, authorization);
 }
 
-static void pass(void *payload, int fd, const invar_address *from, socklen_t bytes, bool keyed)
+static void pass_to_library(void *payload, int fd, const invar_address *from, socklen_t bytes,
+                            bool keyed)
 {
     server *s = payload;
-    const visitor *v = server_enter(s, fd, keyed);
+    const client_connection *v = add_connection(s, fd, keyed);
 
     if (!v)
         (void)close(fd);
     else if (MHD_add_connection(s->daemon, fd, &from->any, bytes) != MHD_YES)
-        server_exit(s, v); // the library has closed the socket
+        end_connection(s, v); // the library has closed the socket
 }
 
-static bool alive(const void *connection)
+static bool is_alive(const void *connection)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(
         (struct MHD_Connection *)(uintptr_t)connection, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -290,11 +304,11 @@ static bool alive(const void *connection)
     return bytes > 0 || (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
 }
 
-/* ---- replies --------------------------------------------------------------------------------- */
+/* ---- responses ------------------------------------------------------------------------------- */
 
 static ssize_t read_stream(void *payload, uint64_t position, char *out, size_t most)
 {
-    inquiry *q = payload;
+    pending_request *q = payload;
     struct MHD_Connection *connection = (struct MHD_Connection *)(uintptr_t)q->exchange.connection;
     int64_t bytes;
 
@@ -321,7 +335,7 @@ static bool add_headers(struct MHD_Response *response, const invar_http_transact
             MHD_add_response_header(response, "Retry-After", seconds) == MHD_YES);
 }
 
-static enum MHD_Result send_reply(inquiry *q, struct MHD_Connection *connection)
+static enum MHD_Result send_reply(pending_request *q, struct MHD_Connection *connection)
 {
     invar_http_transaction *e = &q->exchange;
     enum MHD_Result result = MHD_NO;
@@ -336,18 +350,18 @@ static enum MHD_Result send_reply(inquiry *q, struct MHD_Connection *connection)
     if (response && add_headers(response, e))
         result = MHD_queue_response(connection, (unsigned)e->status, response);
     if (response)
-        MHD_destroy_response(response); // once it is sent
+        MHD_destroy_response(response); // the library frees it when it was sent
     return result;
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* The first of the calls for a request: its head is there. */
-static inquiry *server_begin(server *s, struct MHD_Connection *connection, const char *url,
-                             const char *method)
+/* Allocates a request when its head has arrived. */
+static pending_request *begin_request(server *s, struct MHD_Connection *connection, const char *url,
+                                      const char *method)
 {
     const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
-    inquiry *q = NULL;
+    pending_request *q = NULL;
 
     if (invar_alloc((void **)&q, 1, sizeof *q, "a request") != INVAR_OK)
         return NULL;
@@ -367,10 +381,11 @@ static inquiry *server_begin(server *s, struct MHD_Connection *connection, const
     return q;
 }
 
-static void set_refused(inquiry *q, bool refused)
+static void set_refused(pending_request *q, bool refused)
 {
     server *s = q->owner;
-    visitor *v = visitor_of((struct MHD_Connection *)(uintptr_t)q->exchange.connection);
+    client_connection *v =
+        find_connection((struct MHD_Connection *)(uintptr_t)q->exchange.connection);
 
     q->refused = refused;
     (void)pthread_mutex_lock(&s->lock);
@@ -381,8 +396,10 @@ static void set_refused(inquiry *q, bool refused)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-/* Bytes of a buffer for a body of at least `bytes`: twice as large each time, up to the limit. */
-static size_t room_for(const inquiry *q, size_t bytes)
+/*
+ * Returns the capacity for a body of at least `bytes`: doubled until it suffices, up to the limit.
+ */
+static size_t body_capacity(const pending_request *q, size_t bytes)
 {
     uint64_t announced = q->exchange.announced;
     size_t most = announced > 0 ? (size_t)announced : q->owner->most_body;
@@ -393,8 +410,11 @@ static size_t room_for(const inquiry *q, size_t bytes)
     return room <= most || bytes > most ? room : most + 1;
 }
 
-/* False: there is no memory for the larger buffer, or the handler has refused the request. */
-static bool grow(inquiry *q, size_t room)
+/*
+ * Enlarges the buffer of the body. Returns false if there is no memory, or the handler has rejected
+ * the request.
+ */
+static bool grow_body(pending_request *q, size_t room)
 {
     const invar_serve_handler *h = &q->owner->handler;
     char *larger = NULL;
@@ -416,8 +436,8 @@ static bool grow(inquiry *q, size_t room)
     return true;
 }
 
-/* Appends to the body; what is too long is counted and not kept. */
-static enum MHD_Result inquiry_take(inquiry *q, const char *data, size_t bytes)
+/* Appends to the body. A body that is too long is read to its end, but not stored. */
+static enum MHD_Result append_body(pending_request *q, const char *data, size_t bytes)
 {
     invar_http_transaction *e = &q->exchange;
     size_t room;
@@ -425,16 +445,19 @@ static enum MHD_Result inquiry_take(inquiry *q, const char *data, size_t bytes)
     q->too_long = q->too_long || bytes > q->owner->most_body - e->bytes;
     if (q->too_long || q->refused)
         return MHD_YES;
-    room = room_for(q, e->bytes + bytes);
-    if (room > q->room && !grow(q, room))
+    room = body_capacity(q, e->bytes + bytes);
+    if (room > q->room && !grow_body(q, room))
         return q->refused ? MHD_YES : MHD_NO;
     memcpy(q->body + e->bytes, data, bytes);
     e->bytes += bytes;
     return MHD_YES;
 }
 
-/* A refusal is sent after the body: a client that still sends its body would not read the reply. */
-static enum MHD_Result on_head(inquiry *q, struct MHD_Connection *connection)
+/*
+ * Lets the handler check the head. A rejection is sent after the body was read: a client that still
+ * sends its body would not read the response.
+ */
+static enum MHD_Result on_head(pending_request *q, struct MHD_Connection *connection)
 {
     server *s = q->owner;
 
@@ -451,17 +474,17 @@ static enum MHD_Result on_request(void *payload, struct MHD_Connection *connecti
                                   size_t *bytes, void **context)
 {
     server *s = payload;
-    inquiry *q = *context;
+    pending_request *q = *context;
 
     (void)version;
     if (!q) {
-        q = *context = server_begin(s, connection, url, method);
+        q = *context = begin_request(s, connection, url, method);
         if (!q)
             return MHD_NO;
         return on_head(q, connection);
     }
     if (*bytes > 0) {
-        enum MHD_Result result = inquiry_take(q, data, *bytes);
+        enum MHD_Result result = append_body(q, data, *bytes);
         *bytes = 0;
         return result;
     }
@@ -470,7 +493,7 @@ static enum MHD_Result on_request(void *payload, struct MHD_Connection *connecti
         return send_reply(q, connection);
     q->exchange.body = q->body ? q->body : "";
     if (q->too_long)
-        q->exchange.announced = UINT64_MAX; // who admits refuses it now
+        q->exchange.announced = UINT64_MAX; // makes `admit` reject the request
     if (!q->too_long || s->handler.admit(s->handler.payload, &q->exchange))
         s->handler.answer(s->handler.payload, &q->exchange);
     return send_reply(q, connection);
@@ -480,7 +503,7 @@ static void on_completed(void *payload, struct MHD_Connection *connection, void 
                          enum MHD_RequestTerminationCode code)
 {
     server *s = payload;
-    inquiry *q = *context;
+    pending_request *q = *context;
 
     (void)code;
     set_due(s, connection, false);
@@ -492,9 +515,9 @@ static void on_completed(void *payload, struct MHD_Connection *connection, void 
     *context = NULL;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
-/* False: it is no number of an address. */
+/* Returns false if `host` is not a numeric address. */
 static bool parse_host(invar_address *out, const char *host, uint16_t port)
 {
     memset(out, 0, sizeof *out);
@@ -510,13 +533,13 @@ static bool parse_host(invar_address *out, const char *host, uint16_t port)
     return true;
 }
 
-static unsigned smaller(unsigned a, unsigned b)
+static unsigned min_unsigned(unsigned a, unsigned b)
 {
     return a < b ? a : b;
 }
 
-/* Connections that the limit of open files allows, at least 2. */
-static unsigned most_connections(void)
+/* Returns the number of connections that the limit of open files allows, at least 2. */
+static unsigned max_connections(void)
 {
     struct rlimit limit;
     rlim_t files;
@@ -540,19 +563,19 @@ static struct MHD_Daemon *start_daemon(server *s, const invar_serve_settings *se
                             MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_END);
 }
 
-static void close_door(void *payload)
+static void stop_accepting(void *payload)
 {
     server *s = payload;
 
     invar_acceptor_shut(s->acceptor);
 }
 
-static void stop(void *payload)
+static void stop_server(void *payload)
 {
     server *s = payload;
 
     if (s->acceptor)
-        close_door(s);
+        stop_accepting(s);
     if (s->daemon)
         MHD_stop_daemon(s->daemon);
     invar_acceptor_close(s->acceptor);
@@ -560,21 +583,21 @@ static void stop(void *payload)
     invar_free(s);
 }
 
-/* False, with errno, if one of the parts does not start. */
-static bool start_parts(server *s, const invar_serve_settings *settings, const invar_address *at,
-                        uint16_t *port_out)
+/* Starts the acceptor and the library. Returns false, with errno, if one of them does not start. */
+static bool start_acceptor_and_daemon(server *s, const invar_serve_settings *settings,
+                                      const invar_address *at, uint16_t *port_out)
 {
-    unsigned files = most_connections();
+    unsigned files = max_connections();
     invar_acceptor_options options = {.at = *at,
                                       .client_ms = s->client_ms,
                                       .payload = s,
-                                      .knows = s->handler.knows ? knows : NULL,
-                                      .has_room = has_room,
-                                      .pass = pass,
-                                      .tick = tick};
+                                      .knows = s->handler.knows ? is_valid_key : NULL,
+                                      .has_room = connection_has_room,
+                                      .pass = pass_to_library,
+                                      .tick = end_overdue_connections};
 
-    s->connections = smaller(settings->connections, files / 2);
-    options.most = smaller(s->connections + SPARE_CONNECTIONS, files - s->connections);
+    s->connections = min_unsigned(settings->connections, files / 2);
+    options.most = min_unsigned(s->connections + SPARE_CONNECTIONS, files - s->connections);
 
     s->acceptor = invar_acceptor_open(port_out, &options);
     if (!s->acceptor)
@@ -587,8 +610,8 @@ static bool start_parts(server *s, const invar_serve_settings *settings, const i
     return errno == 0;
 }
 
-static void *serve_settings_start(const invar_serve_settings *settings, uint16_t *port_out,
-                                  char why[INVAR_SERVE_WHY_SIZE])
+static void *start_server(const invar_serve_settings *settings, uint16_t *port_out,
+                          char why[INVAR_SERVE_WHY_SIZE])
 {
     server *s = NULL;
     invar_address at;
@@ -606,15 +629,15 @@ static void *serve_settings_start(const invar_serve_settings *settings, uint16_t
     s->most_body = settings->most_body;
     s->client_ms = (int64_t)settings->client_seconds * 1000;
     (void)pthread_mutex_init(&s->lock, NULL);
-    if (!start_parts(s, settings, &at, port_out)) {
+    if (!start_acceptor_and_daemon(s, settings, &at, port_out)) {
         (void)snprintf(why, INVAR_SERVE_WHY_SIZE, "%s",
                        errno ? strerror(errno) : "libmicrohttpd does not say why");
-        stop(s);
+        stop_server(s);
         return NULL;
     }
     return s;
 }
 
 __attribute__((visibility("default"))) extern const invar_serve_table INVAR_SERVE_TABLE;
-const invar_serve_table INVAR_SERVE_TABLE = {INVAR_SERVE_ABI, serve_settings_start, close_door,
-                                             stop, alive};
+const invar_serve_table INVAR_SERVE_TABLE = {INVAR_SERVE_ABI, start_server, stop_accepting,
+                                             stop_server, is_alive};

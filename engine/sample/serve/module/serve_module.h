@@ -1,9 +1,9 @@
 /*
- * serve_module.h - what the engine needs of an HTTP server, as a table that a shared object has.
+ * serve_module.h - interface of the HTTP module: a table of functions in a shared object.
  *
- * The module invar-serve.so is compiled against libmicrohttpd and knows HTTP alone: connections,
- * headers, bodies within their limits, clients that are slow or gone. What a request means is
- * decided in server.c.
+ * The module invar-serve.so is compiled against libmicrohttpd. It handles HTTP only: connections,
+ * headers, body limits, slow and disconnected clients. The meaning of a request is decided in
+ * server.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,74 +19,90 @@ extern "C" {
 #endif
 
 #define INVAR_SERVE_ABI 5
-#define INVAR_SERVE_TABLE invar_serve_v1 /* the symbol of the table */
+#define INVAR_SERVE_TABLE invar_serve_v1 /* symbol of the table */
 #define INVAR_SERVE_WHY_SIZE 256
 
-/* One request and its reply. */
+/* An HTTP request and the response to it. */
 typedef struct invar_http_transaction {
-    const char *method;        /* borrowed, as all of the request */
-    const char *path;          /* without what follows a '?' */
-    const char *host;          /* this header, */
-    const char *authorization; /* this one, */
-    const char *content_type;  /* and this one; NULL: not there */
-    uint64_t announced;        /* bytes of the body that a header promises; 0: it does not say */
+    const char *method;        /* request method; all strings of the request are borrowed */
+    const char *path;          /* path without the query, which begins with '?' */
+    const char *host;          /* header Host; NULL if absent */
+    const char *authorization; /* header Authorization; NULL if absent */
+    const char *content_type;  /* header Content-Type; NULL if absent */
+    uint64_t announced;        /* bytes of the body, from the header Content-Length; 0 if absent */
     const char *body;
     size_t bytes;
-    const void *connection; /* for `alive` */
+    const void *connection; /* argument of `alive` */
 
-    int status;        /* the reply's, 200 to 599 */
-    const char *type;  /* its Content-Type; not copied */
-    int retry_after;   /* seconds, as a header; 0: none */
-    const char *allow; /* methods that are, as a header; not copied; NULL: none */
-    char *reply;       /* its body; NULL: it has a stream */
+    int status;        /* HTTP status of the response, 200 to 599 */
+    const char *type;  /* header Content-Type of the response; not copied */
+    int retry_after;   /* header Retry-After in seconds; 0 for no header */
+    const char *allow; /* header Allow; not copied; NULL for no header */
+    char *reply;       /* (reply_bytes) body of the response; NULL if it has a stream */
     size_t reply_bytes;
-    void *stream;   /* NULL: it has a body */
-    bool keyed;     /* set by `admit`: the request brings the key that the server asks for */
-    bool working;   /* private to the handler; false at first */
-    int64_t memory; /* bytes reserved for the request; private to the handler; 0 at first */
+    void *stream;   /* argument of `next`; NULL if the response has a body */
+    bool keyed;     /* set by `admit`: the request has the key of the server */
+    bool working;   /* private to the handler; initially false */
+    int64_t memory; /* bytes reserved for the request; private to the handler; initially 0 */
 } invar_http_transaction;
 
-/* Whoever answers. All of it is called by many threads at once, and may take its time. */
+/* Callbacks that answer requests. Called by many threads at once; they may block. */
 typedef struct invar_serve_handler {
     void *payload;
     /*
-     * Whether a header Authorization, as the client has sent it, has the key of the server. Clients
-     * with the key are served before others, who get half of the connections at most. NULL if the
-     * server asks for no key.
+     * Returns whether a header Authorization, as the client has sent it, has the key of the server.
+     * Clients with the key are served first; the others get at most half of the connections. NULL
+     * if the server has no key.
      */
     bool (*knows)(void *payload, const char *authorization);
-    /* The head of a request is there. False: the reply is, too, and no body is read. */
+    /*
+     * Called when the head of a request has arrived. Returns false after setting a response; the
+     * body is then dropped.
+     */
     bool (*admit)(void *payload, invar_http_transaction *exchange);
-    /* The body needs `bytes` of memory in all while its buffer grows. False: the reply is set, and
-       the body is dropped. NULL if the body may have any memory. */
+    /*
+     * Called before the buffer of the body grows; `bytes` is the size of both buffers while it is
+     * copied. Returns false after setting a response; the body is then dropped. NULL if the size is
+     * not limited.
+     */
     bool (*grow)(void *payload, invar_http_transaction *exchange, size_t bytes);
-    /* The whole request is there: sets the reply. */
+    /* Called when the request is complete. Sets the response. */
     void (*answer)(void *payload, invar_http_transaction *exchange);
-    /* The reply is sent, or nobody waits for one: frees its body or its stream. */
+    /*
+     * Called when the response was sent, or the client has disconnected. Frees the body or the
+     * stream.
+     */
     void (*release)(void *payload, invar_http_transaction *exchange);
-    /* The next bytes of a stream, `most` at most; 0: there are no more; -1: it breaks off. */
+    /*
+     * Writes up to `most` bytes of a stream to `out` and returns their number; 0 at the end, -1 to
+     * break the stream off.
+     */
     int64_t (*next)(void *payload, void *stream, char *out, size_t most);
 } invar_serve_handler;
 
 typedef struct invar_serve_settings {
-    const char *host; /* a number: 127.0.0.1, ::1, 0.0.0.0 */
-    uint16_t port;    /* 0: any that is free */
+    const char *host; /* numeric address: 127.0.0.1, ::1, 0.0.0.0 */
+    uint16_t port;    /* 0 for any free port */
     unsigned connections;
-    size_t most_body;        /* bytes */
-    unsigned client_seconds; /* for a client to send a request, and to take the next of a reply */
+    size_t most_body;        /* limit of a request body, in bytes */
+    unsigned client_seconds; /* time limit for a client to send its request and to read the next
+                                bytes of a response, in seconds */
     invar_serve_handler handler;
 } invar_serve_settings;
 
 typedef struct invar_serve_table {
     uint32_t abi;
-    /* NULL, and why, where it does not start. *port_out is the one that it listens at. */
+    /*
+     * Starts a server. *port_out is the port that it listens on. Returns NULL, with the reason in
+     * `why`, if it cannot start.
+     */
     void *(*start)(const invar_serve_settings *settings, uint16_t *port_out,
                    char why[INVAR_SERVE_WHY_SIZE]);
-    /* Accepts no more connections. */
+    /* Stops accepting connections. */
     void (*stop_accepting)(void *server);
-    /* Waits for all replies, or breaks them off by their next read. */
+    /* Waits until all responses are sent or broken off at their next read, and frees the server. */
     void (*stop)(void *server);
-    /* Does somebody still wait for the reply? */
+    /* Returns whether the client is still connected. */
     bool (*alive)(const void *connection);
 } invar_serve_table;
 
