@@ -1,8 +1,8 @@
 /*
- * dump_names.c - checks the names of debug-dump before a run.
+ * dump_names.c - checks the point names of debug-dump before a run starts.
  *
- * Names inside of a layer and of parameters are the model's, and only a step knows them all. A name
- * is refused here if no model has a point that the name could match.
+ * Names within a layer and names of parameters depend on the model, and all of them are known only
+ * in a step. A name is rejected here only if no model has a point that it could match.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +14,7 @@
 
 #include "base/invar_banned.h"
 
-/* The number of the layer that the pattern names; -1 if it does not name one. */
+/* Returns the layer that the pattern names; -1 if it does not name exactly one. */
 static int64_t layer_of(const char *pattern, size_t length)
 {
     static const char *const begins[] = {"layer.", "rollout.layer.", "critic.layer."};
@@ -32,7 +32,7 @@ static int64_t layer_of(const char *pattern, size_t length)
     return -1;
 }
 
-/* False if no point of any model can have a name that the pattern of `length` bytes matches. */
+/* Returns false if no point of any model can match the pattern of `length` bytes. */
 static bool may_be_point(const char *pattern, size_t length)
 {
     static const char *const names[] = {

@@ -1,8 +1,10 @@
 /*
- * gather_points.c - points that several ranks have computed.
+ * gather_points.c - packs points on the ranks that contribute and unpacks them on rank 0.
  *
- * Ranks that divide layers, experts or rows have computed the same: the first of them packs it. In
- * a rollout those that divide rows have other samples.
+ * Ranks that divide layers, experts or rows compute the same points, so only the first of them
+ * packs; in a rollout, ranks that divide rows have different samples and all of them pack. Rank 0
+ * unpacks in the order of rounds, then of ranks, which gives samples the order that they have on
+ * one rank.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,29 +15,29 @@
 
 #include "base/invar_banned.h"
 
-/* What one rank packs, and rank 0 takes of each other. */
-typedef struct kind {
+/* A kind of points: how a rank packs them, and how rank 0 unpacks them. */
+typedef struct gather_kind {
     const char *phase;
     bool sampled;
     invar_status (*pack)(invar_rank_buffer *to, invar_recorder *r);
     invar_status (*unpack)(invar_recorder *r, invar_rank_buffer_reader *from);
-} kind;
+} gather_kind;
 
-static invar_status unpack_all(invar_recorder *r, const invar_layout *layout, const kind *k,
-                               const invar_rank_gathered *pile)
+static invar_status unpack_all(invar_recorder *r, const invar_layout *layout, const gather_kind *k,
+                               const invar_rank_gathered *gathered)
 {
-    const char *at = pile->data;
+    const char *at = gathered->data;
 
     for (int rank = 0; rank < invar_ranks_size(layout); rank++) {
-        invar_rank_buffer_reader rest = {at, pile->bytes[rank]};
+        invar_rank_buffer_reader rest = {at, gathered->bytes[rank]};
         if (rank > 0 && rest.bytes > 0)
             INVAR_TRY(k->unpack(r, &rest));
-        at += pile->bytes[rank];
+        at += gathered->bytes[rank];
     }
     return INVAR_OK;
 }
 
-static bool layout_packs(const invar_layout *layout, bool sampled)
+static bool is_contributor(const invar_layout *layout, bool sampled)
 {
     bool gives = sampled ? invar_layout_engine_gives(layout, layout->rollout_group.rank)
                          : layout->context.rank == 0;
@@ -43,18 +45,20 @@ static bool layout_packs(const invar_layout *layout, bool sampled)
     return gives && layout->tensor.rank == 0 && layout->expert.rank == 0;
 }
 
-static invar_status recorder_unite(invar_recorder *r, const invar_layout *layout, const kind *k)
+static invar_status gather_on_leader(invar_recorder *r, const invar_layout *layout,
+                                     const gather_kind *k)
 {
-    bool leads = invar_ranks_is_leader(layout), gives = !leads && layout_packs(layout, k->sampled);
+    bool leads = invar_ranks_is_leader(layout),
+         gives = !leads && is_contributor(layout, k->sampled);
     invar_rank_buffer own = {0};
-    invar_rank_gathered pile = {0};
+    invar_rank_gathered gathered = {0};
     invar_status status = gives ? k->pack(&own, r) : INVAR_OK;
 
     if (status == INVAR_OK)
-        status = invar_ranks_gather(&pile, layout, k->phase, own.data, own.bytes);
+        status = invar_ranks_gather(&gathered, layout, k->phase, own.data, own.bytes);
     if (status == INVAR_OK && leads)
-        status = unpack_all(r, layout, k, &pile);
-    invar_ranks_pile_release(&pile);
+        status = unpack_all(r, layout, k, &gathered);
+    invar_ranks_pile_release(&gathered);
     invar_rank_buffer_release(&own);
     return status;
 }
@@ -71,9 +75,10 @@ static invar_status unpack_sampled(invar_recorder *r, invar_rank_buffer_reader *
 
 invar_status invar_gather_points_rollout(invar_recorder *r, const invar_layout *world)
 {
-    static const kind sampled = {"points of the rollout", true, pack_sampled, unpack_sampled};
+    static const gather_kind sampled = {"points of the rollout", true, pack_sampled,
+                                        unpack_sampled};
 
-    return world && r->sampled ? recorder_unite(r, world, &sampled) : INVAR_OK;
+    return world && r->sampled ? gather_on_leader(r, world, &sampled) : INVAR_OK;
 }
 
 static invar_status pack_learned(invar_rank_buffer *to, invar_recorder *r)
@@ -90,17 +95,17 @@ static invar_status unpack_learned(invar_recorder *r, invar_rank_buffer_reader *
 
 invar_status invar_gather_points_learned(invar_recorder *r)
 {
-    static const kind learned = {"points of units", false, pack_learned, unpack_learned};
+    static const gather_kind learned = {"points of units", false, pack_learned, unpack_learned};
 
-    return recorder_unite(r, r->options.layout, &learned);
+    return gather_on_leader(r, r->options.layout, &learned);
 }
 
 /* ---- stages of a pipeline -------------------------------------------------------------------- */
 
-/* A task on its way; what it has shown follows. */
-typedef struct task {
+/* Header of a packed task; `bytes` bytes of points follow. */
+typedef struct packed_task {
     int64_t round, bytes;
-} task;
+} packed_task;
 
 static invar_status pack_task(invar_rank_buffer *to, const invar_recorder_stage *s)
 {
@@ -111,11 +116,11 @@ static invar_status pack_task(invar_rank_buffer *to, const invar_recorder_stage 
 invar_status invar_gather_points_task(invar_recorder *r, int64_t round)
 {
     invar_recorder_stage *s = &r->stage;
-    task is = {.round = round};
+    packed_task is = {.round = round};
     invar_rank_buffer shown = {0};
     invar_status status;
 
-    if (!layout_packs(r->options.layout, false))
+    if (!is_contributor(r->options.layout, false))
         return INVAR_OK;
     status = pack_task(&shown, s);
     is.bytes = (int64_t)shown.bytes;
@@ -132,22 +137,22 @@ static invar_status pack_stage(invar_rank_buffer *to, const invar_recorder *r)
 {
     const invar_recorder_stage *s = &r->stage;
 
-    if (!layout_packs(r->options.layout, false))
+    if (!is_contributor(r->options.layout, false))
         return INVAR_OK;
     INVAR_TRY(invar_point_list_pack(to, &s->listing));
     INVAR_TRY(invar_rank_buffer_put(to, &s->n_tasks, 1, sizeof s->n_tasks));
     return invar_rank_buffer_put(to, s->tasks.data, s->tasks.bytes, 1);
 }
 
-/* The tasks of this round; *last is the largest round of all. */
-static invar_status take_tasks(invar_recorder *r, invar_rank_buffer_reader from, int64_t round,
-                               int64_t *last)
+/* Unpacks the tasks of one round. *last is raised to the largest round of all tasks. */
+static invar_status unpack_tasks(invar_recorder *r, invar_rank_buffer_reader from, int64_t round,
+                                 int64_t *last)
 {
     const void *count, *item, *shown;
 
     INVAR_TRY(invar_rank_buffer_take(&count, &from, 1, sizeof(int64_t)));
     for (int64_t i = 0; i < *(const int64_t *)count; i++) {
-        const task *is;
+        const packed_task *is;
         INVAR_TRY(invar_rank_buffer_take(&item, &from, 1, sizeof *is));
         is = item;
         INVAR_TRY(invar_rank_buffer_take(&shown, &from, is->bytes, 1));
@@ -159,28 +164,28 @@ static invar_status take_tasks(invar_recorder *r, invar_rank_buffer_reader from,
     return INVAR_OK;
 }
 
-/* What ranks have packed, behind their listings. */
-static invar_status take_stages(invar_recorder *r, const invar_rank_gathered *pile)
+/* Unpacks the listings of all stages, defines the points, then unpacks the tasks round by round. */
+static invar_status unpack_stages(invar_recorder *r, const invar_rank_gathered *gathered)
 {
     int ranks = invar_ranks_size(r->options.layout);
-    const char *at = pile->data;
+    const char *at = gathered->data;
     invar_rank_buffer_reader *rest;
     invar_status status = INVAR_OK;
     int64_t last = 0;
 
     INVAR_TRY(invar_alloc((void **)&rest, (size_t)ranks, sizeof *rest, "what stages have shown"));
     for (int i = 0; i < ranks && status == INVAR_OK; i++) {
-        rest[i] = (invar_rank_buffer_reader){at, pile->bytes[i]};
+        rest[i] = (invar_rank_buffer_reader){at, gathered->bytes[i]};
         if (rest[i].bytes > 0)
             status = invar_point_list_unpack(&r->stage.listing, &rest[i]);
-        at += pile->bytes[i];
+        at += gathered->bytes[i];
     }
     if (status == INVAR_OK)
         status = invar_recorder_define(r);
     for (int64_t round = 0; round <= last && status == INVAR_OK; round++)
         for (int i = 0; i < ranks && status == INVAR_OK; i++)
             if (rest[i].bytes > 0)
-                status = take_tasks(r, rest[i], round, &last);
+                status = unpack_tasks(r, rest[i], round, &last);
     invar_free(rest);
     return status;
 }
@@ -188,15 +193,15 @@ static invar_status take_stages(invar_recorder *r, const invar_rank_gathered *pi
 invar_status invar_gather_points_stages(invar_recorder *r)
 {
     invar_rank_buffer own = {0};
-    invar_rank_gathered pile = {0};
+    invar_rank_gathered gathered = {0};
     invar_status status = pack_stage(&own, r);
 
     if (status == INVAR_OK)
-        status =
-            invar_ranks_gather(&pile, r->options.layout, "points of stages", own.data, own.bytes);
+        status = invar_ranks_gather(&gathered, r->options.layout, "points of stages", own.data,
+                                    own.bytes);
     if (status == INVAR_OK && invar_ranks_is_leader(r->options.layout))
-        status = take_stages(r, &pile);
-    invar_ranks_pile_release(&pile);
+        status = unpack_stages(r, &gathered);
+    invar_ranks_pile_release(&gathered);
     invar_rank_buffer_release(&own);
     return status;
 }

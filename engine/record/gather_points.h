@@ -1,10 +1,10 @@
 /*
- * gather_points.h - points that several ranks have computed: they become rank 0's, as if it had
- * been one.
+ * gather_points.h - gathers the points that several ranks computed on rank 0.
  *
- * Every rank computes units of its own, one a round, and samples some sequences of the rollout.
- * Rank 0 takes the units of a round in their order, which is that of ranks. Calls of all ranks; of
- * one alone nothing happens.
+ * Each data-parallel rank computes its own units, one per round, and samples some sequences of the
+ * rollout. Rank 0 adds the points of a round in the order of ranks, which is the order of units, so
+ * they are the same as on one rank. Except for invar_gather_points_task, all functions are
+ * collective; with one rank they do nothing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,16 +17,20 @@
 extern "C" {
 #endif
 
-/* Once a rollout, before its first step; `world` has those that only sample, too. */
+/*
+ * Gathers the points of a rollout; call once before its first step. `world` includes the ranks that
+ * only sample.
+ */
 invar_status invar_gather_points_rollout(invar_recorder *recorder,
                                          const invar_layout *world) INVAR_MUST_USE;
 
-/* After every round of learning that is watched. */
+/* Gathers the points of a training round; call after every round that is recorded. */
 invar_status invar_gather_points_learned(invar_recorder *recorder) INVAR_MUST_USE;
 
 /*
- * Of a stage of a pipeline: what it has shown since the last time is of this round, which stays
- * here. When all tasks are done, rank 0 takes those of all stages: a call of all ranks.
+ * Pipeline stages: invar_gather_points_task stores what this stage has shown since the last call as
+ * points of `round`, locally. invar_gather_points_stages gathers the tasks of all stages on rank 0
+ * at the end; it is collective.
  */
 invar_status invar_gather_points_task(invar_recorder *recorder, int64_t round) INVAR_MUST_USE;
 invar_status invar_gather_points_stages(invar_recorder *recorder) INVAR_MUST_USE;

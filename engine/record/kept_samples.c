@@ -1,8 +1,9 @@
 /*
  * kept_samples.c - samples that the ledger keeps with their text.
  *
- * A sample is a line of JSON in gzip; docs/formats.md describes it. The text of a token is what it
- * adds for good to the text before it, so a character of several tokens belongs to the last one.
+ * A sample is one line of JSON, compressed with gzip (docs/formats.md). The text of a token is what
+ * it adds to the settled text before it, so a character of several tokens belongs to the last of
+ * them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +20,9 @@
 
 #include "base/invar_banned.h"
 
-enum { LEVELS = 16 }; // a level has 1/16 of the bytes, and half the steps of the level before
+enum {
+    LEVELS = 16
+}; // one level has 1/16 of the bytes, and records half as many steps as the previous level
 
 bool invar_kept_samples_wants(int64_t step, uint64_t bytes)
 {
@@ -28,7 +31,7 @@ bool invar_kept_samples_wants(int64_t step, uint64_t bytes)
     return level < LEVELS && ((uint64_t)step & (((uint64_t)1 << level) - 1)) == 0;
 }
 
-/* ---- which ----------------------------------------------------------------------------------- */
+/* ---- choice ---------------------------------------------------------------------------------- */
 
 /* Orders samples by reward, then by index; a reward that is not a number comes first. */
 static int by_reward(const void *a, const void *b)
@@ -67,7 +70,7 @@ static invar_status choose_samples(bool *chosen, const invar_step_report *step, 
 
 /* ---- a sample as JSON ------------------------------------------------------------------------ */
 
-/* Numbers that are not finite become null. */
+/* Writes numbers; those that are not finite become null. */
 static void put_numbers(invar_json_text *out, const char *key, const float *values, int64_t count)
 {
     invar_json_text_key(out, key);
@@ -94,15 +97,17 @@ static invar_status put_prompt(invar_json_text *out, const invar_tokenizer *toke
     return INVAR_OK;
 }
 
-/* A long label is cut: whole, it would take the bytes of the run from samples of later steps. */
+/* Writes the label. A long one is truncated, so that it leaves space for samples of later steps. */
 static void put_label(invar_json_text *out, const invar_rl_sample *s)
 {
-    const char *label = s->label ? s->label : ""; // samples of other programs may have none
+    const char *label =
+        s->label ? s->label : ""; // samples from files of other programs may have no label
     size_t bytes = strlen(label), kept = bytes;
 
     if (bytes > INVAR_KEPT_SAMPLES_LABEL_BYTES) {
         kept = INVAR_KEPT_SAMPLES_LABEL_BYTES;
-        while (kept > 0 && ((unsigned char)label[kept] & 0xC0) == 0x80) // inside of a character
+        while (kept > 0 &&
+               ((unsigned char)label[kept] & 0xC0) == 0x80) // not within a UTF-8 character
             kept--;
         invar_json_text_key(out, "label_bytes");
         invar_json_text_int(out, (int64_t)bytes);
@@ -111,13 +116,13 @@ static void put_label(invar_json_text *out, const invar_rl_sample *s)
     invar_json_text_string(out, label, kept);
 }
 
-/* The text of each token of the response. */
-static invar_status put_pieces(invar_json_text *out, const invar_tokenizer *tokenizer,
-                               const invar_rl_sample *s)
+/* Writes the text of each token of the response. */
+static invar_status put_response(invar_json_text *out, const invar_tokenizer *tokenizer,
+                                 const invar_rl_sample *s)
 {
     invar_text_stream stream = {0};
     invar_status status = INVAR_OK;
-    size_t told = 0;
+    size_t written = 0;
 
     invar_json_text_key(out, "response");
     invar_json_text_open(out, '[');
@@ -130,9 +135,9 @@ static invar_status put_pieces(invar_json_text *out, const invar_tokenizer *toke
         size_t end = last ? stream.bytes : stream.settled;
         if (status != INVAR_OK)
             break;
-        invar_json_text_string(out, end > told ? stream.text + told : "",
-                               end > told ? end - told : 0);
-        told = end > told ? end : told;
+        invar_json_text_string(out, end > written ? stream.text + written : "",
+                               end > written ? end - written : 0);
+        written = end > written ? end : written;
     }
     invar_json_text_close(out, ']');
     invar_text_stream_release(&stream);
@@ -153,7 +158,7 @@ static invar_status put_sample(invar_json_text *out, const invar_recorder *r,
     INVAR_TRY(put_prompt(out, r->options.tokenizer, s));
     invar_json_text_key(out, "prompt_tokens");
     invar_json_text_ints(out, s->tokens, s->prompt_tokens);
-    INVAR_TRY(put_pieces(out, r->options.tokenizer, s));
+    INVAR_TRY(put_response(out, r->options.tokenizer, s));
     invar_json_text_key(out, "tokens");
     invar_json_text_ints(out, s->tokens + s->prompt_tokens, count);
     put_numbers(out, "logp", f->rollout_logp + first, count);
@@ -164,9 +169,9 @@ static invar_status put_sample(invar_json_text *out, const invar_recorder *r,
     return out->status;
 }
 
-/* ---- all of a step --------------------------------------------------------------------------- */
+/* ---- samples of a step ----------------------------------------------------------------------- */
 
-/* A sample that is larger than a reader takes, or than there is room for, is left out. */
+/* Compresses a sample. Leaves out one that exceeds the reader's limit, or the `room` bytes left. */
 static invar_status pack_sample(invar_kept_samples *out, const invar_json_text *text,
                                 int64_t sample, uint64_t room)
 {
@@ -233,8 +238,8 @@ void invar_kept_samples_release(invar_kept_samples *kept)
     *kept = (invar_kept_samples){0};
 }
 
-static invar_status take_bytes(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
+static invar_status on_byte_count(void *payload, const char *const *columns,
+                                  const invar_ledger_value *values, int count)
 {
     (void)columns;
     (void)count;
@@ -253,6 +258,6 @@ invar_status invar_kept_samples_measure(uint64_t *out, invar_ledger *ledger, int
                                                       " FROM kept_sample WHERE run = :run",
                                                .arguments = &argument,
                                                .n_arguments = 1,
-                                               .row = take_bytes,
+                                               .row = on_byte_count,
                                                .payload = out});
 }

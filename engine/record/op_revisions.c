@@ -1,5 +1,8 @@
 /*
- * op_revisions.c - the revisions of ops that computed recorded steps, beside those of this program.
+ * op_revisions.c - compares the op revisions of recorded steps with those of this program.
+ *
+ * One query joins the segments of the steps with their facts. Only ops that a segment lists are
+ * compared; ops that are new in this program cannot have computed its steps.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,9 +16,9 @@
 
 #include "base/invar_banned.h"
 
-#define SHOWN 6 /* ops in a message; the others are counted */
+#define SHOWN 6 /* largest number of ops in a message; the others are counted */
 
-/* The segments of the steps with their ops; one NULL where a segment has none. */
+/* Selects the segments of the steps with their ops; one row with NULL for a segment without any. */
 static const char sql[] =
     "SELECT t.seg, f.key, f.value, c.value, d.value FROM "
     "(SELECT DISTINCT seg FROM timeline WHERE run = :run AND step BETWEEN :first AND :last) t "
@@ -26,16 +29,22 @@ static const char sql[] =
 
 enum { SEG, OP, REVISION, COMMIT, DIRTY, COLUMNS };
 
-typedef struct found {
+/* Result of the comparison. */
+typedef struct revision_check {
+    /* all segments have revisions */
     bool known;
-    int64_t seg, others; /* the first segment with other revisions, and how many */
+    /* first segment with other revisions, and the number of its ops that differ */
+    int64_t seg, n_differing;
+    /* these ops, for the message */
     char list[SHOWN * (2 * INVAR_TEXT_QUOTE_SIZE + 32)];
+    /* commit that recorded the segment; empty if unknown */
     char commit[INVAR_TEXT_QUOTE_SIZE];
+    /* it was built without local changes */
     bool clean;
-} found;
+} revision_check;
 
-/* This program's revision of an op by its name; 0: it has no such op. */
-static int revision_here(const char *name)
+/* Returns this program's revision of an op by name; 0 if it has no such op. */
+static int own_revision(const char *name)
 {
     for (int op = 0; op < INVAR_OP_COUNT; op++)
         if (strcmp(invar_op_name((invar_op)op), name) == 0)
@@ -43,12 +52,12 @@ static int revision_here(const char *name)
     return 0;
 }
 
-static void note(found *out, const invar_ledger_value *values, int here)
+static void add_differing_op(revision_check *out, const invar_ledger_value *values, int here)
 {
     char name[INVAR_TEXT_QUOTE_SIZE], there[INVAR_TEXT_QUOTE_SIZE], ours[16] = "none";
     size_t used = strlen(out->list);
 
-    if (out->others == 0) {
+    if (out->n_differing == 0) {
         out->seg = values[SEG].integer;
         if (values[COMMIT].type == INVAR_LEDGER_TYPE_TEXT)
             invar_text_quote(out->commit, sizeof out->commit, values[COMMIT].data,
@@ -56,7 +65,7 @@ static void note(found *out, const invar_ledger_value *values, int here)
         out->clean = values[DIRTY].type == INVAR_LEDGER_TYPE_TEXT &&
                      strcmp(values[DIRTY].data, "clean") == 0;
     }
-    if (values[SEG].integer != out->seg || ++out->others > SHOWN)
+    if (values[SEG].integer != out->seg || ++out->n_differing > SHOWN)
         return;
     invar_text_quote(name, sizeof name, values[OP].data, values[OP].bytes);
     invar_text_quote(there, sizeof there, values[REVISION].data, values[REVISION].bytes);
@@ -66,10 +75,10 @@ static void note(found *out, const invar_ledger_value *values, int here)
                    name, there, ours);
 }
 
-static invar_status take_op(void *payload, const char *const *columns,
-                            const invar_ledger_value *values, int count)
+static invar_status on_op_fact(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
 {
-    found *out = payload;
+    revision_check *out = payload;
     char ours[16];
     int here;
 
@@ -82,10 +91,10 @@ static invar_status take_op(void *payload, const char *const *columns,
         out->known = false;
         return INVAR_OK;
     }
-    here = revision_here(values[OP].data);
+    here = own_revision(values[OP].data);
     (void)snprintf(ours, sizeof ours, "%d", here);
     if (strcmp(ours, values[REVISION].data) != 0)
-        note(out, values, here);
+        add_differing_op(out, values, here);
     return INVAR_OK;
 }
 
@@ -98,19 +107,19 @@ invar_status invar_revisions_check(bool *known_out, invar_ledger *ledger,
         {"first", {.type = INVAR_LEDGER_TYPE_INT, .integer = first}},
         {"last", {.type = INVAR_LEDGER_TYPE_INT, .integer = last}},
     };
-    found out = {.known = true};
+    revision_check out = {.known = true};
     char more[32] = "", build[INVAR_TEXT_QUOTE_SIZE + 96] = "the program that recorded it";
 
     INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = sql,
                                                                          .arguments = arguments,
                                                                          .n_arguments = 3,
-                                                                         .row = take_op,
+                                                                         .row = on_op_fact,
                                                                          .payload = &out}));
     *known_out = out.known;
-    if (out.others == 0)
+    if (out.n_differing == 0)
         return INVAR_OK;
-    if (out.others > SHOWN)
-        (void)snprintf(more, sizeof more, " and %lld more", (long long)(out.others - SHOWN));
+    if (out.n_differing > SHOWN)
+        (void)snprintf(more, sizeof more, " and %lld more", (long long)(out.n_differing - SHOWN));
     if (out.commit[0])
         (void)snprintf(build, sizeof build, "a program built from commit %s%s", out.commit,
                        out.clean ? "" : " with the changes that the ledger has of it");

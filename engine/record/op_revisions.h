@@ -1,10 +1,10 @@
 /*
- * op_revisions.h - the revisions of ops that computed recorded steps, beside those of this program.
+ * op_revisions.h - compares the op revisions of recorded steps with those of this program.
  *
- * A run has the same bits only under one set of revisions (docs/arithmetic.md, section 11). So its
- * steps are neither continued nor executed again by a program that has others. The ledger has the
- * revisions of every segment, as facts. All ops count: which of them a run calls is not recorded.
- * Only an op that the recording program did not have cannot have computed anything.
+ * A run has the same bits only under one set of op revisions (docs/arithmetic.md, section 11), so a
+ * program with other revisions must neither continue nor replay its steps. The ledger has the
+ * revisions of every segment as facts. All ops count, because the ledger does not record which of
+ * them a run calls; an op that the recording program did not have is ignored.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,17 +20,18 @@
 extern "C" {
 #endif
 
-/* The scope of the facts: key is an op's name, value its revision. */
+/* Scope of the facts: the key is an op name, the value its revision. */
 #define INVAR_REVISIONS_SCOPE "op"
 
-/* What is said where a segment has no such facts: another trainer made it, or somebody else. */
+/* Message for segments without such facts, which another program wrote. */
 #define INVAR_REVISIONS_UNKNOWN                                                                    \
     "the ledger does not say which revisions of the ops computed these steps: bits may differ"
 
 /*
- * INVAR_E_STATE: the steps `first` to `last` of the run's timeline were computed under other
- * revisions. The message names the ops, the commit that has them, and then `otherwise`: what else
- * can be done, "" or a part of a sentence. *known_out: whether the ledger has the revisions of all.
+ * Compares the revisions of the steps `first` to `last` of the run's timeline. *known_out is false
+ * if a segment has no revisions. Returns INVAR_E_STATE if a revision differs; the message names the
+ * ops and the commit that has their revisions, followed by `otherwise`, an alternative as part of a
+ * sentence, or "".
  */
 invar_status invar_revisions_check(bool *known_out, invar_ledger *ledger,
                                    const invar_ledger_summary *run, int64_t first, int64_t last,

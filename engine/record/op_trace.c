@@ -1,5 +1,9 @@
 /*
- * op_trace.c - the ops of all ranks in a window of steps.
+ * op_trace.c - collects op times of all ranks in a window of steps, for the trace and the ledger.
+ *
+ * Each step a rank takes the events and sums of its profiles, formats the events as JSON, and sends
+ * text and sums to rank 0. A rank that fails to take them sends nothing, since rank 0 must not wait
+ * in vain. One step after the window is collected too, because overlapping sampling may end in it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,68 +19,68 @@
 
 #include "base/invar_banned.h"
 
-#define MOVE "profile" /* what travels */
-#define BESIDE "ahead" /* the phase of what is sampled beside training */
+#define COMM_PHASE "profile"  /* phase name of the transfers */
+#define SAMPLER_PHASE "ahead" /* phase of sampling that overlaps training */
 
-/* Streams of a rank: tracks of its process. */
-enum { DEVICE, BESIDE_IT, STREAMS };
+/* Streams of a rank; each is a track of its process. */
+enum { DEVICE, SAMPLER, STREAMS };
 
-/* A sum, as it travels. */
-typedef struct row {
+/* Sum over the calls of an op in a phase, as sent to rank 0. */
+typedef struct op_sum {
     char phase[INVAR_RANK_TIMER_PHASE_SIZE];
     char op[32];
     int64_t calls, duration_ns, longest_ns;
-} row;
+} op_sum;
 
 struct invar_op_trace {
     const invar_layout *layout;
     invar_profile *profiles[STREAMS];
     int64_t first, end, origin_ns;
     int64_t step;
-    bool named;                /* the tracks of this rank */
-    int64_t ended_ns[STREAMS]; /* on a track no event begins before the last one has ended */
-    invar_json_text text;      /* of this rank, since the last collect */
-    row *rows;                 /* likewise */
-    size_t n_rows, room_rows;
-    /* rank 0: of the last call */
-    invar_rank_gathered came_text, came_rows;
-    invar_ledger_op_time *told;
+    bool named; /* the tracks of this rank have been named */
+    /* end of the last event of each track; events of a track must not overlap */
+    int64_t ended_ns[STREAMS];
+    invar_json_text text; /* events of this rank since the last collect */
+    op_sum *rows;         /* (n_rows) sums of this rank since the last collect */
+    size_t n_rows, row_capacity;
+    /* result of the last collect, on rank 0 */
+    invar_rank_gathered gathered_text, gathered_rows;
+    invar_ledger_op_time *ledger_rows;
 };
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static int own_rank(const invar_op_trace *t)
+static int local_rank(const invar_op_trace *t)
 {
     return t->layout ? invar_comm_rank(t->layout->world) : 0;
 }
 
-static int own_process(const invar_op_trace *t)
+static int local_process(const invar_op_trace *t)
 {
-    return INVAR_OP_TRACE_PROCESS + own_rank(t);
+    return INVAR_OP_TRACE_PROCESS + local_rank(t);
 }
 
-static invar_json_text *op_trace_event(invar_op_trace *t, const char *name, const char *ph,
-                                       int stream)
+static invar_json_text *begin_event(invar_op_trace *t, const char *name, const char *ph, int stream)
 {
-    invar_trace_event_begin(&t->text, name, ph, own_process(t), stream);
+    invar_trace_event_begin(&t->text, name, ph, local_process(t), stream);
     return &t->text;
 }
 
-static void put_name(invar_op_trace *t, const char *what, int stream, const char *name)
+static void put_track_name(invar_op_trace *t, const char *what, int stream, const char *name)
 {
-    invar_trace_event_name(&t->text, what, own_process(t), stream, name);
+    invar_trace_event_name(&t->text, what, local_process(t), stream, name);
 }
 
 static void name_tracks(invar_op_trace *t)
 {
-    const char *host = t->layout ? invar_comm_host(t->layout->world, own_rank(t)) : NULL;
+    const char *host = t->layout ? invar_comm_host(t->layout->world, local_rank(t)) : NULL;
     char name[160];
 
-    (void)snprintf(name, sizeof name, host ? "ops of rank %d on %s" : "ops", own_rank(t), host);
-    put_name(t, "process_name", 0, name);
-    put_name(t, "thread_name", DEVICE, "device");
-    if (t->profiles[BESIDE_IT])
-        put_name(t, "thread_name", BESIDE_IT, "sampling beside training");
+    (void)snprintf(name, sizeof name, host ? "ops of rank %d on %s" : "ops", local_rank(t), host);
+    put_track_name(t, "process_name", 0, name);
+    put_track_name(t, "thread_name", DEVICE, "device");
+    if (t->profiles[SAMPLER])
+        put_track_name(t, "thread_name", SAMPLER, "sampling beside training");
     t->named = true;
 }
 
@@ -94,7 +98,7 @@ static void put_key_text(invar_json_text *line, const char *key, const char *tex
 
 static void put_memory(invar_op_trace *t, const invar_profile_event *is, int stream)
 {
-    invar_json_text *line = op_trace_event(t, "memory", "C", stream);
+    invar_json_text *line = begin_event(t, "memory", "C", stream);
 
     invar_json_text_key(line, "ts");
     invar_json_text_thousandths(line, is->start_ns - t->origin_ns);
@@ -108,7 +112,7 @@ static void put_memory(invar_op_trace *t, const invar_profile_event *is, int str
 static void put_op(invar_op_trace *t, const invar_profile_event *is, int stream)
 {
     int64_t from = is->start_ns - t->origin_ns, to = from + is->duration_ns;
-    invar_json_text *line = op_trace_event(t, is->name, "X", stream);
+    invar_json_text *line = begin_event(t, is->name, "X", stream);
 
     from = from > t->ended_ns[stream] ? from : t->ended_ns[stream];
     to = to > from ? to : from;
@@ -133,7 +137,7 @@ static void put_op(invar_op_trace *t, const invar_profile_event *is, int stream)
 
 static void put_left_out(invar_op_trace *t, int64_t count, int stream)
 {
-    invar_json_text *line = op_trace_event(t, "ops left out: too many in one step", "i", stream);
+    invar_json_text *line = begin_event(t, "ops left out: too many in one step", "i", stream);
 
     invar_json_text_key(line, "ts");
     invar_json_text_thousandths(line, t->ended_ns[stream]);
@@ -146,38 +150,39 @@ static void put_left_out(invar_op_trace *t, int64_t count, int stream)
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-static invar_status have_rows(invar_op_trace *t, size_t count)
+static invar_status reserve_rows(invar_op_trace *t, size_t count)
 {
-    if (count <= t->room_rows)
+    if (count <= t->row_capacity)
         return INVAR_OK;
     invar_free(t->rows);
     t->rows = NULL;
-    t->room_rows = 0;
+    t->row_capacity = 0;
     INVAR_TRY(invar_alloc((void **)&t->rows, count, sizeof *t->rows, "times of ops"));
-    t->room_rows = count;
+    t->row_capacity = count;
     return INVAR_OK;
 }
 
 static void add_row(invar_op_trace *t, const invar_profile_sum *sum)
 {
-    row *r = &t->rows[t->n_rows++];
+    op_sum *r = &t->rows[t->n_rows++];
 
-    *r = (row){.calls = sum->calls, .duration_ns = sum->duration_ns, .longest_ns = sum->longest_ns};
+    *r = (op_sum){
+        .calls = sum->calls, .duration_ns = sum->duration_ns, .longest_ns = sum->longest_ns};
     (void)snprintf(r->phase, sizeof r->phase, "%s", sum->phase);
     (void)snprintf(r->op, sizeof r->op, "%s", sum->op);
 }
 
-/* ---- to rank 0 ------------------------------------------------------------------------------- */
+/* ---- collecting ------------------------------------------------------------------------------ */
 
-/* What this rank did, as text and rows. */
-static invar_status take_own(invar_op_trace *t)
+/* Takes what this rank measured, as text and rows. */
+static invar_status take_local(invar_op_trace *t)
 {
     invar_profile_batch taken[STREAMS] = {{0}};
     size_t sums = 0;
 
     invar_json_text_reset(&t->text);
     t->n_rows = 0;
-    // the thread that samples beside training settles its own, or this one once it has ended
+    // the sampling thread flushes its own profile, or this thread does after it has ended
     invar_profile_flush(t->profiles[DEVICE]);
     for (int s = 0; s < STREAMS; s++) {
         if (!t->profiles[s])
@@ -185,7 +190,7 @@ static invar_status take_own(invar_op_trace *t)
         INVAR_TRY(invar_profile_take(&taken[s], t->profiles[s]));
         sums += taken[s].n_sums;
     }
-    INVAR_TRY(have_rows(t, sums));
+    INVAR_TRY(reserve_rows(t, sums));
     for (int s = 0; s < STREAMS; s++) {
         if (taken[s].n_events && !t->named)
             name_tracks(t);
@@ -199,52 +204,55 @@ static invar_status take_own(invar_op_trace *t)
     return t->text.status;
 }
 
-/* The rows of all ranks are here. */
-static invar_status tell_rows(invar_op_trace_result *out, invar_op_trace *t)
+/* Converts the gathered rows of all ranks to rows of the ledger. */
+static invar_status convert_rows(invar_op_trace_result *out, invar_op_trace *t)
 {
     int size = invar_ranks_size(t->layout);
-    row *next = (row *)(void *)t->came_rows.data;
+    op_sum *next = (op_sum *)(void *)t->gathered_rows.data;
     size_t all = 0;
 
     for (int r = 0; r < size; r++)
-        all += t->came_rows.bytes[r] / sizeof *next;
-    invar_free(t->told);
-    t->told = NULL;
-    INVAR_TRY(invar_alloc((void **)&t->told, all, sizeof *t->told, "times of ops of all ranks"));
+        all += t->gathered_rows.bytes[r] / sizeof *next;
+    invar_free(t->ledger_rows);
+    t->ledger_rows = NULL;
+    INVAR_TRY(invar_alloc((void **)&t->ledger_rows, all, sizeof *t->ledger_rows,
+                          "times of ops of all ranks"));
     for (int r = 0; r < size; r++)
-        for (size_t i = 0; i < t->came_rows.bytes[r] / sizeof *next; i++, next++) {
-            next->phase[sizeof next->phase - 1] = '\0'; // it came from another rank
+        for (size_t i = 0; i < t->gathered_rows.bytes[r] / sizeof *next; i++, next++) {
+            next->phase[sizeof next->phase - 1] =
+                '\0'; // data of another rank: terminate the strings
             next->op[sizeof next->op - 1] = '\0';
-            t->told[out->n_rows++] = (invar_ledger_op_time){
+            t->ledger_rows[out->n_rows++] = (invar_ledger_op_time){
                 r, next->phase, next->op, next->calls, next->duration_ns, next->longest_ns};
         }
-    out->rows = t->told;
+    out->rows = t->ledger_rows;
     return INVAR_OK;
 }
 
 invar_status invar_op_trace_collect(invar_op_trace_result *out, invar_op_trace *tracks)
 {
-    bool whole;
+    bool complete;
 
     *out = (invar_op_trace_result){0};
-    // one step more: what ran beside the last one of the window may have ended since
+    // one more step: sampling that overlapped the last step of the window may have ended since
     if (!tracks || tracks->step < tracks->first || tracks->step > tracks->end)
         return INVAR_OK;
-    invar_ranks_pile_release(&tracks->came_text);
-    invar_ranks_pile_release(&tracks->came_rows);
-    out->local_status = take_own(tracks);
-    whole = out->local_status == INVAR_OK; // rank 0 waits for what there is, in any case
-    INVAR_TRY(invar_ranks_gather(&tracks->came_text, tracks->layout, MOVE, tracks->text.data,
-                                 whole ? tracks->text.bytes : 0));
-    INVAR_TRY(invar_ranks_gather(&tracks->came_rows, tracks->layout, MOVE, tracks->rows,
-                                 whole ? tracks->n_rows * sizeof *tracks->rows : 0));
+    invar_ranks_pile_release(&tracks->gathered_text);
+    invar_ranks_pile_release(&tracks->gathered_rows);
+    out->local_status = take_local(tracks);
+    complete =
+        out->local_status == INVAR_OK; // rank 0 waits for this rank's data, also after a failure
+    INVAR_TRY(invar_ranks_gather(&tracks->gathered_text, tracks->layout, COMM_PHASE,
+                                 tracks->text.data, complete ? tracks->text.bytes : 0));
+    INVAR_TRY(invar_ranks_gather(&tracks->gathered_rows, tracks->layout, COMM_PHASE, tracks->rows,
+                                 complete ? tracks->n_rows * sizeof *tracks->rows : 0));
     for (int r = 0; r < invar_ranks_size(tracks->layout); r++)
-        out->bytes += tracks->came_text.bytes[r];
-    out->text = tracks->came_text.data;
-    return tell_rows(out, tracks);
+        out->bytes += tracks->gathered_text.bytes[r];
+    out->text = tracks->gathered_text.data;
+    return convert_rows(out, tracks);
 }
 
-/* ---- the window ------------------------------------------------------------------------------ */
+/* ---- window ---------------------------------------------------------------------------------- */
 
 void invar_op_trace_step(invar_op_trace *tracks, int64_t step)
 {
@@ -262,7 +270,7 @@ void invar_op_trace_phase(invar_op_trace *tracks, const char *phase)
         invar_profile_phase(tracks->profiles[DEVICE], phase);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- new and free ---------------------------------------------------------------------------- */
 
 invar_status invar_op_trace_new(invar_op_trace **out, const invar_op_trace_options *options)
 {
@@ -270,7 +278,7 @@ invar_status invar_op_trace_new(invar_op_trace **out, const invar_op_trace_optio
     int64_t origin = options->origin_ns;
 
     *out = NULL;
-    INVAR_TRY(invar_ranks_broadcast(options->layout, MOVE, 0, &origin, sizeof origin));
+    INVAR_TRY(invar_ranks_broadcast(options->layout, COMM_PHASE, 0, &origin, sizeof origin));
     INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "tracks of ops"));
     *t = (invar_op_trace){.layout = options->layout,
                           .profiles = {options->device, options->sampler_profile},
@@ -279,7 +287,7 @@ invar_status invar_op_trace_new(invar_op_trace **out, const invar_op_trace_optio
                           .origin_ns = origin,
                           .step = -1};
     if (options->sampler_profile)
-        invar_profile_phase(options->sampler_profile, BESIDE);
+        invar_profile_phase(options->sampler_profile, SAMPLER_PHASE);
     *out = t;
     return INVAR_OK;
 }
@@ -288,9 +296,9 @@ void invar_op_trace_free(invar_op_trace *tracks)
 {
     if (!tracks)
         return;
-    invar_ranks_pile_release(&tracks->came_text);
-    invar_ranks_pile_release(&tracks->came_rows);
-    invar_free(tracks->told);
+    invar_ranks_pile_release(&tracks->gathered_text);
+    invar_ranks_pile_release(&tracks->gathered_rows);
+    invar_free(tracks->ledger_rows);
     invar_free(tracks->rows);
     invar_json_text_release(&tracks->text);
     invar_free(tracks);

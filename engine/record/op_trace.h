@@ -1,13 +1,13 @@
 /*
- * op_trace.h - the ops of all ranks in a window of steps: tracks of the trace, rows of the ledger.
+ * op_trace.h - collects op times of all ranks in a window of steps, for the trace and the ledger.
  *
- *     invar_op_trace_new(&tracks, &options);                 a call of all ranks
- *     invar_op_trace_step(tracks, step);                     in the window ops are measured
+ *     invar_op_trace_new(&tracks, &options);                 collective
+ *     invar_op_trace_step(tracks, step);                     ops are measured within the window
  *     invar_op_trace_phase(tracks, "train");
- *     invar_op_trace_collect(&all, tracks);                  a call of all ranks, once a step
+ *     invar_op_trace_collect(&all, tracks);                  collective, once per step
  *
- * Every rank writes its own events and rank 0 gets the text, so that a trace has a process for each
- * rank and a track for each of its streams. A NULL is silent.
+ * Every rank formats its own events and rank 0 gathers the text, so a trace has one process per
+ * rank and one track per stream. All functions do nothing if `tracks` is NULL.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,37 +24,44 @@ extern "C" {
 
 typedef struct invar_op_trace invar_op_trace;
 
-#define INVAR_OP_TRACE_PROCESS 10 /* of rank 0 in the trace; the others follow */
+#define INVAR_OP_TRACE_PROCESS 10 /* process number of rank 0 in the trace; rank r has 10 + r */
 
 typedef struct invar_op_trace_options {
-    const invar_layout *layout; /* borrowed; NULL: one rank */
-    invar_profile *device,
-        *sampler_profile; /* borrowed; beside NULL: nothing is sampled beside training */
-    int64_t first, end;   /* the steps of the window: first <= step < end */
-    int64_t origin_ns;    /* Unix time at which rank 0's trace begins */
+    const invar_layout *layout; /* borrowed; NULL if there is one rank */
+    /* Borrowed. sampler_profile is NULL if sampling does not overlap training. */
+    invar_profile *device, *sampler_profile;
+    int64_t first, end; /* window of steps: first <= step < end */
+    int64_t origin_ns;  /* Unix time at which rank 0's trace begins */
 } invar_op_trace_options;
 
-/* Of all ranks; on ranks other than 0 there are no ops. Borrowed until the next call. */
+/* Ops of all ranks; empty on ranks other than 0. Borrowed until the next call. */
 typedef struct invar_op_trace_result {
-    const char *text; /* events, one a line, each with its comma in front */
+    const char *text; /* trace events, one per line, each with a leading comma */
     size_t bytes;
     const invar_ledger_op_time *rows;
     size_t n_rows;
-    /* of any rank: why its own ops are not complete; no reason to end a run */
+    /* why this rank's ops are incomplete; the run continues */
     invar_status local_status;
 } invar_op_trace_result;
 
+/*
+ * Makes the collector. Collective: all ranks must call it, rank 0's origin_ns is used. Free with
+ * invar_op_trace_free.
+ */
 invar_status invar_op_trace_new(invar_op_trace **out,
                                 const invar_op_trace_options *options) INVAR_MUST_USE;
 void invar_op_trace_free(invar_op_trace *tracks);
 
-/* Work for this step begins. */
+/* Sets the step of the following ops, and switches measuring on or off. */
 void invar_op_trace_step(invar_op_trace *tracks, int64_t step);
 
-/* The innermost phase is now this one: a constant. NULL: none. */
+/* Sets the innermost phase of the following ops; a constant, or NULL outside of phases. */
 void invar_op_trace_phase(invar_op_trace *tracks, const char *phase);
 
-/* What has ended since the last call; nothing moves for steps far from the window. */
+/*
+ * Gathers the ops that ended since the last call. Sends nothing for steps outside of the window and
+ * the step after it. Collective: all ranks must call it.
+ */
 invar_status invar_op_trace_collect(invar_op_trace_result *out,
                                     invar_op_trace *tracks) INVAR_MUST_USE;
 

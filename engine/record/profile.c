@@ -1,9 +1,12 @@
 /*
- * profile.c - every op and copy of one device.
+ * profile.c - measures every op and copy of one device.
  *
- * On a GPU a call returns before its op has run. A mark stands before and behind each op, and the
- * op waits in a list until the marks are read: then it is an event. The first mark is set while
- * nothing runs, so that the host knows when it was.
+ * On a GPU a call returns before its op has run. A timer event is recorded before and after each
+ * op, and the op stays in the list `pending` until the timers are read. The first timer is recorded
+ * while the GPU is idle, so that the host knows its time; all others are relative to it.
+ *
+ * Fields up to `n_texts` belong to the thread that calls ops, except `phase`, which is atomic.
+ * `lock` guards the fields after it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,44 +26,46 @@
 
 #include "base/invar_banned.h"
 
-#define OUTSIDE "other" /* the phase between phases */
-#define MOST_TEXTS 16384
+#define OUTSIDE "other" /* phase of ops outside of phases */
+#define MAX_TEXTS 16384
 #define TEXT_SIZE 512
 
-typedef struct list {
+typedef struct event_list {
     invar_profile_event *events;
-    size_t count, room;
-} list;
+    size_t count, capacity;
+} event_list;
 
 struct invar_profile {
     invar_op_profiler meter;
-    const char *phase; /* by the builtins of atomics alone */
-    int64_t unix_ns;   /* calendar at the monotonic clock's 0; read once */
+    const char *phase; /* accessed with atomic builtins only */
+    int64_t unix_ns;   /* Unix time at the monotonic clock's 0; read once */
 
-    /* of the thread that calls ops */
-    invar_device dev; /* of the last one */
-    int depth;        /* an op that copies is one call */
-    bool waits;       /* the call that is measured waits for all before it */
+    /* Fields of the thread that calls ops. */
+    invar_device dev;       /* device of the last op */
+    int depth;              /* nesting of calls: an op that copies is one call */
+    bool call_synchronizes; /* the measured call waits for all previous ones */
+    /* the measured call */
     invar_profile_event now;
-    invar_profile_event *waiting; /* (INVAR_DEVICE_TIMERS_MAX / 2) whose marks were not read */
-    int64_t n_waiting;
-    int64_t *read_ns;  /* (INVAR_DEVICE_TIMERS_MAX) */
-    int64_t marks;     /* that are set; 0: not even the first */
-    int64_t first_ns;  /* when the first was, by the monotonic clock */
-    int64_t looked_ns; /* at memory */
-    char **texts;      /* (MOST_TEXTS) operands, each once, by their hash */
+    /* (INVAR_DEVICE_TIMERS_MAX / 2) calls whose timers were not read */
+    invar_profile_event *pending;
+    int64_t n_pending;
+    int64_t *read_ns;          /* (INVAR_DEVICE_TIMERS_MAX) buffer for the times of timers */
+    int64_t marks;             /* number of recorded timers; 0 if not even the first */
+    int64_t first_ns;          /* monotonic time of the first timer */
+    int64_t memory_sampled_ns; /* monotonic time of the last memory sample */
+    char **texts;              /* (MAX_TEXTS) hash table of operand texts */
     int n_texts;
 
-    pthread_mutex_t lock; /* of what follows */
-    list ready, taken;
+    pthread_mutex_t lock; /* guards the following fields */
+    event_list ready, taken;
     int64_t left_out;
     invar_profile_sum *sums, *taken_sums;
-    size_t n_sums, room_sums;
+    size_t n_sums, sum_capacity;
     invar_error failure;
 };
 
-/* The first failure is kept. */
-static void profile_fail(invar_profile *p, invar_status status)
+/* Keeps the first failure until the next take. */
+static void keep_failure(invar_profile *p, invar_status status)
 {
     if (status == INVAR_OK)
         return;
@@ -84,8 +89,8 @@ static size_t put_tensor(char *out, size_t size, const char *name, const invar_t
     return used;
 }
 
-/* The tensors of a call, as far as there is room. */
-static void op_profiler_call_describe(char out[TEXT_SIZE], const invar_op_profiler_call *call)
+/* Describes the tensors of a call, as many as fit. */
+static void describe_operands(char out[TEXT_SIZE], const invar_op_profiler_call *call)
 {
     size_t used = 0;
     int count;
@@ -100,8 +105,10 @@ static void op_profiler_call_describe(char out[TEXT_SIZE], const invar_op_profil
         out[used - 1] = '\0';
 }
 
-/* One copy of each text lives as long as the profile; where there are too many, "". */
-static const char *keep_text(invar_profile *p, const char *text)
+/*
+ * Returns the only copy of a text, which lives as long as the profile; empty if there are too many.
+ */
+static const char *intern_text(invar_profile *p, const char *text)
 {
     size_t bytes = strlen(text) + 1, at;
     invar_digest digest;
@@ -110,15 +117,15 @@ static const char *keep_text(invar_profile *p, const char *text)
 
     invar_hash_bytes(&digest, text, bytes);
     memcpy(&hash, digest.bytes, sizeof hash);
-    for (at = hash % MOST_TEXTS; p->texts[at]; at = (at + 1) % MOST_TEXTS)
+    for (at = hash % MAX_TEXTS; p->texts[at]; at = (at + 1) % MAX_TEXTS)
         if (strcmp(p->texts[at], text) == 0)
             return p->texts[at];
-    if (p->n_texts == MOST_TEXTS / 2)
+    if (p->n_texts == MAX_TEXTS / 2)
         return "";
     status = invar_alloc((void **)&p->texts[at], bytes, 1, "operands of a profile");
     if (status != INVAR_OK) {
         p->texts[at] = NULL;
-        profile_fail(p, status);
+        keep_failure(p, status);
         return "";
     }
     memcpy(p->texts[at], text, bytes);
@@ -128,18 +135,18 @@ static const char *keep_text(invar_profile *p, const char *text)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* Under the lock. */
-static invar_status list_grow(list *l)
+/* Doubles the capacity. Caller holds `profile->lock`. */
+static invar_status grow_events(event_list *l)
 {
-    size_t room = l->room ? 2 * l->room : 1024;
+    size_t capacity = l->capacity ? 2 * l->capacity : 1024;
     invar_profile_event *larger = NULL;
 
-    INVAR_TRY(invar_alloc((void **)&larger, room, sizeof *larger, "events of a profile"));
+    INVAR_TRY(invar_alloc((void **)&larger, capacity, sizeof *larger, "events of a profile"));
     if (l->count)
         memcpy(larger, l->events, l->count * sizeof *larger);
     invar_free(l->events);
     l->events = larger;
-    l->room = room;
+    l->capacity = capacity;
     return INVAR_OK;
 }
 
@@ -149,8 +156,8 @@ static invar_status add_event(invar_profile *p, const invar_profile_event *event
         p->left_out++;
         return INVAR_OK;
     }
-    if (p->ready.count == p->ready.room)
-        INVAR_TRY(list_grow(&p->ready));
+    if (p->ready.count == p->ready.capacity)
+        INVAR_TRY(grow_events(&p->ready));
     p->ready.events[p->ready.count++] = *event;
     return INVAR_OK;
 }
@@ -158,7 +165,7 @@ static invar_status add_event(invar_profile *p, const invar_profile_event *event
 static invar_status find_sum(invar_profile_sum **out, invar_profile *p,
                              const invar_profile_event *event)
 {
-    size_t room = p->room_sums ? 2 * p->room_sums : 128;
+    size_t capacity = p->sum_capacity ? 2 * p->sum_capacity : 128;
     invar_profile_sum *larger = NULL;
 
     for (size_t i = 0; i < p->n_sums; i++) {
@@ -166,21 +173,21 @@ static invar_status find_sum(invar_profile_sum **out, invar_profile *p,
         if (strcmp((*out)->op, event->name) == 0 && strcmp((*out)->phase, event->phase) == 0)
             return INVAR_OK;
     }
-    if (p->n_sums == p->room_sums) {
-        // two halves: one is filled while the other is out
-        INVAR_TRY(invar_alloc((void **)&larger, room, sizeof *larger, "sums of a profile"));
+    if (p->n_sums == p->sum_capacity) {
+        // grows from empty after each take, which hands out the array
+        INVAR_TRY(invar_alloc((void **)&larger, capacity, sizeof *larger, "sums of a profile"));
         if (p->n_sums)
             memcpy(larger, p->sums, p->n_sums * sizeof *larger);
         invar_free(p->sums);
         p->sums = larger;
-        p->room_sums = room;
+        p->sum_capacity = capacity;
     }
     *out = &p->sums[p->n_sums++];
     **out = (invar_profile_sum){.phase = event->phase, .op = event->name};
     return INVAR_OK;
 }
 
-static invar_status profile_add(invar_profile *p, const invar_profile_event *event)
+static invar_status add_to_profile(invar_profile *p, const invar_profile_event *event)
 {
     invar_profile_sum *sum;
 
@@ -199,12 +206,12 @@ static void add_locked(invar_profile *p, const invar_profile_event *event)
     invar_status status;
 
     pthread_mutex_lock(&p->lock);
-    status = profile_add(p, event);
+    status = add_to_profile(p, event);
     pthread_mutex_unlock(&p->lock);
-    profile_fail(p, status);
+    keep_failure(p, status);
 }
 
-/* Bytes of this process in memory; 0: nobody knows. */
+/* Returns the resident bytes of this process; 0 if unknown. */
 static size_t resident_bytes(void)
 {
     FILE *file = fopen("/proc/self/statm", "re");
@@ -212,29 +219,29 @@ static size_t resident_bytes(void)
 
     if (!file)
         return 0;
-    if (fgets(line, sizeof line, file)) // pages: all, resident, ...
+    if (fgets(line, sizeof line, file)) // fields in pages: total, resident, ...
         (void)strtoul(line, &second, 10);
     fclose(file);
     return second ? (size_t)strtoul(second, NULL, 10) * (size_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-static void look_at_memory(invar_profile *p, const invar_device *dev)
+static void sample_memory(invar_profile *p, const invar_device *dev)
 {
     int64_t now = invar_process_clock_ns(CLOCK_MONOTONIC);
     invar_profile_event memory = {.phase = "", .operands = "", .start_ns = p->unix_ns + now};
 
-    if (now - p->looked_ns < INVAR_PROFILE_SAMPLE_NS)
+    if (now - p->memory_sampled_ns < INVAR_PROFILE_SAMPLE_NS)
         return;
-    p->looked_ns = now;
+    p->memory_sampled_ns = now;
     memory.bytes = dev->backend->memory.allocated_bytes ? dev->backend->memory.allocated_bytes(dev)
                                                         : resident_bytes();
     if (memory.bytes > 0)
         add_locked(p, &memory);
 }
 
-/* ---- marks ----------------------------------------------------------------------------------- */
+/* ---- timers ---------------------------------------------------------------------------------- */
 
-static invar_status set_first(invar_profile *p, const invar_device *dev)
+static invar_status record_first_timer(invar_profile *p, const invar_device *dev)
 {
     const invar_device_timers *marks = &dev->backend->marks;
 
@@ -245,47 +252,48 @@ static invar_status set_first(invar_profile *p, const invar_device *dev)
     return INVAR_OK;
 }
 
-/* Waits for the ops whose marks are set. */
-static invar_status read_marks(invar_profile *p, const invar_device *dev)
+/* Waits for the pending ops and turns them into events. */
+static invar_status read_timers(invar_profile *p, const invar_device *dev)
 {
     invar_status status = INVAR_OK;
 
-    if (p->n_waiting > 0)
+    if (p->n_pending > 0)
         status = dev->backend->marks.elapsed_ns(dev, p->read_ns, p->marks);
-    for (int64_t i = 0; i < p->n_waiting && status == INVAR_OK; i++) {
-        invar_profile_event *event = &p->waiting[i];
+    for (int64_t i = 0; i < p->n_pending && status == INVAR_OK; i++) {
+        invar_profile_event *event = &p->pending[i];
         const int64_t *ns = &p->read_ns[2 * i + 1];
 
         event->start_ns = p->unix_ns + p->first_ns + ns[0];
         event->duration_ns = ns[1] - ns[0];
         add_locked(p, event);
     }
-    p->n_waiting = p->marks = 0;
+    p->n_pending = p->marks = 0;
     return status;
 }
 
-static invar_status begin_mark(invar_profile *p, const invar_device *dev)
+static invar_status record_begin_timer(invar_profile *p, const invar_device *dev)
 {
     if (p->marks + 2 > INVAR_DEVICE_TIMERS_MAX)
-        INVAR_TRY(read_marks(p, dev));
+        INVAR_TRY(read_timers(p, dev));
     if (p->marks == 0)
-        INVAR_TRY(set_first(p, dev));
+        INVAR_TRY(record_first_timer(p, dev));
     return dev->backend->marks.record(dev, p->marks);
 }
 
-static invar_status end_mark(invar_profile *p, const invar_device *dev)
+static invar_status record_end_timer(invar_profile *p, const invar_device *dev)
 {
     INVAR_TRY(dev->backend->marks.record(dev, p->marks + 1));
-    p->waiting[p->n_waiting++] = p->now;
+    p->pending[p->n_pending++] = p->now;
     p->marks += 2;
-    // a copy to the host has waited for all: reading costs no more than asking
-    return p->waits && p->marks > INVAR_DEVICE_TIMERS_MAX / 2 ? read_marks(p, dev) : INVAR_OK;
+    // the call has waited for all ops, so reading the timers costs nothing more
+    return p->call_synchronizes && p->marks > INVAR_DEVICE_TIMERS_MAX / 2 ? read_timers(p, dev)
+                                                                          : INVAR_OK;
 }
 
-/* ---- the meter ------------------------------------------------------------------------------- */
+/* ---- profiler callbacks ---------------------------------------------------------------------- */
 
-static void op_profiler_begin(invar_op_profiler *meter, const invar_device *dev,
-                              const invar_op_profiler_call *call)
+static void on_op_begin(invar_op_profiler *meter, const invar_device *dev,
+                        const invar_op_profiler_call *call)
 {
     invar_profile *p = (invar_profile *)(void *)meter;
     char text[TEXT_SIZE];
@@ -297,15 +305,15 @@ static void op_profiler_begin(invar_op_profiler *meter, const invar_device *dev,
                                    .phase = __atomic_load_n(&p->phase, __ATOMIC_ACQUIRE),
                                    .operands = "",
                                    .bytes = call->bytes};
-    p->waits = strcmp(call->name, "get") == 0 || strcmp(call->name, "wait") == 0;
+    p->call_synchronizes = strcmp(call->name, "get") == 0 || strcmp(call->name, "wait") == 0;
     if (call->op >= 0) {
-        op_profiler_call_describe(text, call);
-        p->now.operands = keep_text(p, text);
+        describe_operands(text, call);
+        p->now.operands = intern_text(p, text);
     }
     if (dev->backend->marks.range)
         dev->backend->marks.range(call->name);
     if (dev->backend->marks.record)
-        profile_fail(p, begin_mark(p, dev));
+        keep_failure(p, record_begin_timer(p, dev));
     else
         p->now.start_ns = p->unix_ns + invar_process_clock_ns(CLOCK_MONOTONIC);
 }
@@ -313,24 +321,25 @@ static void op_profiler_begin(invar_op_profiler *meter, const invar_device *dev,
 static void end_call(invar_profile *p, const invar_device *dev)
 {
     if (dev->backend->marks.record) {
-        profile_fail(p, end_mark(p, dev));
+        keep_failure(p, record_end_timer(p, dev));
     } else {
         p->now.duration_ns = p->unix_ns + invar_process_clock_ns(CLOCK_MONOTONIC) - p->now.start_ns;
         add_locked(p, &p->now);
     }
     if (dev->backend->marks.range)
         dev->backend->marks.range(NULL);
-    look_at_memory(p, dev);
+    sample_memory(p, dev);
 }
 
-static void op_profiler_end(invar_op_profiler *meter, const invar_device *dev)
+static void on_op_end(invar_op_profiler *meter, const invar_device *dev)
 {
     invar_profile *p = (invar_profile *)(void *)meter;
     invar_error of_op = {0};
 
     if (--p->depth > 0)
         return;
-    if (invar_error_last()->status != INVAR_OK) // what the op has to say is not ours to replace
+    if (invar_error_last()->status !=
+        INVAR_OK) // the error of the op must survive failures of the profile
         invar_error_take(&of_op);
     end_call(p, dev);
     if (of_op.status != INVAR_OK)
@@ -354,27 +363,27 @@ void invar_profile_phase(invar_profile *profile, const char *phase)
 
 void invar_profile_flush(invar_profile *profile)
 {
-    if (profile->n_waiting > 0)
-        profile_fail(profile, read_marks(profile, &profile->dev));
+    if (profile->n_pending > 0)
+        keep_failure(profile, read_timers(profile, &profile->dev));
 }
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
 invar_status invar_profile_take(invar_profile_batch *out, invar_profile *profile)
 {
-    list events = profile->taken;
+    event_list events = profile->taken;
     invar_status status;
 
     *out = (invar_profile_batch){0};
     invar_free(profile->taken_sums);
     pthread_mutex_lock(&profile->lock);
     profile->taken = profile->ready;
-    profile->ready = (list){.events = events.events, .room = events.room};
+    profile->ready = (event_list){.events = events.events, .capacity = events.capacity};
     profile->taken_sums = profile->sums;
     *out = (invar_profile_batch){profile->taken.events, profile->taken.count, profile->left_out,
                                  profile->taken_sums, profile->n_sums};
     profile->sums = NULL;
-    profile->n_sums = profile->room_sums = 0;
+    profile->n_sums = profile->sum_capacity = 0;
     profile->left_out = 0;
     status = profile->failure.status;
     if (status != INVAR_OK)
@@ -384,16 +393,16 @@ invar_status invar_profile_take(invar_profile_batch *out, invar_profile *profile
     return status;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- new and free ---------------------------------------------------------------------------- */
 
-static invar_status make_room(invar_profile *p)
+static invar_status alloc_buffers(invar_profile *p)
 {
-    INVAR_TRY(invar_alloc((void **)&p->waiting, INVAR_DEVICE_TIMERS_MAX / 2, sizeof *p->waiting,
+    INVAR_TRY(invar_alloc((void **)&p->pending, INVAR_DEVICE_TIMERS_MAX / 2, sizeof *p->pending,
                           "a profile"));
     INVAR_TRY(invar_alloc((void **)&p->read_ns, INVAR_DEVICE_TIMERS_MAX, sizeof *p->read_ns,
                           "a profile"));
-    INVAR_TRY(invar_alloc((void **)&p->texts, MOST_TEXTS, sizeof *p->texts, "a profile"));
-    memset(p->texts, 0, MOST_TEXTS * sizeof *p->texts);
+    INVAR_TRY(invar_alloc((void **)&p->texts, MAX_TEXTS, sizeof *p->texts, "a profile"));
+    memset(p->texts, 0, MAX_TEXTS * sizeof *p->texts);
     return INVAR_OK;
 }
 
@@ -404,11 +413,10 @@ invar_status invar_profile_new(invar_profile **out)
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "a profile"));
-    *p = (invar_profile){.meter = {.begin = op_profiler_begin, .end = op_profiler_end},
-                         .phase = OUTSIDE};
+    *p = (invar_profile){.meter = {.begin = on_op_begin, .end = on_op_end}, .phase = OUTSIDE};
     p->unix_ns = invar_process_clock_ns(CLOCK_REALTIME) - invar_process_clock_ns(CLOCK_MONOTONIC);
     INVAR_CHECK(pthread_mutex_init(&p->lock, NULL) == 0);
-    status = make_room(p);
+    status = alloc_buffers(p);
     if (status != INVAR_OK) {
         invar_profile_free(p);
         return status;
@@ -421,11 +429,11 @@ void invar_profile_free(invar_profile *profile)
 {
     if (!profile)
         return;
-    for (int i = 0; profile->texts && i < MOST_TEXTS; i++)
+    for (int i = 0; profile->texts && i < MAX_TEXTS; i++)
         invar_free(profile->texts[i]);
     invar_free(profile->texts);
     invar_free(profile->read_ns);
-    invar_free(profile->waiting);
+    invar_free(profile->pending);
     invar_free(profile->ready.events);
     invar_free(profile->taken.events);
     invar_free(profile->sums);

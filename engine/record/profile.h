@@ -1,5 +1,5 @@
 /*
- * profile.h - every op and copy of one device: when it ran, for how long, in which phase.
+ * profile.h - measures every op and copy of one device: start, duration and phase.
  *
  *     invar_profile_new(&profile);
  *     dev.meter = invar_profile_meter(profile);          before anything copies the device
@@ -7,12 +7,13 @@
  *     invar_profile_phase(profile, "train");  ...        ops run
  *     invar_profile_flush(profile);  invar_profile_take(&taken, profile);
  *
- * Times are those of the device: on a GPU of events on its stream, which are read when something
- * waits for the GPU anyway, or every few thousand ops; else of the host's clock. Ops of a graph run
- * one by one in the window (engine/model/graph/cuda_graph_cache.h). No result depends on any of
- * this, and a profile that fails says so when it is taken, and is not complete.
+ * Times are device times: on a GPU those of events on its stream, read when something waits for the
+ * GPU anyway or every few thousand ops; else times of the host's clock. In the window, ops of a
+ * CUDA graph run one by one (engine/model/graph/cuda_graph_cache.h). No result depends on a
+ * profile. A failure is reported by invar_profile_take, and the profile is then incomplete.
  *
- * One thread calls ops of the device and settles; another may switch, name the phase and take.
+ * Threads: one thread calls ops of the device and flushes; another one may switch, set the phase
+ * and take.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,30 +28,30 @@ extern "C" {
 
 typedef struct invar_profile invar_profile;
 
-#define INVAR_PROFILE_EVENTS 1000000    /* between two takes; those beyond are in the sums alone */
-#define INVAR_PROFILE_SAMPLE_NS 5000000 /* memory is looked at no more often */
+#define INVAR_PROFILE_EVENTS 1000000 /* events between two takes; later ones are in the sums only */
+#define INVAR_PROFILE_SAMPLE_NS 5000000 /* shortest time between two memory samples */
 
-/* An op or a copy; or, without a name, how much memory there was. */
+/* An op, a copy, or a sample of the memory in use. */
 typedef struct invar_profile_event {
-    const char *name;     /* "linear.fwd"; NULL: memory */
-    const char *phase;    /* in which it was called */
-    const char *operands; /* "out bf16[8,64] x bf16[8,32] w bf16[64,32]"; "" of a copy */
+    const char *name;     /* "linear.fwd"; NULL for a memory sample */
+    const char *phase;    /* phase of the call */
+    const char *operands; /* "out bf16[8,64] x bf16[8,32] w bf16[64,32]"; empty for a copy */
     int64_t start_ns;     /* Unix time */
     int64_t duration_ns;
-    size_t bytes; /* of its scratch; that it copied; or of the memory that is taken */
+    size_t bytes; /* scratch of an op, size of a copy, or memory in use */
 } invar_profile_event;
 
-/* All calls of an op in a phase. */
+/* Sum over all calls of an op in a phase. */
 typedef struct invar_profile_sum {
     const char *phase, *op;
     int64_t calls, duration_ns, longest_ns;
 } invar_profile_sum;
 
-/* Borrowed until the next one is taken. */
+/* Events and sums since the last take. Borrowed until the next take. */
 typedef struct invar_profile_batch {
-    const invar_profile_event *events; /* by the order of their ends */
+    const invar_profile_event *events; /* in the order of their ends */
     size_t n_events;
-    int64_t left_out; /* beyond these */
+    int64_t left_out; /* events that exceeded INVAR_PROFILE_EVENTS */
     const invar_profile_sum *sums;
     size_t n_sums;
 } invar_profile_batch;
@@ -58,17 +59,22 @@ typedef struct invar_profile_batch {
 invar_status invar_profile_new(invar_profile **out) INVAR_MUST_USE;
 void invar_profile_free(invar_profile *profile);
 
+/* Returns the profiler to install in the device; NULL if `profile` is NULL. */
 invar_op_profiler *invar_profile_meter(invar_profile *profile);
 
+/* Starts or stops measuring. */
 void invar_profile_switch(invar_profile *profile, bool on);
 
-/* Ops from now on belong to it: a constant. NULL: to none. */
+/* Sets the phase of the following ops: a constant, or NULL outside of phases. */
 void invar_profile_phase(invar_profile *profile, const char *phase);
 
-/* All ops so far have a time afterwards: waits for them. */
+/* Waits for all measured ops, so that they have a time. */
 void invar_profile_flush(invar_profile *profile);
 
-/* What has a time and was not taken yet. Fails with what failed since then. */
+/*
+ * Returns the events that have a time and were not taken yet. Fails with the first failure since
+ * the last call.
+ */
 invar_status invar_profile_take(invar_profile_batch *out, invar_profile *profile) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
 /*
- * rank_time.c - what each of several ranks did between two steps of the ledger.
+ * rank_time.c - measures how long each rank computed and how long it waited for transfers.
  *
- * A rank keeps its rows in a block of fixed size, so that watching a move cannot fail, and sends
- * those that it has to rank 0 once a step.
+ * A rank keeps its rows in a block of fixed size, so that observing a transfer cannot fail, and
+ * sends the rows to rank 0 once a step. `mark_ns` is the end of the time that is already in a row;
+ * every begin, end and transfer moves it forward, so no time is counted twice or left out.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,16 +18,16 @@
 
 #include "base/invar_banned.h"
 
-#define OUTSIDE "other" /* the phase between phases */
-#define TELLING "work"  /* the move of collect */
+#define OUTSIDE "other"     /* phase of time outside of phases */
+#define COLLECT_KIND "work" /* transfer kind of the gather in collect */
 
-/* What travels: a sum over a step, or one stretch of time. */
-typedef struct row {
+/* Element of the data sent to rank 0; a sum over a step or an interval. */
+typedef struct timer_row {
     char phase[INVAR_RANK_TIMER_PHASE_SIZE];
     char move[INVAR_COMM_PHASE_SIZE];
-    int64_t start_ns; /* 0: a sum */
+    int64_t start_ns; /* Unix time of an interval; 0 for a sum */
     int64_t calls, duration_ns, sent, received;
-} row;
+} timer_row;
 
 typedef struct open_phase {
     const char *name;
@@ -35,40 +36,40 @@ typedef struct open_phase {
 
 struct invar_rank_timer {
     const invar_layout *layout;
-    int64_t unix_ns; /* calendar at the monotonic clock's 0; read once, so that slices nest */
-    int64_t mark_ns; /* up to here all time is in a row */
+    int64_t unix_ns; /* Unix time at the monotonic clock's 0; read once, so that intervals nest */
+    int64_t mark_ns; /* all time before this is in a row */
     open_phase stack[INVAR_RANK_TIMER_DEPTH];
     int depth;
-    row *rows; /* (INVAR_RANK_TIMER_ROWS), then slices (most_slices) */
-    int64_t n_rows, n_slices, most_slices;
-    row *leaving; /* the same, on their way to rank 0 */
-    /* rank 0: of the last call */
-    invar_rank_gathered came;
-    invar_ledger_rank_time *told;
+    timer_row *rows; /* (INVAR_RANK_TIMER_ROWS) sums, then intervals (max_slices) */
+    int64_t n_rows, n_slices, max_slices;
+    timer_row *send_rows; /* copy of `rows` that is being sent */
+    /* result of the last collect, on rank 0 */
+    invar_rank_gathered gathered;
+    invar_ledger_rank_time *ledger_rows;
     invar_rank_interval *slices;
-    size_t room; /* of both */
+    size_t capacity; /* capacity of ledger_rows and of slices */
 };
 
 /* ---- counting -------------------------------------------------------------------------------- */
 
-static const char *phase_of(const invar_rank_timer *work)
+static const char *current_phase(const invar_rank_timer *work)
 {
     return work->depth ? work->stack[work->depth - 1].name : OUTSIDE;
 }
 
-static row row_of(const char *phase, const char *move)
+static timer_row make_row(const char *phase, const char *move)
 {
-    row made = {0};
+    timer_row made = {0};
 
     (void)snprintf(made.phase, sizeof made.phase, "%s", phase);
     (void)snprintf(made.move, sizeof made.move, "%s", move);
     return made;
 }
 
-/* The sum that a phase and a move belong to. */
-static row *rank_timer_find(invar_rank_timer *work, const char *phase, const char *move)
+/* Returns the sum of a phase and a kind of transfer. */
+static timer_row *find_sum(invar_rank_timer *work, const char *phase, const char *move)
 {
-    row wanted = row_of(phase, move);
+    timer_row wanted = make_row(phase, move);
 
     for (int64_t i = 0; i < work->n_rows; i++)
         if (strcmp(work->rows[i].phase, wanted.phase) == 0 &&
@@ -80,16 +81,16 @@ static row *rank_timer_find(invar_rank_timer *work, const char *phase, const cha
     return &work->rows[work->n_rows++];
 }
 
-static void rank_timer_slice(invar_rank_timer *work, const row *is)
+static void add_slice(invar_rank_timer *work, const timer_row *is)
 {
-    if (work->n_slices < work->most_slices)
+    if (work->n_slices < work->max_slices)
         work->rows[INVAR_RANK_TIMER_ROWS + work->n_slices++] = *is;
 }
 
-/* The time since the mark was computing, but for `waited`. */
-static row *rank_timer_compute(invar_rank_timer *work, int64_t now_ns, int64_t waited)
+/* Adds the time since mark_ns, except `waited`, to the computing time of the current phase. */
+static timer_row *add_compute_time(invar_rank_timer *work, int64_t now_ns, int64_t waited)
 {
-    row *computed = rank_timer_find(work, phase_of(work), "");
+    timer_row *computed = find_sum(work, current_phase(work), "");
 
     computed->duration_ns += now_ns - work->mark_ns - waited;
     work->mark_ns = now_ns;
@@ -101,53 +102,54 @@ void invar_rank_timer_begin(invar_rank_timer *work, const char *phase)
     if (!work)
         return;
     INVAR_CHECK(work->depth < INVAR_RANK_TIMER_DEPTH);
-    rank_timer_compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
+    add_compute_time(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
     work->stack[work->depth++] = (open_phase){phase, work->mark_ns};
 }
 
 void invar_rank_timer_end(invar_rank_timer *work)
 {
     const open_phase *phase;
-    row is;
+    timer_row is;
 
     if (!work)
         return;
     INVAR_CHECK(work->depth > 0);
-    rank_timer_compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0)->calls++;
+    add_compute_time(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0)->calls++;
     phase = &work->stack[--work->depth];
-    is = row_of(phase->name, "");
+    is = make_row(phase->name, "");
     is.start_ns = work->unix_ns + phase->begin_ns;
     is.duration_ns = work->mark_ns - phase->begin_ns;
-    rank_timer_slice(work, &is);
+    add_slice(work, &is);
 }
 
-/* A move has ended. */
-static void take_move(void *payload, const invar_comm_event *done)
+/* Observer: a transfer has ended. */
+static void on_transfer(void *payload, const invar_comm_event *done)
 {
     invar_rank_timer *work = payload;
     int64_t now = invar_process_clock_ns(CLOCK_MONOTONIC), waited = (int64_t)(done->waited * 1e9);
-    row *moved;
+    timer_row *moved;
 
-    if (waited > now - work->mark_ns) // two clocks, or it was not watched from its beginning
+    if (waited >
+        now - work->mark_ns) // the two clocks differ, or the transfer began before it was observed
         waited = now - work->mark_ns;
-    rank_timer_compute(work, now, waited);
-    moved = rank_timer_find(work, phase_of(work), done->phase);
+    add_compute_time(work, now, waited);
+    moved = find_sum(work, current_phase(work), done->phase);
     moved->calls++;
     moved->duration_ns += waited;
     moved->sent += (int64_t)done->sent;
     moved->received += (int64_t)done->received;
     if (waited >= INVAR_RANK_TIMER_SHORT) {
-        row is = row_of(phase_of(work), done->phase);
+        timer_row is = make_row(current_phase(work), done->phase);
 
         is.start_ns = work->unix_ns + now - waited;
         is.duration_ns = waited;
         is.sent = (int64_t)done->sent;
         is.received = (int64_t)done->received;
-        rank_timer_slice(work, &is);
+        add_slice(work, &is);
     }
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- new and free ---------------------------------------------------------------------------- */
 
 invar_status invar_rank_timer_new(invar_rank_timer **out, const invar_layout *layout, bool slices)
 {
@@ -157,17 +159,17 @@ invar_status invar_rank_timer_new(invar_rank_timer **out, const invar_layout *la
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&work, 1, sizeof *work, "work of a rank"));
-    *work = (invar_rank_timer){.layout = layout, .most_slices = (int64_t)most};
+    *work = (invar_rank_timer){.layout = layout, .max_slices = (int64_t)most};
     status =
         invar_alloc((void **)&work->rows, 2 * rows, sizeof *work->rows, "what a rank has done");
     if (status != INVAR_OK) {
         invar_free(work);
         return status;
     }
-    work->leaving = work->rows + rows;
+    work->send_rows = work->rows + rows;
     work->mark_ns = invar_process_clock_ns(CLOCK_MONOTONIC);
     work->unix_ns = invar_process_clock_ns(CLOCK_REALTIME) - work->mark_ns;
-    invar_comm_set_observer(layout->world, take_move, work);
+    invar_comm_set_observer(layout->world, on_transfer, work);
     *out = work;
     return INVAR_OK;
 }
@@ -178,73 +180,72 @@ void invar_rank_timer_free(invar_rank_timer *work)
         return;
     invar_comm_set_observer(work->layout->world, NULL, NULL);
     invar_free(work->slices);
-    invar_free(work->told);
-    invar_ranks_pile_release(&work->came);
+    invar_free(work->ledger_rows);
+    invar_ranks_pile_release(&work->gathered);
     invar_free(work->rows);
     invar_free(work);
 }
 
-/* ---- to rank 0 ------------------------------------------------------------------------------- */
-
-/* All up to now is about to leave; what follows is counted anew. */
-static int64_t take_out(invar_rank_timer *work)
+/* Moves all rows to send_rows and returns their number; counting starts again from 0. */
+static int64_t take_rows(invar_rank_timer *work)
 {
     int64_t rows, slices = work->n_slices;
 
-    rank_timer_compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
+    add_compute_time(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
     rows = work->n_rows;
-    memcpy(work->leaving, work->rows, (size_t)rows * sizeof *work->rows);
-    memcpy(work->leaving + rows, work->rows + INVAR_RANK_TIMER_ROWS,
+    memcpy(work->send_rows, work->rows, (size_t)rows * sizeof *work->rows);
+    memcpy(work->send_rows + rows, work->rows + INVAR_RANK_TIMER_ROWS,
            (size_t)slices * sizeof *work->rows);
     work->n_rows = work->n_slices = 0;
     return rows + slices;
 }
 
-static invar_status make_room(invar_rank_timer *work, size_t rows)
+static invar_status reserve_results(invar_rank_timer *work, size_t rows)
 {
-    if (rows <= work->room)
+    if (rows <= work->capacity)
         return INVAR_OK;
     invar_free(work->slices);
-    invar_free(work->told);
+    invar_free(work->ledger_rows);
     work->slices = NULL;
-    work->told = NULL;
-    work->room = 0;
-    INVAR_TRY(invar_alloc((void **)&work->told, rows, sizeof *work->told, "work of all ranks"));
+    work->ledger_rows = NULL;
+    work->capacity = 0;
+    INVAR_TRY(invar_alloc((void **)&work->ledger_rows, rows, sizeof *work->ledger_rows,
+                          "work of all ranks"));
     INVAR_TRY(invar_alloc((void **)&work->slices, rows, sizeof *work->slices, "slices of ranks"));
-    work->room = rows;
+    work->capacity = rows;
     return INVAR_OK;
 }
 
-/* A sum or a slice of a rank, for the ledger or the trace. */
-static void rank_timer_report(invar_rank_timer *work, invar_rank_times *out, int rank, row *is)
+/* Adds a row of a rank to the sums or the intervals of the result. */
+static void add_result(invar_rank_timer *work, invar_rank_times *out, int rank, timer_row *is)
 {
     const char *host = invar_comm_host(work->layout->world, rank);
 
-    is->phase[sizeof is->phase - 1] = '\0'; // it came from another rank
+    is->phase[sizeof is->phase - 1] = '\0'; // data of another rank: terminate the strings
     is->move[sizeof is->move - 1] = '\0';
     if (is->start_ns)
         work->slices[out->n_slices++] = (invar_rank_interval){
             rank, host, is->phase, is->move, is->start_ns, is->duration_ns, is->sent, is->received};
     else
-        work->told[out->n_rows++] = (invar_ledger_rank_time){
+        work->ledger_rows[out->n_rows++] = (invar_ledger_rank_time){
             rank, host, is->phase, is->move, is->calls, is->duration_ns, is->sent, is->received};
 }
 
-/* The rows of all ranks are here. */
-static invar_status tell_all(invar_rank_times *out, invar_rank_timer *work)
+/* Converts the gathered rows of all ranks. */
+static invar_status convert_rows(invar_rank_times *out, invar_rank_timer *work)
 {
-    const size_t *bytes = work->came.bytes;
+    const size_t *bytes = work->gathered.bytes;
     int size = invar_ranks_size(work->layout);
-    row *next = (row *)(void *)work->came.data;
+    timer_row *next = (timer_row *)(void *)work->gathered.data;
     size_t all = 0;
 
     for (int r = 0; r < size; r++)
         all += bytes[r] / sizeof *next;
-    INVAR_TRY(make_room(work, all));
+    INVAR_TRY(reserve_results(work, all));
     for (int r = 0; r < size; r++)
         for (size_t i = 0; i < bytes[r] / sizeof *next; i++)
-            rank_timer_report(work, out, r, next++);
-    out->rows = work->told;
+            add_result(work, out, r, next++);
+    out->rows = work->ledger_rows;
     out->slices = work->slices;
     return INVAR_OK;
 }
@@ -256,9 +257,9 @@ invar_status invar_rank_timer_collect(invar_rank_times *out, invar_rank_timer *w
     *out = (invar_rank_times){0};
     if (!work)
         return INVAR_OK;
-    invar_ranks_pile_release(&work->came);
-    rows = take_out(work);
-    INVAR_TRY(invar_ranks_gather(&work->came, work->layout, TELLING, work->leaving,
-                                 (size_t)rows * sizeof *work->leaving));
-    return tell_all(out, work);
+    invar_ranks_pile_release(&work->gathered);
+    rows = take_rows(work);
+    INVAR_TRY(invar_ranks_gather(&work->gathered, work->layout, COLLECT_KIND, work->send_rows,
+                                 (size_t)rows * sizeof *work->send_rows));
+    return convert_rows(out, work);
 }

@@ -1,14 +1,13 @@
 /*
- * rank_time.h - what each of several ranks did between two steps of the ledger: it computed, or
- * waited.
+ * rank_time.h - measures how long each rank computed and how long it waited for transfers.
  *
  *     invar_rank_timer_new(&work, layout, true);
  *     invar_rank_timer_begin(work, "train");  ...  invar_rank_timer_end(work);      may be nested
- *     invar_rank_timer_collect(&all, work);                                   a call of all ranks
+ *     invar_rank_timer_collect(&all, work);                                   collective
  *
- * Every nanosecond is in one row: computing of the innermost phase, or the wait for a kind of move
- * in it. What happens between phases is the phase "other". Nothing here is part of a result. NULL
- * is silent: one rank has nobody to wait for.
+ * Each nanosecond between two steps of the ledger is in exactly one row: computing in the innermost
+ * phase, or waiting there for one kind of transfer. Time outside of phases is in the phase "other".
+ * No result depends on the timer. All functions do nothing if `work` is NULL, as with one rank.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,22 +23,23 @@ extern "C" {
 
 typedef struct invar_rank_timer invar_rank_timer;
 
-#define INVAR_RANK_TIMER_DEPTH 16      /* of nested phases */
-#define INVAR_RANK_TIMER_ROWS 256      /* of a step; kinds beyond share the last */
-#define INVAR_RANK_TIMER_SLICES 4096   /* of a step; those beyond are left out */
-#define INVAR_RANK_TIMER_SHORT 1000000 /* nanoseconds: a shorter wait is no slice */
-#define INVAR_RANK_TIMER_PHASE_SIZE 24 /* of a phase with its NUL; what is longer is cut */
+#define INVAR_RANK_TIMER_DEPTH 16      /* largest number of nested phases */
+#define INVAR_RANK_TIMER_ROWS 256      /* rows of a step; further kinds share the last row */
+#define INVAR_RANK_TIMER_SLICES 4096   /* intervals of a step; later ones are left out */
+#define INVAR_RANK_TIMER_SHORT 1000000 /* ns; shorter waits are no intervals */
+#define INVAR_RANK_TIMER_PHASE_SIZE 24 /* bytes of a name with NUL; longer names are cut */
 
-/* A stretch of time of one rank: a phase, or a wait in it. */
+/* An interval of one rank: a phase, or a wait within it. */
 typedef struct invar_rank_interval {
     int rank;
     const char *host;
-    const char *phase, *move;      /* move "": the phase */
+    const char *phase, *move;      /* `move` is the kind of transfer, empty for a phase */
     int64_t start_ns, duration_ns; /* Unix time, by the clock of the rank's host */
+    /* bytes of the transfer */
     int64_t sent, received;
 } invar_rank_interval;
 
-/* Of all ranks; on ranks other than 0 there is nothing. */
+/* Times of all ranks; empty on ranks other than 0. */
 typedef struct invar_rank_times {
     const invar_ledger_rank_time *rows;
     size_t n_rows;
@@ -47,18 +47,21 @@ typedef struct invar_rank_times {
     size_t n_slices;
 } invar_rank_times;
 
-/* Watches the moves of this rank; `slices`: stretches of time are wanted, too. */
+/*
+ * Starts to measure, and observes the transfers of this rank's world. If `slices` is set, intervals
+ * are recorded too. Free with invar_rank_timer_free.
+ */
 invar_status invar_rank_timer_new(invar_rank_timer **out, const invar_layout *layout,
                                   bool slices) INVAR_MUST_USE;
 void invar_rank_timer_free(invar_rank_timer *work);
 
-/* `phase` is borrowed until its end. */
+/* Begins a phase; `phase` is borrowed until its end. invar_rank_timer_end ends the last one. */
 void invar_rank_timer_begin(invar_rank_timer *work, const char *phase);
 void invar_rank_timer_end(invar_rank_timer *work);
 
 /*
- * What all ranks did since the last call, borrowed until the next one. The moves that tell rank 0
- * belong to what follows.
+ * Gathers the times of all ranks since the last call; they are borrowed until the next one. The
+ * transfers of this call count for the next one. Collective: all ranks must call it.
  */
 invar_status invar_rank_timer_collect(invar_rank_times *out, invar_rank_timer *work) INVAR_MUST_USE;
 

@@ -1,8 +1,10 @@
 /*
- * recorder.c - the points of a step, from its beginning to the entry.
+ * recorder.c - records the probe points of a step and hands the result to the ledger entry.
  *
- * Points of level 0 are in the order of docs/arithmetic.md, "The chain". Where finer points are
- * recorded, every point stands after those that it is computed from, and names them.
+ * Points of level 0 are in the order of docs/arithmetic.md, "The chain". At finer levels every
+ * point comes after its inputs and names them; points of tokens are therefore defined between
+ * forward and backward, without a value, and get their values at the end of the step. In a pipeline
+ * each stage lists its points, and rank 0 defines those of all stages in this order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +23,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_options *options)
 {
@@ -114,15 +116,17 @@ invar_status invar_recorder_chain(int64_t *step_out, invar_digest *chain_out,
 
 #define TOKENS "batch.tokens"
 
-/* A point of the batch: one number a response token or a sample, or the tokens themselves. */
+/*
+ * Point of the batch with one number per response token or sample, or with the tokens themselves.
+ */
 typedef struct token_point {
     const char *name, *phase, *op, *kind;
-    const float *values; /* (flat->tokens); NULL: there is no such point */
+    const float *values; /* (flat->tokens) or (flat->samples); NULL if the step has no such point */
     const char *inputs[3];
 } token_point;
 
-static invar_status recorder_define(int64_t *out, invar_recorder *r, const token_point *p,
-                                    const char *dtype)
+static invar_status define_token_point(int64_t *out, invar_recorder *r, const token_point *p,
+                                       const char *dtype)
 {
     const int64_t any = -1;
     const invar_ledger_point full = {.name = p->name,
@@ -138,14 +142,17 @@ static invar_status recorder_define(int64_t *out, invar_recorder *r, const token
     return invar_probe_define_from(out, r->probe, &full, p->inputs);
 }
 
-/* The tokens of every sample; `values` false: only its place. */
-static invar_status tokens_point(invar_recorder *r, bool values)
+/*
+ * Defines the point of the tokens, with one shard per sample; records the values if `values` is
+ * set.
+ */
+static invar_status record_tokens(invar_recorder *r, bool values)
 {
     const token_point p = {TOKENS, "rollout", "sample", "data", NULL, {NULL}};
     const invar_step_report *s = r->step;
     int64_t id;
 
-    INVAR_TRY(recorder_define(&id, r, &p, "i32"));
+    INVAR_TRY(define_token_point(&id, r, &p, "i32"));
     for (int64_t i = 0; values && i < s->count; i++) {
         const invar_rl_sample *sample = &s->samples[s->first + i];
         int64_t ends[2] = {0, sample->n_tokens};
@@ -155,8 +162,11 @@ static invar_status tokens_point(invar_recorder *r, bool values)
     return INVAR_OK;
 }
 
-/* A number a response token, a shard a sample; rewards are a number a sample, and whole. */
-static invar_status number_point(invar_recorder *r, const token_point *p, bool values)
+/*
+ * Defines a point of numbers; records the values if `values` is set. Numbers per token have one
+ * shard per sample; rewards, one number per sample, are one tensor.
+ */
+static invar_status record_numbers(invar_recorder *r, const token_point *p, bool values)
 {
     const invar_step_report *s = r->step;
     bool rewards = p->values == s->flat->reward;
@@ -164,7 +174,7 @@ static invar_status number_point(invar_recorder *r, const token_point *p, bool v
     invar_tensor tensor = invar_tensor_1d((void *)(uintptr_t)(p->values + first), INVAR_DTYPE_F32,
                                           rewards ? s->count : s->start[s->count]);
 
-    INVAR_TRY(recorder_define(&id, r, p, "f32"));
+    INVAR_TRY(define_token_point(&id, r, p, "f32"));
     if (!values)
         return INVAR_OK;
     return rewards
@@ -172,12 +182,12 @@ static invar_status number_point(invar_recorder *r, const token_point *p, bool v
                : invar_probe_rows(r->probe, id, &tensor, &(invar_row_offsets){s->start, s->count});
 }
 
-/* All of them, in the order of the chain. */
+/* Lists all points of the batch in the order of the chain. */
 static void list_token_points(token_point out[INVAR_TOKEN_POINTS], const invar_recorder *r)
 {
     const invar_token_arrays *f = r->step->flat;
     bool sampled = r->sampled && invar_rollout_points_any(r->sampled);
-    // rollout, scoring and training are one forward: what made the logits made the log-probs
+    // rollout, scoring and training run the same forward: logits and log-probs have the same source
     const token_point points[INVAR_TOKEN_POINTS] = {
         {"rollout.logp",
          "rollout",
@@ -202,33 +212,36 @@ static void list_token_points(token_point out[INVAR_TOKEN_POINTS], const invar_r
     memcpy(out, points, sizeof points);
 }
 
-/* Without `values` they only get their place. */
-static invar_status token_points(invar_recorder *r, bool values)
+/* Defines all points of the batch; records the values if `values` is set. */
+static invar_status record_token_points(invar_recorder *r, bool values)
 {
     token_point points[INVAR_TOKEN_POINTS];
     int count = r->step->n_learners ? INVAR_TOKEN_POINTS : 2;
 
     list_token_points(points, r);
-    INVAR_TRY(tokens_point(r, values));
+    INVAR_TRY(record_tokens(r, values));
     for (int i = 0; i < count; i++)
         if (points[i].values)
-            INVAR_TRY(number_point(r, &points[i], values));
+            INVAR_TRY(record_numbers(r, &points[i], values));
     return INVAR_OK;
 }
 
-/* ---- watching -------------------------------------------------------------------------------- */
+/* ---- activations ----------------------------------------------------------------------------- */
 
-/* Points of tokens have their place between the forward and the backward that is made of them. */
-static invar_status take_point(void *payload, const invar_observed_value *value)
+/*
+ * Hook for values. The first value of the backward defines the points of tokens, which are its
+ * inputs.
+ */
+static invar_status on_value(void *payload, const invar_observed_value *value)
 {
     invar_recorder *r = payload;
 
     if (!r->stage.probe && value->backward && *r->view.stream[1] == '\0')
-        INVAR_TRY(token_points(r, false));
+        INVAR_TRY(record_token_points(r, false));
     return invar_probe_on_value(&r->view, value);
 }
 
-static invar_status take_sum(void *payload, const invar_observed_grad *sum)
+static invar_status on_grad_sum(void *payload, const invar_observed_grad *sum)
 {
     const invar_recorder *r = payload;
 
@@ -240,17 +253,17 @@ static invar_status take_sum(void *payload, const invar_observed_grad *sum)
     return INVAR_OK;
 }
 
-static invar_status take_round(void *payload)
+static invar_status on_round(void *payload)
 {
     return invar_gather_points_learned(payload);
 }
 
-static invar_status take_task(void *payload, int64_t round)
+static invar_status on_task(void *payload, int64_t round)
 {
     return invar_gather_points_task(payload, round);
 }
 
-static invar_status take_stages(void *payload)
+static invar_status on_stages(void *payload)
 {
     return invar_gather_points_stages(payload);
 }
@@ -277,7 +290,7 @@ invar_status invar_recorder_define(invar_recorder *r)
     view.probe = r->probe;
     view.listing = NULL;
     INVAR_TRY(define_listed(r, &view, false));
-    INVAR_TRY(token_points(r, false));
+    INVAR_TRY(record_token_points(r, false));
     INVAR_TRY(define_listed(r, &view, true));
     for (int64_t i = 0; i < l->n_sums; i++) {
         invar_observed_grad sum = {.n_inputs = l->sums[i].n_inputs};
@@ -287,25 +300,25 @@ invar_status invar_recorder_define(invar_recorder *r)
     return INVAR_OK;
 }
 
-static bool recorder_fine(const invar_recorder *r)
+static bool records_fine_points(const invar_recorder *r)
 {
     return r->options.level > INVAR_PROBE_STEP || r->dump;
 }
 
-/* What every forward begins with. */
+/* inputs of every forward */
 static const char *const given_tokens[] = {TOKENS, NULL};
 
-/* How what a rollout shows is named: its points stand between the tokens and the forward. */
-static invar_point_namer rollout_view(const invar_recorder *r)
+/* Returns the namer of rollout points; these come between the tokens and the forward. */
+static invar_point_namer rollout_namer(const invar_recorder *r)
 {
     return (invar_point_namer){
         .probe = r->probe, .prefix = "rollout.", .phase = "rollout", .given = {given_tokens, NULL}};
 }
 
-/* The rollout's points of this step's samples. */
-static invar_status rollout_points(invar_recorder *r)
+/* Records the rollout points of this step's samples. */
+static invar_status emit_rollout_points(invar_recorder *r)
 {
-    const invar_point_namer view = rollout_view(r);
+    const invar_point_namer view = rollout_namer(r);
     const invar_step_report *s = r->step;
     uint32_t *draws;
     invar_status status;
@@ -320,7 +333,7 @@ static invar_status rollout_points(invar_recorder *r)
     return status;
 }
 
-/* Where the tensors of this step go, if any are wanted. */
+/* Opens the dump of this step, if any tensors are wanted. */
 static invar_status open_dump(invar_recorder *r, const char *run)
 {
     const char *points = r->options.dump, *given = r->options.dump_dir;
@@ -374,20 +387,20 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step_report *st
         r->view.probe = r->stage.probe;
         r->view.listing = &r->stage.listing;
     }
-    if (!recorder_fine(r))
+    if (!records_fine_points(r))
         return INVAR_OK;
-    INVAR_TRY(tokens_point(r, false));
-    return rollout_points(r);
+    INVAR_TRY(record_tokens(r, false));
+    return emit_rollout_points(r);
 }
 
 void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char *prefix)
 {
-    const invar_forward_hooks show = {.take = take_point,
-                                      .sum = take_sum,
+    const invar_forward_hooks show = {.take = on_value,
+                                      .sum = on_grad_sum,
                                       .round =
-                                          r->options.layout && !r->stage.probe ? take_round : NULL,
-                                      .task = take_task,
-                                      .stages = take_stages,
+                                          r->options.layout && !r->stage.probe ? on_round : NULL,
+                                      .task = on_task,
+                                      .stages = on_stages,
                                       .payload = r,
                                       .parts = r->options.level >= INVAR_PROBE_FULL};
 
@@ -396,21 +409,21 @@ void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char 
     invar_point_list_reset(&r->stage.listing);
     r->stage.tasks.bytes = 0;
     r->stage.n_tasks = 0;
-    invar_trainer_probe(trainer, prefix && recorder_fine(r) ? &show : NULL);
+    invar_trainer_probe(trainer, prefix && records_fine_points(r) ? &show : NULL);
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- end of a step --------------------------------------------------------------------------- */
 
 invar_status invar_recorder_end(invar_recorder *r)
 {
     const invar_step_report *step = r->step;
     invar_probe_result points;
 
-    INVAR_TRY(token_points(r, true));
+    INVAR_TRY(record_token_points(r, true));
     for (int i = 0; i < step->n_learners; i++)
         INVAR_TRY(invar_learner_points(step->learners[i].learner, r->probe));
     INVAR_TRY(invar_probe_finish(&points, r->probe));
-    // begun here, a device does it while the ledger is written
+    // zeroing gradients starts here, so that the device does it while the ledger is written
     for (int i = 0; i < step->n_learners; i++)
         INVAR_TRY(invar_learner_end_step(step->learners[i].learner, &points));
     r->points = points.count;
@@ -421,11 +434,11 @@ invar_status invar_recorder_end(invar_recorder *r)
     return close_dump(r);
 }
 
-/* ---- what is not finite ---------------------------------------------------------------------- */
+/* ---- values that are not finite -------------------------------------------------------------- */
 
 void invar_recorder_watch_rollout(invar_recorder *r, invar_rollout *rollout, bool watch)
 {
-    // with statistics rows are read back, which no tape waits for
+    // statistics download rows, so the hook does more than run ops, and no CUDA graph may be used
     const invar_rollout_hooks watcher = {.probe = {.take = invar_rollout_points_on_value,
                                                    .payload = r->sampled,
                                                    .parts = r->options.level >= INVAR_PROBE_FULL,
@@ -442,18 +455,18 @@ void invar_recorder_watch_rollout(invar_recorder *r, invar_rollout *rollout, boo
 
 #define NOT_FINITE "the first point that is not finite"
 
-/* A tensor that is not finite. */
-typedef struct odd_tensor {
-    char point[INVAR_LEDGER_NAME_BYTES + 1]; /* "": all are finite */
+/* Tensor with values that are not finite. */
+typedef struct nonfinite_tensor {
+    char point[INVAR_LEDGER_NAME_BYTES + 1]; /* empty if all tensors are finite */
     const char *op, *phase, *kind;
-    int64_t layer; /* -1: of none */
+    int64_t layer; /* -1 if it belongs to no layer */
     invar_ledger_stat stat;
-} odd_tensor;
+} nonfinite_tensor;
 
-/* The first one: of the rollout, or of the step that is being made. */
-static invar_status find_odd(odd_tensor *out, const invar_recorder *r)
+/* Finds the first such tensor of the rollout, or else of the current step. */
+static invar_status find_nonfinite(nonfinite_tensor *out, const invar_recorder *r)
 {
-    const invar_point_namer view = rollout_view(r);
+    const invar_point_namer view = rollout_namer(r);
     const invar_point_def *v;
     const invar_ledger_point *p;
 
@@ -480,8 +493,11 @@ static invar_status find_odd(odd_tensor *out, const invar_recorder *r)
     return INVAR_OK;
 }
 
-/* With what a row of `stat` has, for the query nan-birth: the step gets no such rows. */
-static invar_status note_odd(invar_recorder *r, int64_t step, const odd_tensor *odd)
+/*
+ * Writes an event with the columns of a row of `stat`, for the query nan-birth; the failed step has
+ * no such row.
+ */
+static invar_status log_nonfinite(invar_recorder *r, int64_t step, const nonfinite_tensor *found)
 {
     char message[INVAR_LEDGER_NAME_BYTES + 200], data[INVAR_LEDGER_NAME_BYTES + 300];
 
@@ -490,14 +506,14 @@ static invar_status note_odd(invar_recorder *r, int64_t step, const odd_tensor *
     (void)snprintf(message, sizeof message,
                    "%s (%s): %" PRId64 " NaN, %" PRId64
                    " infinite, the largest of the others is %g",
-                   odd->point, odd->op, odd->stat.nans, odd->stat.infs, odd->stat.absmax);
-    // names of points, phases and ops have nothing that JSON would escape
+                   found->point, found->op, found->stat.nans, found->stat.infs, found->stat.absmax);
+    // names of points, phases and ops contain no character that JSON escapes
     (void)snprintf(data, sizeof data,
                    "{\"point\": \"%s\", \"phase\": \"%s\", \"layer\": %" PRId64
                    ", \"op\": \"%s\", \"kind\": \"%s\", \"ord\": %" PRId64 ", \"nans\": %" PRId64
                    ", \"infs\": %" PRId64 ", \"absmax\": %.17g}",
-                   odd->point, odd->phase, odd->layer, odd->op, odd->kind, odd->stat.point,
-                   odd->stat.nans, odd->stat.infs, odd->stat.absmax);
+                   found->point, found->phase, found->layer, found->op, found->kind,
+                   found->stat.point, found->stat.nans, found->stat.infs, found->stat.absmax);
     return invar_ledger_log_event(r->ledger, &(invar_ledger_event){.step = step,
                                                                    .level = "error",
                                                                    .kind = "not-finite",
@@ -507,20 +523,20 @@ static invar_status note_odd(invar_recorder *r, int64_t step, const odd_tensor *
 
 invar_status invar_recorder_fail(invar_recorder *r, int64_t step, invar_status status)
 {
-    odd_tensor odd;
+    nonfinite_tensor found;
     invar_error first;
 
     invar_error_take(&first);
-    if (find_odd(&odd, r) != INVAR_OK || !odd.point[0]) {
+    if (find_nonfinite(&found, r) != INVAR_OK || !found.point[0]) {
         invar_error_put(&first);
         return status;
     }
-    if (note_odd(r, step, &odd) != INVAR_OK)
-        invar_error_clear();                 // what made the step fail is what there is to tell
-    if (strstr(first.message, NOT_FINITE)) { // another rank has said so
+    if (log_nonfinite(r, step, &found) != INVAR_OK)
+        invar_error_clear(); // report the failure of the step, not that of the event
+    if (strstr(first.message, NOT_FINITE)) { // another rank has added the tensor already
         invar_error_put(&first);
         return status;
     }
     return INVAR_FAIL(status, first.native, "%.3000s; " NOT_FINITE " is %s (%s)", first.message,
-                      odd.point, odd.op);
+                      found.point, found.op);
 }

@@ -1,14 +1,14 @@
 /*
- * recorder.h - what a run leaves of its steps: points and their digests, an entry of the ledger.
+ * recorder.h - records the steps of a run: points, ledger entries, trace, dump, console lines.
  *
  *     invar_recorder_begin(recorder, &step, "runs/a");
- *     invar_recorder_watch(recorder, trainer, "");    learning shows its activations
- *     ...                                             the learners learn
+ *     invar_recorder_watch(recorder, trainer, "");    training passes its activations
+ *     ...                                             forward, backward, optimizer
  *     invar_recorder_end(recorder);                   one transaction of the ledger
  *
- * All that is written for people or for later (ledger, trace, dump, lines on the console) goes
- * through here. Of several ranks each has a recorder, and one of these writes: at the end of a step
- * they compare what they would write.
+ * Everything that a run writes about its steps goes through this file. Each rank has a recorder,
+ * and rank 0 alone writes; at the end of a step the ranks compare what they would write. No result
+ * of a run depends on its recorder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,53 +31,61 @@ extern "C" {
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-enum { INVAR_STEP_REPORT_LEARNERS = 2 }; /* an actor and a critic */
-enum { INVAR_TOKEN_POINTS = 8 };         /* points of a number a token, or a sample */
+enum { INVAR_STEP_REPORT_LEARNERS = 2 }; /* actor and critic */
+enum { INVAR_TOKEN_POINTS = 8 };         /* points with one number per response token or sample */
 
-/* A learner in a step. */
+/* A learner of a step. */
 typedef struct invar_step_report_learner {
     invar_learner *learner;
-    invar_loss *loss; /* whose metrics are recorded; NULL: none */
+    invar_loss *loss; /* loss whose metrics are recorded; NULL if there is no loss */
 } invar_step_report_learner;
 
-/* What a step has to tell. All of it is borrowed; zeroed, there is nothing. */
-/* Named numbers that a hook has measured. */
+/* Named numbers that a hook measured. */
 typedef struct invar_hook_metrics {
     const char *hook;
     invar_reward_parts named;
 } invar_hook_metrics;
 
+/* Inputs of a step's ledger entry. Everything is borrowed; zero-initialized, it is empty. */
 typedef struct invar_step_report {
-    int64_t number;                 /* of the run */
-    const invar_rl_sample *samples; /* (flat->samples) of the whole rollout */
-    const invar_token_arrays *flat; /* their numbers */
-    int64_t first, count;           /* which of them are this step's */
-    const int64_t *start;           /* (count + 1) invar_token_arrays_starts of those */
-    int64_t weights;                /* version at the beginning of the rollout */
-    bool own_weights;               /* the weights that learn have sampled the rollout, */
-    bool other_format;              /* but rounded to another format: log-probabilities differ; */
-    bool on_policy;                 /* as they are, and still are the same */
-    bool compared;                  /* there is a gap: two forwards gave the log-probabilities */
-    invar_logp_diff gap;            /* rollout against training, or against scoring */
-    int64_t routes, routes_differ;  /* choices of experts made again */
-    int64_t filtered_groups;        /* of the rollout, rejected by a filter; -1 if unknown */
-    int64_t steps_per_rollout;      /* optimizer steps, each of which makes a version of weights */
-    bool recorded_schedule;         /* a recorded schedule: the clock has chosen the groups */
-    bool supervised;                /* answers are learned: nothing was sampled or rewarded */
-    bool unrewarded;                /* nobody gives rewards: those of the samples are no facts */
-    bool keeps_surplus;             /* groups beyond the batch wait for the next one: */
-    int64_t reused_groups;          /* so many of this batch had, */
-    int64_t surplus_groups;         /* and so many wait now */
-    int64_t passes;                 /* pass@k of the rollout up to this k; 0: none */
-    uint32_t seed;                  /* of the rollout */
+    int64_t number;                 /* step of the run, from 0 */
+    const invar_rl_sample *samples; /* (flat->samples) samples of the complete rollout */
+    const invar_token_arrays *flat; /* per-token arrays of these samples */
+    int64_t first, count;           /* the samples [first, first + count) belong to this step */
+    /* (count + 1) offsets of this step's samples, from invar_token_arrays_starts */
+    const int64_t *start;
+    int64_t weights;   /* weight version at the beginning of the rollout */
+    bool own_weights;  /* the weights being trained have sampled the rollout */
+    bool other_format; /* sampling used another number format, so log-probs may differ */
+    /*
+     * rollout and training log-probs must be equal: first step of the rollout, own_weights and not
+     * other_format; always set if nothing is trained
+     */
+    bool on_policy;
+    bool compared; /* `gap` is valid: two forwards computed the log-probs */
+    /* largest difference between rollout log-probs and those of training, or of scoring */
+    invar_logp_diff gap;
+    /* expert choices that were compared with recorded ones, and how many differ */
+    int64_t routes, routes_differ;
+    int64_t filtered_groups;   /* groups of the rollout that a filter rejected; -1 if unknown */
+    int64_t steps_per_rollout; /* optimizer steps of a rollout; each makes a weight version */
+    bool recorded_schedule;    /* the groups were chosen by a recorded asynchronous schedule */
+    bool supervised;           /* supervised training: nothing was sampled or rewarded */
+    bool unrewarded;           /* no reward was computed; `reward` of the samples is meaningless */
+    bool keeps_surplus;        /* the key over-sampling-keep-surplus is set */
+    int64_t reused_groups;     /* groups of this batch that an earlier rollout had left over */
+    int64_t surplus_groups;    /* groups that this rollout leaves over for the next */
+    int64_t passes;            /* largest k of the metrics pass@k; 0 for no such metrics */
+    uint32_t seed;             /* seed of the rollout */
     invar_step_report_learner learners[INVAR_STEP_REPORT_LEARNERS];
-    int n_learners; /* 0: nothing was learned */
+    int n_learners; /* 0 if nothing was trained */
+    /* NULL if nothing is audited */
     invar_audit *audit;
-    const invar_ledger_plugin_reply *replies; /* of plug-ins */
+    const invar_ledger_plugin_reply *replies; /* (n_replies) replies of plug-ins */
     size_t n_replies;
-    bool has_loss_factor; /* a hook has given a factor of the policy's loss */
+    bool has_loss_factor; /* a hook has set `factor`, the factor of the policy's loss */
     float factor;
-    const invar_hook_metrics *measures; /* (n_measures) of hooks */
+    const invar_hook_metrics *measures; /* (n_measures) numbers measured by hooks */
     size_t n_measures;
 } invar_step_report;
 
@@ -85,30 +93,34 @@ typedef struct invar_step_report {
 
 typedef struct invar_recorder_options {
     invar_probe_level level;
-    bool stats; /* of every point that is recorded: what is not finite, how large the rest is */
-    /* Points of learning whose tensors are written, as in invar_dump_new, and where; NULL or "":
-       none, and below the run's folder */
+    /* count values that are not finite and find the largest finite one, per point */
+    bool stats;
+    /*
+     * Training points whose tensors are dumped (patterns of invar_dump_new), and the folder; NULL
+     * or "" for no dump, and for the run's folder.
+     */
     const char *dump, *dump_dir;
     invar_pool *pool;
     const invar_device *dev;
-    const invar_device *sampler;                  /* of rollouts, beside `dev`; NULL: that one */
-    const invar_layout *layout;                   /* whose ranks record the same; NULL: one rank */
-    bool replay;                                  /* differing steps are recorded, not refused */
-    int64_t keep;                                 /* samples of a step, with their text */
-    const invar_tokenizer *tokenizer;             /* for that; NULL: none are kept */
-    void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
+    const invar_device *sampler; /* device that samples, if not `dev`; NULL if it is */
+    /* layout of the ranks that record the same steps; NULL if there is one rank */
+    const invar_layout *layout;
+    bool replay;  /* replay: steps that differ from the ledger are recorded instead of rejected */
+    int64_t keep; /* number of samples per step whose text is kept */
+    const invar_tokenizer *tokenizer;             /* decodes the kept samples; NULL to keep none */
+    void (*say)(void *payload, const char *line); /* prints a line on the console; may be NULL */
     void *payload;
 } invar_recorder_options;
 
 /*
- * What a stage of a pipeline shows of its layers while it learns. Stages are not in step: rank 0
- * makes points of what all have shown when the last has.
+ * Points that a pipeline stage collects while it trains. Stages run at different times, so rank 0
+ * defines the points of all stages after the last one has finished.
  */
 typedef struct invar_recorder_stage {
-    invar_probe *probe; /* owned, of this rank's layers alone; NULL: there are no stages */
-    invar_dump *dump;   /* owned; NULL: none */
+    invar_probe *probe; /* owned, for this rank's layers only; NULL if there is no pipeline */
+    invar_dump *dump;   /* owned; NULL if nothing is dumped */
     invar_point_list listing;
-    invar_rank_buffer tasks; /* what each task has shown, packed */
+    invar_rank_buffer tasks; /* packed points of each task */
     int64_t n_tasks;
 } invar_recorder_stage;
 
@@ -118,83 +130,95 @@ typedef struct invar_recorder_stage {
  */
 invar_status invar_recorder_check_dump(const char *points, int64_t layers) INVAR_MUST_USE;
 
-/* Zeroed, it is closed. */
+/* Zero-initialized, it is closed. Close with invar_recorder_close, also after a failure. */
 typedef struct invar_recorder {
     invar_recorder_options options;
-    invar_ledger *ledger; /* owned, once there is one; NULL: another rank writes */
+    invar_ledger *ledger; /* owned once it is open; NULL on a rank that does not write */
     char uuid[INVAR_LEDGER_UUID_SIZE];
-    int64_t run;           /* its number in the ledger */
-    int64_t recorded;      /* the last step that the ledger had when it was opened; -1: none */
-    invar_trace *trace;    /* owned; NULL: no time is taken */
-    invar_throughput pace; /* zeroed: nobody measures it */
+    int64_t run;           /* number of the run in the ledger */
+    int64_t recorded;      /* last step of the ledger when it was opened; -1 if it had no step */
+    invar_trace *trace;    /* owned; NULL if no times are recorded */
+    invar_throughput pace; /* zeroed if throughput is not measured */
     invar_probe *probe;
     invar_recorder_stage stage;
-    invar_rollout_points *sampled; /* points of the rollout that the steps are of */
-    invar_point_namer view;        /* how activations are named */
-    const char *loss_inputs[INVAR_TOKEN_POINTS + 1]; /* what a backward begins with */
-    invar_dump *dump;                                /* of the current step, owned; NULL: none */
-    const invar_step_report *step;                   /* the current one; NULL between steps */
-    int64_t points;                                  /* of the last entry */
-    uint64_t kept_bytes;                             /* of samples, in all steps of the run */
-    bool ranks_diverged; /* ranks made different entries, and all of them know */
+    /* owned points of the rollout that the steps are made from; NULL if they are not recorded */
+    invar_rollout_points *sampled;
+    invar_point_namer view; /* names the points of activations */
+    /* names of the points that a backward starts from; NULL-terminated */
+    const char *loss_inputs[INVAR_TOKEN_POINTS + 1];
+    invar_dump *dump;              /* dump of the current step, owned; NULL if nothing is dumped */
+    const invar_step_report *step; /* current step; NULL between steps */
+    int64_t points;                /* number of points of the last entry */
+    uint64_t kept_bytes;           /* bytes of the kept samples of all steps of the run */
+    bool ranks_diverged;           /* ranks made different entries, and all ranks know it */
 } invar_recorder;
 
+/*
+ * Opens a recorder without a ledger and a trace; the caller sets `ledger`, `run`, `uuid`, `trace`
+ * and `pace`.
+ */
 invar_status invar_recorder_open(invar_recorder *out,
                                  const invar_recorder_options *options) INVAR_MUST_USE;
 void invar_recorder_close(invar_recorder *recorder);
 
-/* A line, where somebody listens. */
+/* Formats a line and passes it to `say`, if there is one. */
 void invar_recorder_print(const invar_recorder *recorder, const char *fmt, ...) INVAR_PRINTF(2, 3);
 
-/* Points of all that is in stage.listing, in its order; only engine/record calls it, on rank 0. */
+/* Private to engine/record. Defines all points of stage.listing on rank 0, in their order. */
 invar_status invar_recorder_define(invar_recorder *recorder) INVAR_MUST_USE;
 
-/* At once, where it writes. */
+/* Writes an event to the ledger at once. Does nothing on a rank without a ledger. */
 invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const char *level,
                                   const char *kind, const char *message) INVAR_MUST_USE;
 
-/* What ranks that only sample got before a step: weights as they are after `version` updates. */
+/* Result of a weight sync before a step: the weights after `version` updates. */
 typedef struct invar_recorder_sync {
     int64_t version;
+    /* bytes received by all rollout ranks */
     uint64_t bytes;
     double seconds;
     invar_digest hash;
 } invar_recorder_sync;
 
-/* An event of kind weight-sync, where it writes. */
+/* Writes an event of kind weight-sync. Does nothing on a rank without a ledger. */
 invar_status invar_recorder_synced(invar_recorder *recorder, int64_t step,
                                    const invar_recorder_sync *sync) INVAR_MUST_USE;
 
-/* The last step and the chain there, where it writes; else both stay as they are. */
+/*
+ * Reads the last step and its chain from the ledger. Leaves both unchanged on a rank without a
+ * ledger.
+ */
 invar_status invar_recorder_chain(int64_t *step_out, invar_digest *chain_out,
                                   const invar_recorder *recorder) INVAR_MUST_USE;
 
-/* A new step, which stays where it is until its end, of the run in `folder`. */
+/* Begins a step of the run in `folder`. `step` is borrowed until invar_recorder_end. */
 invar_status invar_recorder_begin(invar_recorder *recorder, const invar_step_report *step,
                                   const char *folder) INVAR_MUST_USE;
 
 /*
- * Where points finer than the chain are wanted, the trainer shows its activations from now on,
- * named `prefix` and their own name; NULL: it stops.
+ * Starts to record the activations of training, with `prefix` before their point names, if points
+ * finer than the chain or a dump are wanted. NULL stops it.
  */
 void invar_recorder_watch(invar_recorder *recorder, invar_trainer *trainer, const char *prefix);
 
 /*
- * Digests, metrics and samples of the step into the ledger. The learners are settled: their
- * gradients are zero again, while the ledger is written. INVAR_E_MISMATCH names a rank that has
- * others than most: the ledger has the step with the digests of all ranks, and an event.
+ * Writes digests, metrics and samples of the step to the ledger and ends the step of the learners:
+ * their gradients are zero afterwards. Returns INVAR_E_MISMATCH if a rank computed other results
+ * than the majority; the ledger then has the step with the digests of all ranks, and an event.
+ * Collective: all ranks of the layout must call it.
  */
 invar_status invar_recorder_end(invar_recorder *recorder) INVAR_MUST_USE;
 
 /*
- * Where points finer than the chain or statistics are wanted, a new rollout shows its activations
- * from now on, for the steps that follow; `watch` false: it stops. `rollout` may be NULL.
+ * Starts to record the activations of a new rollout for the following steps, if points finer than
+ * the chain or statistics are wanted. If `watch` is false, it stops. `rollout` may be NULL.
  */
 void invar_recorder_watch_rollout(invar_recorder *recorder, invar_rollout *rollout, bool watch);
 
 /*
- * Instead of the end of `step`, after the failure `status`, which it returns: where statistics are
- * kept, the message, and an event, name the first tensor that is not finite.
+ * Call instead of invar_recorder_end after a step failed with `status`. If statistics are kept,
+ * adds the first tensor that is not finite to the error message and writes an event. Returns
+ * `status`.
  */
 invar_status invar_recorder_fail(invar_recorder *recorder, int64_t step,
                                  invar_status status) INVAR_MUST_USE;

@@ -1,11 +1,14 @@
 /*
- * replica_check.c - entries of the ledger, compared between ranks.
+ * replica_check.c - compares the ledger entry of a step between all ranks, before it is written.
  *
- * Between ranks that are in step 16 bytes each are moved, and 16 between those that hold the same
- * weights: points of weights are of masters, whose rows have one owner each. The points of a run
- * are not marked as replicated, whatever the number of its ranks; those of a step in which ranks
- * differ are, which is what the ledger's query asks for. Points finer than the chain are computed
- * by one rank each, and there is nothing to compare.
+ * If all ranks agree, only one digest per rank is sent, and one between data-parallel ranks for
+ * their compute weights: weight points are digests of the masters, whose rows have one owner each,
+ * so they cannot show that a rank's compute weights differ. Points finer than the chain are
+ * computed by one rank each and are not compared.
+ *
+ * Points of a run are not marked as replicated, whatever the number of ranks, so that the ledger
+ * does not depend on it; those of a step in which ranks differ are, since the query rank-desync
+ * needs it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,13 +26,13 @@
 #define PHASE "compare"
 #define TEXT_SIZE (INVAR_LEDGER_NAME_BYTES + 512)
 
-static bool ledger_point_compared(const invar_ledger_point *point)
+static bool is_compared(const invar_ledger_point *point)
 {
     return point->level == INVAR_PROBE_STEP;
 }
 
-/* Of what ops read of all learners' weights on this rank. */
-static void hash_held(invar_digest *out, const invar_step_report *step)
+/* Hashes the compute weights of all learners on this rank. */
+static void hash_compute_weights(invar_digest *out, const invar_step_report *step)
 {
     invar_hasher hasher;
 
@@ -40,7 +43,10 @@ static void hash_held(invar_digest *out, const invar_step_report *step)
     invar_hasher_final(out, &hasher);
 }
 
-/* Whether most data-parallel ranks have other weights than this one: points are of the masters. */
+/*
+ * *out = true if this rank's compute weights differ from those of the majority of data-parallel
+ * ranks.
+ */
 static invar_status find_other_weights(bool *out, const invar_recorder *r)
 {
     const invar_layout *layout = r->options.layout;
@@ -58,7 +64,7 @@ static invar_status find_other_weights(bool *out, const invar_recorder *r)
     own = &all[layout->data.rank];
     for (int i = 0; i < layout->data.size; i++)
         bytes[i] = sizeof *all;
-    hash_held(own, r->step);
+    hash_compute_weights(own, r->step);
     status = invar_layout_gather(layout, &layout->data, PHASE " weights", all, bytes);
     if (status == INVAR_OK) {
         who = invar_ranks_find_odd(all, layout->data.size);
@@ -68,19 +74,22 @@ static invar_status find_other_weights(bool *out, const invar_recorder *r)
     return status;
 }
 
-/* All of an entry that must not depend on who made it; `odd`: this rank has other weights. */
+/*
+ * Hashes the parts of an entry that must be equal on all ranks; `differing` if this rank has other
+ * weights.
+ */
 static void hash_step(invar_digest *out, const invar_ledger_step *step,
-                      const invar_probe_result *points, bool odd)
+                      const invar_probe_result *points, bool differing)
 {
     invar_hasher hasher;
 
     invar_hasher_init(&hasher);
-    invar_hasher_update(&hasher, &odd, sizeof odd);
+    invar_hasher_update(&hasher, &differing, sizeof differing);
     invar_hasher_update(&hasher, &step->step, sizeof step->step);
     invar_hasher_update(&hasher, step->batch.bytes, sizeof step->batch.bytes);
     invar_hasher_update(&hasher, step->rng.bytes, sizeof step->rng.bytes);
     for (int64_t i = 0; i < points->count; i++)
-        if (ledger_point_compared(&points->points[i]))
+        if (is_compared(&points->points[i]))
             invar_hasher_update(&hasher, &step->digests[i], sizeof *step->digests);
     for (size_t i = 0; i < step->n_metrics; i++) {
         const invar_ledger_metric *m = &step->metrics[i];
@@ -90,24 +99,24 @@ static void hash_step(invar_digest *out, const invar_ledger_step *step,
     invar_hasher_final(out, &hasher);
 }
 
-/* The digests that are compared, of all ranks. */
+/* Compared digests of all ranks. */
 typedef struct digests {
-    invar_digest *of; /* (ranks, count) */
+    invar_digest *rank_digest; /* (ranks, count) */
     int64_t count;
 } digests;
 
-static void layout_describe(char out[TEXT_SIZE], const invar_layout *layout,
+static void describe_desync(char out[TEXT_SIZE], const invar_layout *layout,
                             const invar_rank_outlier *who, const digests *all,
                             const invar_probe_result *points)
 {
-    const invar_digest *odd = all->of + who->differing_rank * all->count;
-    const invar_digest *usual = all->of + who->majority_rank * all->count;
+    const invar_digest *differing = all->rank_digest + who->differing_rank * all->count;
+    const invar_digest *usual = all->rank_digest + who->majority_rank * all->count;
     const char *what = "its metrics or its weights as ops read them";
 
     for (int64_t i = 0; i < points->count; i++) {
-        if (!ledger_point_compared(&points->points[i]))
+        if (!is_compared(&points->points[i]))
             continue;
-        if (!invar_digest_equal(odd++, usual++)) {
+        if (!invar_digest_equal(differing++, usual++)) {
             what = points->points[i].name;
             break;
         }
@@ -119,25 +128,28 @@ static void layout_describe(char out[TEXT_SIZE], const invar_layout *layout,
                    who->majority_rank, invar_comm_host(layout->world, who->majority_rank));
 }
 
-/* What rank 0 writes of the others; release. */
-typedef struct writing {
-    invar_ledger_point *points;             /* (count) */
-    invar_ledger_replica_digests *replicas; /* (others) */
-    invar_digest *digests;                  /* (others, count) */
-} writing;
+/*
+ * Data that rank 0 writes about the other ranks. Release with release_desync_record, also after a
+ * failure.
+ */
+typedef struct desync_record {
+    invar_ledger_point *points; /* (count) points, the compared ones marked as replicated */
+    invar_ledger_replica_digests *replicas; /* (ranks - 1) */
+    invar_digest *digests;                  /* (ranks - 1, count) */
+} desync_record;
 
-static void writing_release(writing *w)
+static void release_desync_record(desync_record *w)
 {
     invar_free(w->points);
     invar_free(w->replicas);
     invar_free(w->digests);
 }
 
-/* Points that are not compared are rank 0's for all. */
-static invar_status writing_make(writing *out, int others, const digests *all,
-                                 const invar_probe_result *points)
+/* Fills in the record. Points that are not compared get rank 0's digest on all ranks. */
+static invar_status make_desync_record(desync_record *out, int others, const digests *all,
+                                       const invar_probe_result *points)
 {
-    const invar_digest *at = all->of + all->count;
+    const invar_digest *at = all->rank_digest + all->count;
     size_t count = (size_t)points->count;
 
     INVAR_TRY(invar_alloc((void **)&out->points, count, sizeof *out->points, "points"));
@@ -147,25 +159,25 @@ static invar_status writing_make(writing *out, int others, const digests *all,
                           "digests of replicas"));
     memcpy(out->points, points->points, count * sizeof *out->points);
     for (size_t i = 0; i < count; i++)
-        out->points[i].replicated = ledger_point_compared(&out->points[i]);
+        out->points[i].replicated = is_compared(&out->points[i]);
     for (int r = 0; r < others; r++) {
-        invar_digest *of = out->digests + (size_t)r * count;
-        out->replicas[r] = (invar_ledger_replica_digests){r + 1, of};
+        invar_digest *rank_digest = out->digests + (size_t)r * count;
+        out->replicas[r] = (invar_ledger_replica_digests){r + 1, rank_digest};
         for (size_t i = 0; i < count; i++)
-            of[i] = out->points[i].replicated ? *at++ : points->digests[i];
+            rank_digest[i] = out->points[i].replicated ? *at++ : points->digests[i];
     }
     return INVAR_OK;
 }
 
-/* The step as rank 0 made it, with what the others have. */
-static invar_status write_all(invar_recorder *r, invar_ledger_step step, const char *text,
-                              const digests *all, const invar_probe_result *points)
+/* Writes rank 0's entry of the step, with the digests of the other ranks and an event. */
+static invar_status write_desync(invar_recorder *r, invar_ledger_step step, const char *text,
+                                 const digests *all, const invar_probe_result *points)
 {
     const invar_ledger_event event = {
         .step = step.step, .level = "error", .kind = "rank-desync", .message = text};
     int others = invar_ranks_size(r->options.layout) - 1;
-    writing w = {0};
-    invar_status status = writing_make(&w, others, all, points);
+    desync_record w = {0};
+    invar_status status = make_desync_record(&w, others, all, points);
 
     step.replicas = w.replicas;
     step.n_replicas = (size_t)others;
@@ -175,11 +187,11 @@ static invar_status write_all(invar_recorder *r, invar_ledger_step step, const c
         status = invar_ledger_define(r->ledger, w.points, (size_t)points->count);
     if (status == INVAR_OK)
         status = invar_ledger_append(r->ledger, &step);
-    writing_release(&w);
+    release_desync_record(&w);
     return status;
 }
 
-/* Also the own ones, in one place. */
+/* Gathers the compared digests of all ranks, this one included. */
 static invar_status gather_digests(digests *out, const invar_layout *layout,
                                    const invar_probe_result *points)
 {
@@ -189,13 +201,13 @@ static invar_status gather_digests(digests *out, const invar_layout *layout,
 
     INVAR_TRY(invar_alloc((void **)&own, (size_t)points->count, sizeof *own, "digests"));
     for (int64_t i = 0; i < points->count; i++)
-        if (ledger_point_compared(&points->points[i]))
+        if (is_compared(&points->points[i]))
             own[out->count++] = points->digests[i];
-    status = invar_alloc((void **)&out->of, ranks * (size_t)out->count, sizeof *own,
+    status = invar_alloc((void **)&out->rank_digest, ranks * (size_t)out->count, sizeof *own,
                          "digests of all ranks");
     if (status == INVAR_OK)
         status = invar_ranks_all_gather(layout, PHASE " points", own,
-                                        (size_t)out->count * sizeof *own, out->of);
+                                        (size_t)out->count * sizeof *own, out->rank_digest);
     invar_free(own);
     return status;
 }
@@ -208,11 +220,11 @@ static invar_status report_desync(invar_recorder *r, const invar_ledger_step *st
     invar_status status = gather_digests(&all, r->options.layout, points);
 
     if (status == INVAR_OK) {
-        layout_describe(text, r->options.layout, who, &all, points);
+        describe_desync(text, r->options.layout, who, &all, points);
         if (r->ledger)
-            status = write_all(r, *step, text, &all, points);
+            status = write_desync(r, *step, text, &all, points);
     }
-    invar_free(all.of);
+    invar_free(all.rank_digest);
     INVAR_TRY(status);
     r->ranks_diverged = true;
     return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %s", step->step, text);
@@ -223,12 +235,12 @@ invar_status invar_replicas_compare(invar_recorder *r, const invar_ledger_step *
 {
     invar_rank_outlier who;
     invar_digest own;
-    bool odd;
+    bool differing;
 
     if (!r->options.layout)
         return INVAR_OK;
-    INVAR_TRY(find_other_weights(&odd, r));
-    hash_step(&own, step, points, odd);
+    INVAR_TRY(find_other_weights(&differing, r));
+    hash_step(&own, step, points, differing);
     INVAR_TRY(invar_ranks_compare_digests(&who, r->options.layout, PHASE, &own));
     return who.differing_rank < 0 ? INVAR_OK : report_desync(r, step, &who, points);
 }

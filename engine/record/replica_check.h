@@ -1,5 +1,5 @@
 /*
- * replica_check.h - every rank makes each entry of the ledger; are they the same?
+ * replica_check.h - compares the ledger entry of a step between all ranks, before it is written.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,9 +13,10 @@ extern "C" {
 #endif
 
 /*
- * A call of all ranks, before the entry `step` is written. INVAR_E_MISMATCH names a rank that
- * computed something else than most, its host and the first point that differs: then the ledger has
- * the step with the digests of all ranks, so that the query rank-desync finds it, and an event.
+ * Compares the entry `step` of all ranks. Returns INVAR_E_MISMATCH if a rank computed other results
+ * than the majority; the message names the rank, its host and the first differing point. The ledger
+ * then has the step with the digests of all ranks, for the query rank-desync, and an event.
+ * Collective: all ranks of the layout must call it before the entry is written.
  */
 invar_status invar_replicas_compare(invar_recorder *recorder, const invar_ledger_step *step,
                                     const invar_probe_result *points) INVAR_MUST_USE;

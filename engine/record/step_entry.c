@@ -1,8 +1,10 @@
 /*
- * step_entry.c - what a step was: metrics and samples beside its digests.
+ * step_entry.c - builds the ledger entry of a step: metrics, gauges, samples and digests.
  *
- * Metrics have Miles' names where the thing is the same; means are sums of doubles in index order,
- * divided once.
+ * Metrics have the names of Miles if they mean the same; means are sums of doubles in index order,
+ * divided once. Metrics are part of the content digest and must be the same in every layout and in
+ * a replay; values that need not be, such as times, audits and speculation, are gauges. Metrics of
+ * the rollout are in its first step only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,56 +28,59 @@
 #define MAX_METRICS 384
 #define MAX_GAUGES 160
 
-/* Everything of one entry while it is put together. */
-typedef struct entry {
+/* One entry under construction. */
+typedef struct ledger_entry {
     const invar_step_report *step;
     invar_ledger_metric metrics[MAX_METRICS];
     size_t n_metrics;
-    invar_ledger_metric gauges[MAX_GAUGES]; /* outside the content */
+    invar_ledger_metric gauges[MAX_GAUGES]; /* gauges are not part of the content digest */
     size_t n_gauges;
-    char names[MAX_METRICS][80]; /* of metrics whose names are made here */
+    char names[MAX_METRICS][80]; /* buffers for generated metric names */
     size_t n_names;
     invar_ledger_sample *samples;
-    invar_ledger_reward_part *parts; /* (n_parts) of the rewards of all samples */
+    invar_ledger_reward_part *parts; /* (n_parts) reward parts of all samples of the step */
     size_t n_parts;
-    invar_ledger_multi_turn *led; /* (n_led) those that a plug-in led */
+    invar_ledger_multi_turn *led; /* (n_led) turns of the multi-turn samples */
     size_t n_led;
     invar_kept_samples kept;
     char (*rng)[INVAR_RNG_COORDS_SIZE];
-} entry;
+} ledger_entry;
 
 /* ---- metrics --------------------------------------------------------------------------------- */
 
-static void entry_metric(entry *e, const char *name, double value)
+static void add_metric(ledger_entry *e, const char *name, double value)
 {
     INVAR_CHECK(e->n_metrics < MAX_METRICS);
     e->metrics[e->n_metrics++] = (invar_ledger_metric){name, value};
 }
 
-static void entry_gauge(entry *e, const char *name, double value)
+static void add_gauge(ledger_entry *e, const char *name, double value)
 {
     INVAR_CHECK(e->n_gauges < MAX_GAUGES);
     e->gauges[e->n_gauges++] = (invar_ledger_metric){name, value};
 }
 
-/* How far training is from the rollout: a gauge where it need not be 0: another policy sampled. */
-static void entry_difference(entry *e, const char *name, double value)
+/*
+ * Adds a difference between training and rollout. It is a gauge if it may differ from 0, because
+ * other weights or another number format sampled.
+ */
+static void add_policy_diff(ledger_entry *e, const char *name, double value)
 {
     if (e->step->own_weights && !e->step->other_format)
-        entry_metric(e, name, value);
+        add_metric(e, name, value);
     else
-        entry_gauge(e, name, value);
+        add_gauge(e, name, value);
 }
 
-static void named_metric(entry *e, double value, const char *fmt, int64_t number)
+static void add_numbered_metric(ledger_entry *e, double value, const char *fmt, int64_t number)
 {
     INVAR_CHECK(e->n_names < MAX_METRICS);
     (void)snprintf(e->names[e->n_names], sizeof e->names[0], fmt, number);
-    entry_metric(e, e->names[e->n_names++], value);
+    add_metric(e, e->names[e->n_names++], value);
 }
 
-/* The mean of every part that rewards of the rollout have. */
-static invar_status part_metrics(entry *e)
+/* Adds the mean of every reward part of the rollout. */
+static invar_status add_part_metrics(ledger_entry *e)
 {
     invar_reward_parts means = {NULL, 0};
     invar_status status = invar_reward_parts_mean(&means, e->step->samples, e->step->flat->samples);
@@ -84,14 +89,15 @@ static invar_status part_metrics(entry *e)
         INVAR_CHECK(e->n_names < MAX_METRICS);
         (void)snprintf(e->names[e->n_names], sizeof e->names[0], "rollout/reward/%s",
                        means.items[i].name);
-        entry_metric(e, e->names[e->n_names++], means.items[i].value);
+        add_metric(e, e->names[e->n_names++], means.items[i].value);
     }
     invar_reward_parts_release(&means);
     return status;
 }
 
-/* "loss" of the critic is "train/critic-loss". */
-static const char *learner_name(entry *e, const invar_learner *learner, const char *name)
+/* Returns the metric name of a learner: "loss" of the critic is "train/critic-loss". */
+static const char *make_learner_name(ledger_entry *e, const invar_learner *learner,
+                                     const char *name)
 {
     const char *prefix = learner->options.prefix, *dash = *prefix ? "-" : "";
     char *made = e->names[e->n_names++];
@@ -102,7 +108,7 @@ static const char *learner_name(entry *e, const invar_learner *learner, const ch
     return made;
 }
 
-static invar_status loss_metrics(entry *e, const invar_step_report_learner *l)
+static invar_status add_loss_metrics(ledger_entry *e, const invar_step_report_learner *l)
 {
     const invar_loss_metric *items;
     size_t count;
@@ -112,16 +118,16 @@ static invar_status loss_metrics(entry *e, const invar_step_report_learner *l)
     INVAR_TRY(invar_loss_metrics(&items, &count, l->loss));
     for (size_t i = 0; i < count; i++) {
         const char *slash = strchr(items[i].name, '/');
-        const char *name = learner_name(e, l->learner, slash ? slash + 1 : items[i].name);
+        const char *name = make_learner_name(e, l->learner, slash ? slash + 1 : items[i].name);
         if (strncmp(name, "train/train_rollout_", strlen("train/train_rollout_")) == 0)
-            entry_difference(e, name, items[i].value);
+            add_policy_diff(e, name, items[i].value);
         else
-            entry_metric(e, name, items[i].value);
+            add_metric(e, name, items[i].value);
     }
     return INVAR_OK;
 }
 
-/* Mean over the response tokens that take part, first over each sample, then over samples. */
+/* Returns the mean of the unmasked response tokens, first over each sample, then over samples. */
 static double token_mean(const invar_token_arrays *f, int64_t first, int64_t count,
                          const float *values)
 {
@@ -140,30 +146,30 @@ static double token_mean(const invar_token_arrays *f, int64_t first, int64_t cou
     return total / (double)count;
 }
 
-static invar_status train_metrics(entry *e)
+static invar_status add_train_metrics(ledger_entry *e)
 {
     const invar_step_report *s = e->step;
     const invar_logp_diff *gap = &s->gap;
 
     for (int i = 0; i < s->n_learners; i++) {
         const invar_learner *learner = s->learners[i].learner;
-        INVAR_TRY(loss_metrics(e, &s->learners[i]));
-        entry_metric(e, learner_name(e, learner, "grad_norm"), (double)learner->norm);
-        entry_metric(e, learner_name(e, learner, "lr-pg_0"), (double)learner->lr);
+        INVAR_TRY(add_loss_metrics(e, &s->learners[i]));
+        add_metric(e, make_learner_name(e, learner, "grad_norm"), (double)learner->norm);
+        add_metric(e, make_learner_name(e, learner, "lr-pg_0"), (double)learner->lr);
     }
-    entry_metric(e, "train/entropy", token_mean(s->flat, s->first, s->count, s->flat->entropy));
+    add_metric(e, "train/entropy", token_mean(s->flat, s->first, s->count, s->flat->entropy));
     if (s->compared) {
-        entry_difference(e, "train/logp_diff_max", (double)gap->max);
-        entry_difference(e, "train/logp_diff_p50", (double)gap->p50);
-        entry_difference(e, "train/logp_diff_p99", (double)gap->p99);
-        entry_difference(e, "train/logp_diff_worst_sample", (double)gap->sample);
-        entry_difference(e, "train/logp_diff_worst_position", (double)gap->position);
+        add_policy_diff(e, "train/logp_diff_max", (double)gap->max);
+        add_policy_diff(e, "train/logp_diff_p50", (double)gap->p50);
+        add_policy_diff(e, "train/logp_diff_p99", (double)gap->p99);
+        add_policy_diff(e, "train/logp_diff_worst_sample", (double)gap->sample);
+        add_policy_diff(e, "train/logp_diff_worst_position", (double)gap->position);
     }
     if (s->has_loss_factor)
-        entry_metric(e, "train/loss_factor", (double)s->factor);
+        add_metric(e, "train/loss_factor", (double)s->factor);
     if (s->routes) {
-        entry_metric(e, "train/routing_choices", (double)s->routes);
-        entry_metric(e, "train/routing_differ", (double)s->routes_differ);
+        add_metric(e, "train/routing_choices", (double)s->routes);
+        add_metric(e, "train/routing_differ", (double)s->routes_differ);
     }
     return INVAR_OK;
 }
@@ -175,7 +181,7 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static invar_status length_metrics(entry *e, int64_t *lengths, const void **order)
+static invar_status add_length_metrics(ledger_entry *e, int64_t *lengths, const void **order)
 {
     const invar_rl_sample *samples = e->step->samples;
     int64_t n = e->step->flat->samples, total = 0, truncated = 0;
@@ -187,18 +193,18 @@ static invar_status length_metrics(entry *e, int64_t *lengths, const void **orde
         truncated += samples[i].finish == INVAR_FINISH_LENGTH;
     }
     INVAR_TRY(invar_sort(order, (size_t)n, by_number));
-    entry_metric(e, "rollout/response_len/mean", (double)total / (double)n);
-    entry_metric(e, "rollout/response_len/min", (double)*(const int64_t *)order[0]);
-    entry_metric(e, "rollout/response_len/median",
-                 (double)(*(const int64_t *)order[(n - 1) / 2] + *(const int64_t *)order[n / 2]) /
-                     2.0);
-    entry_metric(e, "rollout/response_len/max", (double)*(const int64_t *)order[n - 1]);
-    entry_metric(e, "rollout/truncated_ratio", (double)truncated / (double)n);
+    add_metric(e, "rollout/response_len/mean", (double)total / (double)n);
+    add_metric(e, "rollout/response_len/min", (double)*(const int64_t *)order[0]);
+    add_metric(e, "rollout/response_len/median",
+               (double)(*(const int64_t *)order[(n - 1) / 2] + *(const int64_t *)order[n / 2]) /
+                   2.0);
+    add_metric(e, "rollout/response_len/max", (double)*(const int64_t *)order[n - 1]);
+    add_metric(e, "rollout/truncated_ratio", (double)truncated / (double)n);
     return INVAR_OK;
 }
 
-/* Of samples that a plug-in led: how often the model spoke, and how much it was told. */
-static void turn_metrics(entry *e)
+/* Adds turns and inserted tokens of multi-turn samples. */
+static void add_turn_metrics(ledger_entry *e)
 {
     const invar_rl_sample *samples = e->step->samples;
     int64_t n = e->step->flat->samples, turns = 0, most = 0, inserted = 0;
@@ -211,13 +217,13 @@ static void turn_metrics(entry *e)
     }
     if (most == 0)
         return;
-    entry_metric(e, "rollout/turns/mean", (double)turns / (double)n);
-    entry_metric(e, "rollout/turns/max", (double)most);
-    entry_metric(e, "rollout/inserted_len/mean", (double)inserted / (double)n);
+    add_metric(e, "rollout/turns/mean", (double)turns / (double)n);
+    add_metric(e, "rollout/turns/max", (double)most);
+    add_metric(e, "rollout/inserted_len/mean", (double)inserted / (double)n);
 }
 
-/* Of samples that agents led: in how many sequences each is. */
-static void branch_metrics(entry *e)
+/* Adds the number of branches of agent samples. */
+static void add_branch_metrics(ledger_entry *e)
 {
     const invar_rl_sample *samples = e->step->samples;
     int64_t n = e->step->flat->samples, cuts = 0, most = 0;
@@ -228,8 +234,8 @@ static void branch_metrics(entry *e)
     }
     if (most == 0)
         return;
-    entry_metric(e, "rollout/branches/mean", 1.0 + (double)cuts / (double)n);
-    entry_metric(e, "rollout/branches/max", 1.0 + (double)most);
+    add_metric(e, "rollout/branches/mean", 1.0 + (double)cuts / (double)n);
+    add_metric(e, "rollout/branches/max", 1.0 + (double)most);
 }
 
 static double mean_reward(const invar_rl_sample *samples, int64_t count)
@@ -241,13 +247,13 @@ static double mean_reward(const invar_rl_sample *samples, int64_t count)
     return total / (double)count;
 }
 
-/* Groups whose rewards are all alike teach nothing. */
-static void reward_metrics(entry *e)
+/* Adds rewards, and the groups whose rewards are all equal and give no gradient. */
+static void add_reward_metrics(ledger_entry *e)
 {
     const invar_token_arrays *f = e->step->flat;
     int64_t groups = 0, flat_groups = 0, zero = 0, one = 0;
 
-    entry_metric(e, "rollout/raw_reward", mean_reward(e->step->samples, f->samples));
+    add_metric(e, "rollout/raw_reward", mean_reward(e->step->samples, f->samples));
     for (int64_t i = 0; i < f->samples;) {
         int64_t end = i + 1;
         while (end < f->samples && f->group[end] == f->group[i])
@@ -260,24 +266,27 @@ static void reward_metrics(entry *e)
         }
         i = end;
     }
-    entry_metric(e, "rollout/zero_std/count", (double)flat_groups);
-    entry_metric(e, "rollout/zero_std/all_zero_percentage", (double)zero / (double)groups);
-    entry_metric(e, "rollout/zero_std/all_one_percentage", (double)one / (double)groups);
+    add_metric(e, "rollout/zero_std/count", (double)flat_groups);
+    add_metric(e, "rollout/zero_std/all_zero_percentage", (double)zero / (double)groups);
+    add_metric(e, "rollout/zero_std/all_one_percentage", (double)one / (double)groups);
 }
 
-/* Groups that were sampled and not trained on. */
-static void group_metrics(entry *e)
+/* Adds groups that were sampled but not trained on. */
+static void add_group_metrics(ledger_entry *e)
 {
     if (e->step->filtered_groups >= 0)
-        entry_metric(e, "rollout/dynamic_filter/dropped", (double)e->step->filtered_groups);
+        add_metric(e, "rollout/dynamic_filter/dropped", (double)e->step->filtered_groups);
     if (!e->step->keeps_surplus)
         return;
-    entry_metric(e, "rollout/over_sampling/reused", (double)e->step->reused_groups);
-    entry_metric(e, "rollout/over_sampling/surplus", (double)e->step->surplus_groups);
+    add_metric(e, "rollout/over_sampling/reused", (double)e->step->reused_groups);
+    add_metric(e, "rollout/over_sampling/surplus", (double)e->step->surplus_groups);
 }
 
-/* Rollouts that were trained on since the first token of a sample, if the schedule is recorded. */
-static void staleness_metrics(entry *e)
+/*
+ * Adds the staleness in rollouts, from the version of the first token, if there is a recorded
+ * schedule.
+ */
+static void add_staleness_metrics(ledger_entry *e)
 {
     int64_t n = e->step->flat->samples, per = e->step->steps_per_rollout, total = 0, most = 0;
 
@@ -289,17 +298,17 @@ static void staleness_metrics(entry *e)
         total += rollouts;
         most = rollouts > most ? rollouts : most;
     }
-    entry_metric(e, "rollout/staleness/mean", (double)total / (double)n);
-    entry_metric(e, "rollout/staleness/max", (double)most);
+    add_metric(e, "rollout/staleness/mean", (double)total / (double)n);
+    add_metric(e, "rollout/staleness/max", (double)most);
 }
 
-/* Of the whole rollout; stands with its first step. */
-static invar_status rollout_metrics(entry *e)
+/* Adds the metrics of the complete rollout; called for its first step. */
+static invar_status add_rollout_metrics(ledger_entry *e)
 {
     const invar_token_arrays *f = e->step->flat;
     const struct {
         const char *name;
-        const float *values; /* NULL: the rollout has none */
+        const float *values; /* NULL if the rollout has no such values */
     } means[] = {
         {"rollout/advantages", e->step->supervised ? NULL : f->advantage},
         {"rollout/log_probs", f->score_logp},
@@ -314,22 +323,22 @@ static invar_status rollout_metrics(entry *e)
     invar_status status;
 
     if (!e->step->unrewarded)
-        reward_metrics(e);
+        add_reward_metrics(e);
     if (!e->step->supervised)
-        group_metrics(e);
-    INVAR_TRY(part_metrics(e));
+        add_group_metrics(e);
+    INVAR_TRY(add_part_metrics(e));
     for (size_t i = 0; i < sizeof means / sizeof *means; i++)
         if (means[i].values)
-            entry_metric(e, means[i].name, token_mean(f, 0, f->samples, means[i].values));
-    turn_metrics(e);
-    branch_metrics(e);
-    staleness_metrics(e);
+            add_metric(e, means[i].name, token_mean(f, 0, f->samples, means[i].values));
+    add_turn_metrics(e);
+    add_branch_metrics(e);
+    add_staleness_metrics(e);
     for (int64_t k = 1; k <= e->step->passes && !e->step->unrewarded; k *= 2)
-        named_metric(e, invar_token_arrays_pass_at(f, k), "passrate/pass@%" PRId64, k);
+        add_numbered_metric(e, invar_token_arrays_pass_at(f, k), "passrate/pass@%" PRId64, k);
     INVAR_TRY(invar_alloc((void **)&lengths, (size_t)f->samples, sizeof *lengths, "lengths"));
     status = invar_alloc((void **)&order, (size_t)f->samples, sizeof *order, "lengths in order");
     if (status == INVAR_OK)
-        status = length_metrics(e, lengths, order);
+        status = add_length_metrics(e, lengths, order);
     invar_free(order);
     invar_free(lengths);
     return status;
@@ -337,7 +346,7 @@ static invar_status rollout_metrics(entry *e)
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-static void fill_sample(entry *e, int64_t i)
+static void fill_sample(ledger_entry *e, int64_t i)
 {
     const invar_token_arrays *f = e->step->flat;
     int64_t at = e->step->first + i, first = f->start[at], n = f->start[at + 1] - first;
@@ -370,7 +379,7 @@ static void fill_sample(entry *e, int64_t i)
     invar_hash_bytes(&out->train_logp, train + first, (size_t)n * sizeof(float));
 }
 
-static invar_status fill_parts(entry *e)
+static invar_status fill_parts(ledger_entry *e)
 {
     const invar_rl_sample *samples = e->step->samples + e->step->first;
     size_t count = 0;
@@ -388,7 +397,7 @@ static invar_status fill_parts(entry *e)
     return INVAR_OK;
 }
 
-static invar_status fill_led(entry *e)
+static invar_status fill_multi_turn(ledger_entry *e)
 {
     const invar_token_arrays *f = e->step->flat;
 
@@ -406,8 +415,8 @@ static invar_status fill_led(entry *e)
     return INVAR_OK;
 }
 
-/* What the samples are made of, and where their randomness came from. */
-static void hash_samples(invar_digest *batch_out, invar_digest *rng_out, const entry *e)
+/* Hashes the tokens of all samples, and the coordinates of their random numbers. */
+static void hash_samples(invar_digest *batch_out, invar_digest *rng_out, const ledger_entry *e)
 {
     invar_hasher batch, rng;
 
@@ -421,10 +430,10 @@ static void hash_samples(invar_digest *batch_out, invar_digest *rng_out, const e
     invar_hasher_final(rng_out, &rng);
 }
 
-/* ---- the entry ------------------------------------------------------------------------------- */
+/* ---- entry ----------------------------------------------------------------------------------- */
 
-/* How much of the step was computed again, by all ranks; free, so no part of the content. */
-static invar_status audit_gauges(entry *e, const invar_layout *layout)
+/* Adds the audited elements of all ranks; a free choice, so not part of the content. */
+static invar_status add_audit_gauges(ledger_entry *e, const invar_layout *layout)
 {
     int64_t own[2], (*all)[2] = NULL, checked = 0, differ = 0;
     invar_status status;
@@ -440,28 +449,31 @@ static invar_status audit_gauges(entry *e, const invar_layout *layout)
         differ += all[r][1];
     }
     invar_free(all);
-    entry_gauge(e, "audit/elements", (double)checked);
-    entry_gauge(e, "audit/differ", (double)differ);
+    add_gauge(e, "audit/elements", (double)checked);
+    add_gauge(e, "audit/differ", (double)differ);
     return status;
 }
 
-/* What guesses did for the rollout, by Miles' names; free, too. */
-static void speculation_gauges(entry *e)
+/*
+ * Adds counters of speculative decoding under the names of Miles; a free choice, so not part of the
+ * content.
+ */
+static void add_speculation_gauges(ledger_entry *e)
 {
     const invar_spec_decode_stats sum =
         invar_spec_decode_stats_sum(e->step->samples, e->step->flat->samples);
 
     if (sum.drafted == 0)
         return;
-    entry_gauge(e, "rollout/spec_draft_token_num", (double)sum.drafted);
-    entry_gauge(e, "rollout/spec_accept_token_num", (double)sum.accepted);
-    entry_gauge(e, "rollout/spec_verify_ct", (double)sum.passes);
-    entry_gauge(e, "rollout/spec_accept_rate", (double)sum.accepted / (double)sum.drafted);
-    entry_gauge(e, "rollout/spec_accept_length", 1.0 + (double)sum.accepted / (double)sum.passes);
+    add_gauge(e, "rollout/spec_draft_token_num", (double)sum.drafted);
+    add_gauge(e, "rollout/spec_accept_token_num", (double)sum.accepted);
+    add_gauge(e, "rollout/spec_verify_ct", (double)sum.passes);
+    add_gauge(e, "rollout/spec_accept_rate", (double)sum.accepted / (double)sum.drafted);
+    add_gauge(e, "rollout/spec_accept_length", 1.0 + (double)sum.accepted / (double)sum.passes);
 }
 
-/* What hooks have measured: gauges, since nobody asks them in a replay. */
-static void hook_gauges(entry *e)
+/* Adds numbers measured by hooks: gauges, because a replay does not run hooks. */
+static void add_hook_gauges(ledger_entry *e)
 {
     for (size_t i = 0; i < e->step->n_measures; i++) {
         const invar_hook_metrics *m = &e->step->measures[i];
@@ -472,39 +484,39 @@ static void hook_gauges(entry *e)
             INVAR_CHECK(e->n_names < MAX_METRICS);
             (void)snprintf(name, sizeof e->names[0], "hook/%.20s/%s", m->hook,
                            m->named.items[k].name);
-            entry_gauge(e, name, m->named.items[k].value);
+            add_gauge(e, name, m->named.items[k].value);
         }
     }
 }
 
-static invar_status entry_gather(entry *e, const invar_layout *layout)
+static invar_status build_entry(ledger_entry *e, const invar_layout *layout)
 {
     if (e->step->n_learners)
-        INVAR_TRY(train_metrics(e));
+        INVAR_TRY(add_train_metrics(e));
     if (e->step->first == 0) {
-        INVAR_TRY(rollout_metrics(e));
-        speculation_gauges(e);
+        INVAR_TRY(add_rollout_metrics(e));
+        add_speculation_gauges(e);
     }
     for (int64_t i = 0; i < e->step->count; i++)
         fill_sample(e, i);
     INVAR_TRY(fill_parts(e));
-    INVAR_TRY(fill_led(e));
-    hook_gauges(e);
-    return audit_gauges(e, layout);
+    INVAR_TRY(fill_multi_turn(e));
+    add_hook_gauges(e);
+    return add_audit_gauges(e, layout);
 }
 
-/* How fast it was; `timings` are those of the step. */
-static void pace_gauges(entry *e, invar_recorder *recorder, const invar_ledger_timing *timings,
-                        size_t n_timings)
+/* Adds throughput gauges; `timings` are those of the step. */
+static void add_throughput_gauges(ledger_entry *e, invar_recorder *recorder,
+                                  const invar_ledger_timing *timings, size_t n_timings)
 {
     invar_ledger_metric measured[INVAR_THROUGHPUT_GAUGES];
     size_t count = invar_throughput_step(measured, &recorder->pace, e->step, timings, n_timings);
 
     for (size_t i = 0; i < count; i++)
-        entry_gauge(e, measured[i].name, measured[i].value);
+        add_gauge(e, measured[i].name, measured[i].value);
 }
 
-static invar_status entry_append(entry *e, invar_recorder *recorder,
+static invar_status append_entry(ledger_entry *e, invar_recorder *recorder,
                                  const invar_probe_result *points)
 {
     const invar_step_report *s = e->step;
@@ -529,7 +541,7 @@ static invar_status entry_append(entry *e, invar_recorder *recorder,
                               .timings = timings,
                               .n_timings = n_timings};
 
-    pace_gauges(e, recorder, timings, n_timings);
+    add_throughput_gauges(e, recorder, timings, n_timings);
     step.n_gauges = e->n_gauges;
     hash_samples(&step.batch, &step.rng, e);
     INVAR_TRY(invar_trace_work(&step.work, &step.n_work, recorder->trace));
@@ -549,7 +561,7 @@ static invar_status entry_append(entry *e, invar_recorder *recorder,
 invar_status invar_entry_append(invar_recorder *recorder, const invar_step_report *step,
                                 const invar_probe_result *points)
 {
-    entry *e = NULL;
+    ledger_entry *e = NULL;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&e, 1, sizeof *e, "an entry of the ledger"));
@@ -561,9 +573,9 @@ invar_status invar_entry_append(invar_recorder *recorder, const invar_step_repor
         status = invar_alloc((void **)&e->rng, (size_t)step->count, sizeof *e->rng,
                              "coordinates of samples");
     if (status == INVAR_OK)
-        status = entry_gather(e, recorder->options.layout);
+        status = build_entry(e, recorder->options.layout);
     if (status == INVAR_OK)
-        status = entry_append(e, recorder, points);
+        status = append_entry(e, recorder, points);
     invar_free(e->rng);
     invar_free(e->parts);
     invar_free(e->led);

@@ -1,5 +1,5 @@
 /*
- * step_entry.h - a step as an entry of the ledger: its metrics, its samples, its digests.
+ * step_entry.h - builds and appends the ledger entry of a step: metrics, samples, digests.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +12,10 @@
 extern "C" {
 #endif
 
-/* One transaction; `points` are defined. */
+/*
+ * Appends the entry in one transaction. The points must be defined in the ledger already. Returns
+ * INVAR_E_MISMATCH if the ranks disagree. Collective: all ranks of the layout must call it.
+ */
 invar_status invar_entry_append(invar_recorder *recorder, const invar_step_report *step,
                                 const invar_probe_result *points) INVAR_MUST_USE;
 

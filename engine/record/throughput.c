@@ -1,8 +1,8 @@
 /*
- * throughput.c - how fast a run is.
+ * throughput.c - throughput of a run: step time, tokens/s, FLOP/s, MFU and ETA.
  *
- * Steps of one rollout differ: the first has the time of the rollout. The recent pace is that of
- * whole rollouts, so that the ETA does not jump from step to step.
+ * The steps of a rollout take different times, because the first one includes the sampling. The ETA
+ * is therefore computed from complete rollouts, so that it does not jump from step to step.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,11 +17,11 @@
 
 #include "base/invar_banned.h"
 
-/* Dense products of bf16 on tensor cores, by the data sheets; names as the driver gives them. */
+/* Dense bf16 peak of tensor cores from the data sheets; names as reported by the driver. */
 static const struct {
     const char *name;
     double peak;
-} known[] = {
+} known_devices[] = {
     {"NVIDIA H100 80GB HBM3", 989e12},
     {"NVIDIA H200", 989e12},
 };
@@ -32,9 +32,9 @@ double invar_throughput_peak(const invar_device *dev, invar_format format)
 
     if (format != INVAR_FORMAT_BF16 || dev->numerics != INVAR_NUMERICS_SM90)
         return 0.0;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i].name, name) == 0)
-            return known[i].peak;
+    for (size_t i = 0; i < sizeof known_devices / sizeof *known_devices; i++)
+        if (strcmp(known_devices[i].name, name) == 0)
+            return known_devices[i].peak;
     return 0.0;
 }
 
@@ -44,19 +44,21 @@ void invar_throughput_begin(invar_throughput *pace, const invar_throughput_optio
     pace->ends[pace->count++] = invar_trace_clock();
 }
 
-/* The end of the step so many before the last one. */
-static int64_t end_before(const invar_throughput *pace, int64_t steps)
+/* Returns the end time of the step that is `steps` before the last one. */
+static int64_t step_end_before(const invar_throughput *pace, int64_t steps)
 {
     return pace->ends[(pace->count - 1 - steps) % INVAR_THROUGHPUT_STEPS];
 }
 
 static double seconds_since(const invar_throughput *pace, int64_t steps)
 {
-    return (double)(end_before(pace, 0) - end_before(pace, steps)) / 1e9;
+    return (double)(step_end_before(pace, 0) - step_end_before(pace, steps)) / 1e9;
 }
 
-/* Whole rollouts, where so many steps are remembered. */
-static double time_left(const invar_throughput *pace, int64_t step)
+/*
+ * Estimates the seconds left from the last steps, in complete rollouts if enough steps are known.
+ */
+static double estimate_time_left(const invar_throughput *pace, int64_t step)
 {
     const int64_t per = pace->options.per_rollout, left = pace->options.steps - step - 1;
     int64_t window =
@@ -69,8 +71,8 @@ static double time_left(const invar_throughput *pace, int64_t step)
     return seconds_since(pace, window) / (double)window * (double)left;
 }
 
-/* Seconds of a phase of the step; 0: there was none. */
-static double time_of(const char *phase, const invar_ledger_timing *timings, size_t count)
+/* Returns the seconds of a phase of the step; 0 if it did not occur. */
+static double phase_seconds(const char *phase, const invar_ledger_timing *timings, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (strcmp(timings[i].phase, phase) == 0)
@@ -78,7 +80,7 @@ static double time_of(const char *phase, const invar_ledger_timing *timings, siz
     return 0.0;
 }
 
-static double tokens_of(const invar_step_report *step)
+static double count_tokens(const invar_step_report *step)
 {
     int64_t tokens = 0;
 
@@ -87,8 +89,8 @@ static double tokens_of(const invar_step_report *step)
     return (double)tokens;
 }
 
-/* Tokens of the rollout that the model has drawn. */
-static double drawn_of(const invar_step_report *step)
+/* Returns the number of tokens of the rollout that the model sampled. */
+static double count_sampled_tokens(const invar_step_report *step)
 {
     const invar_token_arrays *f = step->flat;
     int64_t drawn = 0;
@@ -98,7 +100,7 @@ static double drawn_of(const invar_step_report *step)
     return (double)drawn;
 }
 
-static double flop_of(const invar_step_report *step)
+static double count_flop(const invar_step_report *step)
 {
     double flop = 0.0;
 
@@ -108,49 +110,49 @@ static double flop_of(const invar_step_report *step)
     return flop;
 }
 
-static double peak_of_all(const invar_throughput *pace)
+static double total_peak(const invar_throughput *pace)
 {
     return pace->options.peak * (double)pace->options.devices;
 }
 
-/* What nobody can divide by is unknown. */
-static double ratio(double of, double by)
+/* Divides; NaN, which stands for unknown, if the divisor is not positive. */
+static double divide_or_nan(double of, double by)
 {
     return by > 0.0 ? of / by : (double)NAN;
 }
 
 double invar_throughput_mean_tokens_per_s(const invar_throughput *pace)
 {
-    return ratio(pace->tokens, pace->seconds);
+    return divide_or_nan(pace->tokens, pace->seconds);
 }
 
 double invar_throughput_mean_mfu(const invar_throughput *pace)
 {
-    return ratio(pace->flop, pace->train_seconds * peak_of_all(pace));
+    return divide_or_nan(pace->flop, pace->train_seconds * total_peak(pace));
 }
 
-/* Gauges under construction: what is unknown is left out. */
-typedef struct gauges {
+/* Gauges of a step; unknown values are left out. */
+typedef struct gauge_list {
     invar_ledger_metric *out;
     size_t count;
-} gauges;
+} gauge_list;
 
-static void gauges_put(gauges *g, const char *name, double value)
+static void put_gauge(gauge_list *g, const char *name, double value)
 {
     if (isfinite(value))
         g->out[g->count++] = (invar_ledger_metric){name, value};
 }
 
-/* Sums over the steps; the numbers of this one. */
+/* Adds a step to the sums and computes its values. */
 static void count_step(invar_throughput *pace, const invar_step_report *step, double train)
 {
-    double tokens = tokens_of(step), flop = flop_of(step), seconds;
+    double tokens = count_tokens(step), flop = count_flop(step), seconds;
 
     pace->ends[pace->count++ % INVAR_THROUGHPUT_STEPS] = invar_trace_clock();
     seconds = seconds_since(pace, 1);
-    pace->tokens_per_s = ratio(tokens, seconds);
-    pace->mfu = ratio(flop, train * peak_of_all(pace));
-    pace->eta = time_left(pace, step->number);
+    pace->tokens_per_s = divide_or_nan(tokens, seconds);
+    pace->mfu = divide_or_nan(flop, train * total_peak(pace));
+    pace->eta = estimate_time_left(pace, step->number);
     pace->seconds += seconds;
     pace->tokens += tokens;
     pace->train_seconds += train;
@@ -161,25 +163,26 @@ size_t invar_throughput_step(invar_ledger_metric out[INVAR_THROUGHPUT_GAUGES],
                              invar_throughput *pace, const invar_step_report *step,
                              const invar_ledger_timing *timings, size_t n_timings)
 {
-    const double rollout = time_of("rollout", timings, n_timings);
-    const double train = time_of("train", timings, n_timings);
-    gauges g = {out, 0};
+    const double rollout = phase_seconds("rollout", timings, n_timings);
+    const double train = phase_seconds("train", timings, n_timings);
+    gauge_list g = {out, 0};
 
-    if (pace->count == 0) // nobody has said that the run began: a replay
+    if (pace->count == 0) // invar_throughput_begin was not called: a replay
         return 0;
     count_step(pace, step, train);
-    gauges_put(&g, "perf/step_time", seconds_since(pace, 1));
-    gauges_put(&g, "perf/tokens_per_s", pace->tokens_per_s);
-    gauges_put(&g, "perf/eta", pace->eta);
+    put_gauge(&g, "perf/step_time", seconds_since(pace, 1));
+    put_gauge(&g, "perf/tokens_per_s", pace->tokens_per_s);
+    put_gauge(&g, "perf/eta", pace->eta);
     if (train > 0.0) {
-        gauges_put(&g, "perf/train_time", train);
-        gauges_put(&g, "perf/train_tok_per_s", tokens_of(step) / train);
-        gauges_put(&g, "perf/train_tflops", flop_of(step) / train / 1e12);
-        gauges_put(&g, "perf/train_mfu", pace->mfu);
+        put_gauge(&g, "perf/train_time", train);
+        put_gauge(&g, "perf/train_tok_per_s", count_tokens(step) / train);
+        put_gauge(&g, "perf/train_tflops", count_flop(step) / train / 1e12);
+        put_gauge(&g, "perf/train_mfu", pace->mfu);
     }
-    if (rollout > 0.0 && step->first == 0 && !step->supervised && drawn_of(step) > 0.0) {
-        gauges_put(&g, "perf/rollout_time", rollout);
-        gauges_put(&g, "perf/rollout_tok_per_s", drawn_of(step) / rollout);
+    if (rollout > 0.0 && step->first == 0 && !step->supervised &&
+        count_sampled_tokens(step) > 0.0) {
+        put_gauge(&g, "perf/rollout_time", rollout);
+        put_gauge(&g, "perf/rollout_tok_per_s", count_sampled_tokens(step) / rollout);
     }
     return g.count;
 }

@@ -1,8 +1,10 @@
 /*
- * trace.c - what the run did when: phases for chrome://tracing, ui.perfetto.dev and the ledger.
+ * trace.c - records the phases of a run for chrome://tracing, ui.perfetto.dev and the ledger.
  *
- * Every line after the first event begins with its comma, so that the file up to any line end, and
- * a bracket, is JSON.
+ * Every event after the first begins with its comma, so the file up to any line end is JSON once a
+ * bracket is appended. A write error ends the file, not the run: the first failure is kept for
+ * invar_trace_check. Ledger timings have one row per phase name and step; rows of repeated phases
+ * add up.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,22 +28,22 @@
 
 #include "base/invar_banned.h"
 
-/* The first event says whose file it is. */
+/* First event; it names the program. */
 #define BEGINNING                                                                                  \
     "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"tid\":0,\"args\":{\"name\":\"invar\"}" \
     "}\n"
 
-/* What every trace begins with: those of older versions have another first event. */
+/* First bytes of every trace; older versions have another first event. */
 #define MARK "[\n{\"name\":\""
 
 typedef struct open_phase {
     const char *name;
-    int64_t begin_ns;      /* of the monotonic clock */
-    int64_t begin_unix_ns; /* of the calendar, for the ledger */
+    int64_t begin_ns;      /* monotonic clock */
+    int64_t begin_unix_ns; /* Unix time, for the ledger */
 } open_phase;
 
 struct invar_trace {
-    int fd; /* -1: no file, or no longer */
+    int fd; /* -1 if there is no file, or after a failure */
     int64_t origin_ns, origin_unix_ns;
     int64_t step;
     open_phase stack[INVAR_TRACE_DEPTH];
@@ -50,18 +52,18 @@ struct invar_trace {
     int n_tracks;
     invar_ledger_timing *timings;
     size_t n_timings, capacity;
-    bool asked;                      /* the timings are known to the ledger */
-    invar_rank_timer *work;          /* owned; NULL: of one rank there is none */
-    invar_op_trace *ops;             /* owned; NULL: none are measured */
-    void (*range)(const char *name); /* of the device; NULL: none */
-    int named;                       /* so many ranks have a track */
+    bool timings_read;      /* the caller has read the timings; the next phase starts a new list */
+    invar_rank_timer *work; /* owned; NULL if there is one rank */
+    invar_op_trace *ops;    /* owned; NULL if no ops are measured */
+    void (*range)(const char *name); /* function of the device; NULL if it has none */
+    int n_named_ranks;               /* number of ranks whose track was named */
     invar_json_text line;
     invar_error failure;
     char path[INVAR_PATH_SIZE];
 };
 
-/* The first failure is kept; the file ends there. */
-static void give_up(invar_trace *trace, invar_status status)
+/* Closes the file after a failure and keeps the first failure. */
+static void end_file(invar_trace *trace, invar_status status)
 {
     if (status == INVAR_OK)
         return;
@@ -94,10 +96,10 @@ static invar_status write_bytes(const invar_trace *trace, const char *data, size
     return INVAR_OK;
 }
 
-/* A process of the picture: the phases of the run, or its ranks. */
+/* Processes of the trace viewer: the phases of the run, and the ranks. */
 enum { RUN = 1, RANKS = 2 };
 
-static invar_json_text *trace_event(invar_trace *trace, const char *name, const char *ph,
+static invar_json_text *begin_event(invar_trace *trace, const char *name, const char *ph,
                                     int process, int track)
 {
     invar_json_text_reset(&trace->line);
@@ -105,7 +107,7 @@ static invar_json_text *trace_event(invar_trace *trace, const char *name, const 
     return &trace->line;
 }
 
-/* In microseconds. */
+/* Writes a time in microseconds. */
 static void put_time(invar_json_text *line, const char *key, int64_t ns)
 {
     invar_json_text_key(line, key);
@@ -115,8 +117,8 @@ static void put_time(invar_json_text *line, const char *key, int64_t ns)
 static void put_line(invar_trace *trace)
 {
     if (trace->line.status == INVAR_OK && trace->fd >= 0)
-        give_up(trace, write_bytes(trace, trace->line.data, trace->line.bytes));
-    give_up(trace, trace->line.status);
+        end_file(trace, write_bytes(trace, trace->line.data, trace->line.bytes));
+    end_file(trace, trace->line.status);
 }
 
 static void put_event(invar_trace *trace)
@@ -125,14 +127,15 @@ static void put_event(invar_trace *trace)
     put_line(trace);
 }
 
-static void put_name(invar_trace *trace, const char *what, int process, int track, const char *name)
+static void put_track_name(invar_trace *trace, const char *what, int process, int track,
+                           const char *name)
 {
     invar_json_text_reset(&trace->line);
     invar_trace_event_name(&trace->line, what, process, track, name);
     put_line(trace);
 }
 
-/* The number of the phase's track; its first use names it. */
+/* Returns the track of a phase; names the track on its first use. */
 static int track_of(invar_trace *trace, const char *phase)
 {
     int track = 0;
@@ -142,14 +145,14 @@ static int track_of(invar_trace *trace, const char *phase)
     if (track < trace->n_tracks || track == INVAR_TRACE_TRACKS)
         return track;
     trace->tracks[trace->n_tracks++] = phase;
-    put_name(trace, "thread_name", RUN, track, phase);
+    put_track_name(trace, "thread_name", RUN, track, phase);
     return track;
 }
 
 static void put_phase(invar_trace *trace, const open_phase *phase, int64_t end_ns)
 {
     int track = track_of(trace, phase->name);
-    invar_json_text *line = trace_event(trace, phase->name, "X", RUN, track);
+    invar_json_text *line = begin_event(trace, phase->name, "X", RUN, track);
 
     put_time(line, "ts", phase->begin_ns - trace->origin_ns);
     put_time(line, "dur", end_ns - phase->begin_ns);
@@ -163,10 +166,12 @@ static void put_phase(invar_trace *trace, const open_phase *phase, int64_t end_n
     put_event(trace);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
-/* It is written where it stands, so a device such as /dev/null will do. */
-static invar_status check_kind(const char *path)
+/*
+ * A character device such as /dev/null may be written, since the file is not replaced by renaming.
+ */
+static invar_status check_file_kind(const char *path)
 {
     struct stat info;
 
@@ -179,7 +184,7 @@ invar_status invar_trace_check_path(const char *path, const char *home)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
-    INVAR_TRY(check_kind(path));
+    INVAR_TRY(check_file_kind(path));
     if (!invar_path_exists(path))
         return invar_path_check_writable_in(path, home);
     if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0)
@@ -189,7 +194,7 @@ invar_status invar_trace_check_path(const char *path, const char *home)
                       strerror(errno));
 }
 
-static invar_status open_file(invar_trace *trace, const char *path)
+static invar_status open_trace_file(invar_trace *trace, const char *path)
 {
     size_t bytes = strlen(path) + 1;
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -197,9 +202,9 @@ static invar_status open_file(invar_trace *trace, const char *path)
     invar_path_show(shown, path);
     if (bytes > sizeof trace->path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path of the trace is too long", shown);
-    INVAR_TRY(check_kind(path));
+    INVAR_TRY(check_file_kind(path));
     memcpy(trace->path, path, bytes);
-    // neither through a link nor waiting for somebody who reads a pipe
+    // neither follow a link nor block on a pipe without a reader
     trace->fd = invar_fd_open(
         path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (trace->fd < 0)
@@ -221,7 +226,7 @@ invar_status invar_trace_open(invar_trace **out, const char *path)
     trace->origin_ns = invar_process_clock_ns(CLOCK_MONOTONIC);
     trace->origin_unix_ns = invar_process_clock_ns(CLOCK_REALTIME);
     if (path && path[0])
-        status = open_file(trace, path);
+        status = open_trace_file(trace, path);
     if (status != INVAR_OK) {
         if (trace->fd >= 0)
             close(trace->fd);
@@ -236,10 +241,10 @@ void invar_trace_close(invar_trace *trace)
 {
     if (!trace)
         return;
-    while (trace->depth > 0) // a run that ends by a failure
+    while (trace->depth > 0) // a failed run may end within a phase
         invar_trace_end(trace);
     if (trace->fd >= 0) {
-        give_up(trace, write_bytes(trace, "]\n", 2));
+        end_file(trace, write_bytes(trace, "]\n", 2));
         if (trace->fd >= 0)
             close(trace->fd);
     }
@@ -299,12 +304,12 @@ void invar_trace_begin(invar_trace *trace, const char *phase)
         trace->range(phase);
 }
 
-/* The ledger has one row for a phase of a step: further ones add to the first. */
-static invar_status trace_store(invar_trace *trace, const open_phase *phase, int64_t end_ns)
+/* Adds a phase to the timings: to the row of the same phase, if the step has one. */
+static invar_status add_timing(invar_trace *trace, const open_phase *phase, int64_t end_ns)
 {
-    if (trace->asked)
+    if (trace->timings_read)
         trace->n_timings = 0;
-    trace->asked = false;
+    trace->timings_read = false;
     for (size_t i = 0; i < trace->n_timings; i++) {
         if (strcmp(trace->timings[i].phase, phase->name) == 0) {
             trace->timings[i].duration_ns += end_ns - phase->begin_ns;
@@ -341,7 +346,7 @@ void invar_trace_end(invar_trace *trace)
         trace->range(NULL);
     if (trace->fd >= 0)
         put_phase(trace, phase, end_ns);
-    give_up(trace, trace_store(trace, phase, end_ns));
+    end_file(trace, add_timing(trace, phase, end_ns));
 }
 
 void invar_trace_beside(invar_trace *trace, const char *phase, int64_t begin_ns, int64_t end_ns)
@@ -361,7 +366,7 @@ void invar_trace_count(invar_trace *trace, const char *name, double value)
 
     if (!trace || trace->fd < 0 || !isfinite(value))
         return;
-    line = trace_event(trace, name, "C", RUN, 0);
+    line = begin_event(trace, name, "C", RUN, 0);
     put_time(line, "ts", invar_process_clock_ns(CLOCK_MONOTONIC) - trace->origin_ns);
     invar_json_text_key(line, "args");
     invar_json_text_open(line, '{');
@@ -376,25 +381,25 @@ const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count
     *count_out = 0;
     if (!trace)
         return NULL;
-    *count_out = trace->asked ? 0 : trace->n_timings;
-    trace->asked = true;
+    *count_out = trace->timings_read ? 0 : trace->n_timings;
+    trace->timings_read = true;
     return trace->timings;
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Ranks come in ascending order, so that the next one without a name is this one or none. */
+/* Names the track of a rank before its first interval. Ranks come in ascending order. */
 static void name_rank(invar_trace *trace, const invar_rank_interval *slice)
 {
     char name[160];
 
-    if (slice->rank < trace->named)
+    if (slice->rank < trace->n_named_ranks)
         return;
-    if (trace->named == 0)
-        put_name(trace, "process_name", RANKS, 0, "ranks");
+    if (trace->n_named_ranks == 0)
+        put_track_name(trace, "process_name", RANKS, 0, "ranks");
     (void)snprintf(name, sizeof name, "rank %d on %s", slice->rank, slice->host);
-    put_name(trace, "thread_name", RANKS, slice->rank, name);
-    trace->named = slice->rank + 1;
+    put_track_name(trace, "thread_name", RANKS, slice->rank, name);
+    trace->n_named_ranks = slice->rank + 1;
 }
 
 static void put_number(invar_json_text *line, const char *key, int64_t number)
@@ -403,19 +408,19 @@ static void put_number(invar_json_text *line, const char *key, int64_t number)
     invar_json_text_int(line, number);
 }
 
-/* By the calendar: ranks of other hosts have no other clock in common. */
+/* Writes an interval by Unix time, since ranks on other hosts have no other common clock. */
 static void put_slice(invar_trace *trace, const invar_rank_interval *slice)
 {
     int64_t from = slice->start_ns - trace->origin_unix_ns, cut = from < 0 ? -from : 0;
     char name[INVAR_COMM_PHASE_SIZE + 16];
     invar_json_text *line;
 
-    if (cut > slice->duration_ns) // before rank 0 began its own
+    if (cut > slice->duration_ns) // before the trace of rank 0 began
         return;
     (void)snprintf(name, sizeof name, slice->move[0] ? "wait: %s" : "%s",
                    slice->move[0] ? slice->move : slice->phase);
     name_rank(trace, slice);
-    line = trace_event(trace, name, "X", RANKS, slice->rank);
+    line = begin_event(trace, name, "X", RANKS, slice->rank);
     put_time(line, "ts", from + cut);
     put_time(line, "dur", slice->duration_ns - cut);
     invar_json_text_key(line, "args");
@@ -456,9 +461,9 @@ invar_status invar_trace_ops(const invar_ledger_op_time **out, size_t *count_out
     if (!trace)
         return INVAR_OK;
     INVAR_TRY(invar_op_trace_collect(&all, trace->ops));
-    give_up(trace, all.local_status);
+    end_file(trace, all.local_status);
     if (trace->fd >= 0 && all.bytes)
-        give_up(trace, write_bytes(trace, all.text, all.bytes));
+        end_file(trace, write_bytes(trace, all.text, all.bytes));
     *out = all.rows;
     *count_out = all.n_rows;
     return INVAR_OK;

@@ -1,16 +1,16 @@
 /*
- * trace.h - what the run did when: phases for chrome://tracing, ui.perfetto.dev and the ledger.
+ * trace.h - records the phases of a run for chrome://tracing, ui.perfetto.dev and the ledger.
  *
  *     invar_trace_open(&trace, "runs/a/trace.json");
  *     invar_trace_begin(trace, "rollout");  ...  invar_trace_end(trace);     may be nested
  *     step.timings = invar_trace_timings(trace, &step.n_timings);
  *     invar_trace_close(trace);
  *
- * The file is a JSON array of events, one a line, written as phases end: what a killed run leaves
- * is still loaded, since the format does not insist on the closing bracket. Each name of a phase is
- * a track of its own. Of several ranks each has a trace, and rank 0 writes the file: it has a track
- * for every rank, too, with its phases and waits, and in a window of steps its ops. Nothing here is
- * part of a result. A NULL trace is silent. One thread.
+ * The file is a JSON array with one event per line, written as phases end. Viewers also load the
+ * file of a killed run, because the format does not require the closing bracket. Each phase name
+ * has a track. Every rank has a trace, and rank 0 writes the file, with a track per rank for phases
+ * and waits, and in a window of steps for ops. No result depends on a trace. All functions do
+ * nothing if `trace` is NULL. Not thread-safe.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,64 +31,83 @@ extern "C" {
 
 typedef struct invar_trace invar_trace;
 
-#define INVAR_TRACE_DEPTH 16  /* of nested phases */
-#define INVAR_TRACE_TRACKS 64 /* names of phases; those beyond share the last track */
+#define INVAR_TRACE_DEPTH 16  /* largest number of nested phases */
+#define INVAR_TRACE_TRACKS 64 /* phase names with a track; further ones share the last one */
 
 /*
- * Before a run whose folder `home` need not be there yet: fails where no file can be made, or where
- * something lies that is neither empty nor an older trace: a link, a pipe, somebody's file.
+ * Checks before a run that the trace can be written; the run folder `home` need not exist yet.
+ * Fails if the file cannot be created, or if `path` is something else than an empty file, an older
+ * trace or a character device: it is then never overwritten.
  */
 invar_status invar_trace_check_path(const char *path, const char *home) INVAR_MUST_USE;
 
-/* Replaces the file, where it may be replaced. `path` NULL or "": no file, timings only. */
+/*
+ * Creates or replaces the file. If `path` is NULL or empty, only timings are recorded. Close with
+ * invar_trace_close.
+ */
 invar_status invar_trace_open(invar_trace **out, const char *path) INVAR_MUST_USE;
 void invar_trace_close(invar_trace *trace);
 
-/* Phases are told to `work`, too, which is owned from now on; NULL: to nobody. */
+/* Passes the phases to `work` too, which the trace owns from now on; NULL for no timer. */
 void invar_trace_watch(invar_trace *trace, invar_rank_timer *work);
 
-/* In a window of steps, ops and memory are measured, too. A call of all ranks; origin_ns is set. */
+/*
+ * Measures ops and memory too, in a window of steps; origin_ns of the options is ignored.
+ * Collective: all ranks must call it.
+ */
 invar_status invar_trace_profile(invar_trace *trace,
                                  const invar_op_trace_options *options) INVAR_MUST_USE;
 
-/* Phases are told to the vendor's profilers, too, by a function of the device
- * (invar_device_timers). */
+/*
+ * Passes the phases to the vendor's profilers too, through a function of the device
+ * (invar_device_timers).
+ */
 void invar_trace_range(invar_trace *trace, void (*range)(const char *name));
 
-/* Why the file or the timings are not complete: a full disk does not end a run by its trace. */
+/*
+ * Returns the first failure of the file or the timings. The run continues without a complete trace,
+ * for example if the disk is full.
+ */
 invar_status invar_trace_check(const invar_trace *trace) INVAR_MUST_USE;
 
-/* Events from now on carry this number; -1: none. */
+/* Sets the step of the following events; -1 for no step. */
 void invar_trace_step(invar_trace *trace, int64_t step);
 
-/* `phase` is borrowed until close: a constant. end is for the last one begun. */
+/*
+ * Begins a phase, a constant string that must live until close. invar_trace_end ends the last one.
+ */
 void invar_trace_begin(invar_trace *trace, const char *phase);
 void invar_trace_end(invar_trace *trace);
 
 /*
- * What another thread did, from one time of invar_trace_clock to another: in the file alone, for in
- * the ledger no phases of a step overlap.
+ * Writes a phase of another thread to the file, from one time of invar_trace_clock to another. It
+ * is not in the timings, since phases of the ledger do not overlap within a step.
  */
 void invar_trace_beside(invar_trace *trace, const char *phase, int64_t begin_ns, int64_t end_ns);
+/* Returns the monotonic time in ns. */
 int64_t invar_trace_clock(void);
 
-/* A number over time; what is not finite is left out. */
+/* Writes a value of a counter track; ignores values that are not finite. */
 void invar_trace_count(invar_trace *trace, const char *name, double value);
 
 /*
- * The phases that have ended since this was last asked, each name once: the first start and the sum
- * of the durations. Borrowed until the next end.
+ * Returns the phases that ended since the last call, each name once: the first start, the sum of
+ * the durations. Borrowed until the next phase ends.
  */
 const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count_out);
 
 /*
- * A call of all ranks that have work: what each did since this was last called, on rank 0, whose
- * file gets the tracks of all. None without work. Borrowed until the next call.
+ * Gathers the rank times since the last call and adds them to the file of rank 0; empty on other
+ * ranks and without a timer. Borrowed until the next call. Collective: all ranks with a timer must
+ * call it.
  */
 invar_status invar_trace_work(const invar_ledger_rank_time **out, size_t *count_out,
                               invar_trace *trace) INVAR_MUST_USE;
 
-/* Likewise: the ops that they ran, where they were measured. */
+/*
+ * Gathers the ops measured since the last call, like invar_trace_work does the rank times.
+ * Collective: all ranks that measure must call it.
+ */
 invar_status invar_trace_ops(const invar_ledger_op_time **out, size_t *count_out,
                              invar_trace *trace) INVAR_MUST_USE;
 

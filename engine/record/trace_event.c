@@ -1,5 +1,5 @@
 /*
- * trace_event.c - an event of the trace as text.
+ * trace_event.c - writes one event of the trace as a line of JSON with a leading comma.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,7 +1,7 @@
 /*
- * trace_event.h - an event of the trace as text: a line, with its comma in front.
+ * trace_event.h - writes one event of the trace as a line of JSON with a leading comma.
  *
- * What begin wrote goes on with further keys, until end.
+ * The caller appends further keys between begin and end.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,12 +14,13 @@
 extern "C" {
 #endif
 
-/* Of the kind `ph`, on a track of a process of the picture. */
+/* Begins an event of kind `ph` on a track of a process of the trace viewer. */
 void invar_trace_event_begin(invar_json_text *out, const char *name, const char *ph, int process,
                              int track);
+/* Ends the event and the line. */
 void invar_trace_event_end(invar_json_text *out);
 
-/* A whole one: what a track (`thread_name`) or a process (`process_name`) is called. */
+/* Writes a complete event that names a track (`thread_name`) or a process (`process_name`). */
 void invar_trace_event_name(invar_json_text *out, const char *what, int process, int track,
                             const char *name);
 

@@ -1,8 +1,9 @@
 /*
- * advantage.c - from rewards to advantages: groups, distillation, whitening; estimator.c between.
+ * advantage.c - computes advantages: group normalization, estimator, distillation, whitening.
  *
- * Every line is one fp32 operation per operator, in the order of docs/arithmetic.md section 13.
- * Tokens outside the mask have advantage and return +0.
+ * The estimators are in estimator.c. Each operator is one fp32 operation, in the order of
+ * docs/arithmetic.md, section 13; reordering changes bits. Masked tokens have advantage and return
+ * +0.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,10 +31,11 @@ static bool all_equal(const float *x, int64_t n)
 }
 
 /*
- * In place: minus the mean, over the deviation where wanted. Equal rewards give +0 exactly, also
- * where their mean is not exact: else the rounding error of the mean would be scaled up.
+ * Normalizes in place: subtracts the mean and divides by the deviation if wanted. Equal rewards
+ * give exactly +0, also if their mean is not exact; otherwise the rounding error of the mean would
+ * be scaled up.
  */
-static void normalise_group(float *x, float *room, int64_t n, bool deviation)
+static void normalize_group(float *x, float *room, int64_t n, bool deviation)
 {
     float mean, std;
 
@@ -58,7 +60,7 @@ static bool uses_groups(const invar_rl_options *options)
     return options->rewards_normalization && invar_estimator_traits_of(options->estimator)->grouped;
 }
 
-static void normalise_rewards(invar_advantage_state *w)
+static void normalize_rewards(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
     const bool deviation = w->options->std_normalization && w->facts->scaled;
@@ -69,15 +71,15 @@ static void normalise_rewards(invar_advantage_state *w)
     for (int64_t i = 1; i <= batch->samples; i++) {
         if (i < batch->samples && batch->group[i] == batch->group[first])
             continue;
-        normalise_group(w->reward + first, w->tally.room, i - first, deviation);
+        normalize_group(w->reward + first, w->tally.room, i - first, deviation);
         first = i;
     }
 }
 
 /* ---- after the estimator --------------------------------------------------------------------- */
 
-/* Minus the sampled reverse KL to the teacher. */
-static void advantage_state_distil(invar_advantage_state *w)
+/* Subtracts the sampled reverse KL to the teacher. */
+static void subtract_teacher_kl(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
 
@@ -90,8 +92,8 @@ static void advantage_state_distil(invar_advantage_state *w)
     }
 }
 
-/* Sum over samples in order, of the sum over each one's tokens. */
-static float sum_tokens(invar_advantage_state *w, float centre, bool squares)
+/* Sums the tokens of each sample, then the samples in order. */
+static float sum_masked_tokens(invar_advantage_state *w, float centre, bool squares)
 {
     const invar_rl_batch *batch = w->batch;
 
@@ -106,8 +108,10 @@ static float sum_tokens(invar_advantage_state *w, float centre, bool squares)
     return invar_reduce_f32(w->tally.room, batch->samples);
 }
 
-/* Smallest and largest are the same: there is nothing to whiten but rounding errors. */
-static bool advantage_state_constant(const invar_advantage_state *w)
+/*
+ * Returns true if all unmasked advantages are equal: whitening would only scale up rounding errors.
+ */
+static bool is_constant(const invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
     const float *first = NULL;
@@ -122,16 +126,16 @@ static bool advantage_state_constant(const invar_advantage_state *w)
     return true;
 }
 
-static void advantage_state_whiten(invar_advantage_state *w)
+static void whiten_advantages(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
-    bool equal = advantage_state_constant(w);
+    bool equal = is_constant(w);
     float n = w->tally.tokens, mean, variance, scale;
 
     if (n < 1.0f)
         return;
-    mean = sum_tokens(w, 0.0f, false) / n;
-    variance = equal ? 0.0f : sum_tokens(w, mean, true) / (n - 1.0f);
+    mean = sum_masked_tokens(w, 0.0f, false) / n;
+    variance = equal ? 0.0f : sum_masked_tokens(w, mean, true) / (n - 1.0f);
     scale = 1.0f / invar_sqrtf(variance + WHITEN_EPS);
     for (int64_t t = 0; t < batch->start[batch->samples]; t++) {
         if (batch->mask[t])
@@ -139,9 +143,9 @@ static void advantage_state_whiten(invar_advantage_state *w)
     }
 }
 
-/* ---- the call -------------------------------------------------------------------------------- */
+/* ---- entry point ----------------------------------------------------------------------------- */
 
-static invar_status need(const void *array, bool needed, const char *what, const char *why)
+static invar_status require_array(const void *array, bool needed, const char *what, const char *why)
 {
     if (needed && !array)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "advantages: %s needs %s", why, what);
@@ -155,13 +159,14 @@ static invar_status check_arrays(const invar_rl_batch *batch, const invar_rl_opt
     bool teacher = facts->teacher || options->opd_kl_coef > 0.0f;
     bool penalty = facts->penalised && options->kl_coef != 0.0f;
 
-    INVAR_TRY(need(batch->reward, facts->needs_reward, "rewards", "the estimator"));
-    INVAR_TRY(need(batch->group, uses_groups(options), "groups", "rewards-normalization"));
-    INVAR_TRY(need(batch->values, facts->critic, "a critic's values", name));
-    INVAR_TRY(need(batch->old_logp, penalty || teacher, "old log-probabilities",
-                   teacher ? "distillation" : "kl-coef"));
-    INVAR_TRY(need(batch->ref_logp, penalty, "reference log-probabilities", "kl-coef"));
-    INVAR_TRY(need(batch->teacher_logp, teacher, "a teacher's log-probabilities", "distillation"));
+    INVAR_TRY(require_array(batch->reward, facts->needs_reward, "rewards", "the estimator"));
+    INVAR_TRY(require_array(batch->group, uses_groups(options), "groups", "rewards-normalization"));
+    INVAR_TRY(require_array(batch->values, facts->critic, "a critic's values", name));
+    INVAR_TRY(require_array(batch->old_logp, penalty || teacher, "old log-probabilities",
+                            teacher ? "distillation" : "kl-coef"));
+    INVAR_TRY(require_array(batch->ref_logp, penalty, "reference log-probabilities", "kl-coef"));
+    INVAR_TRY(require_array(batch->teacher_logp, teacher, "a teacher's log-probabilities",
+                            "distillation"));
     if (facts->teacher && !(options->opd_kl_coef > 0.0f))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "advantages: %s with opd-kl-coef 0 gives zeros only; set a positive "
@@ -170,7 +175,7 @@ static invar_status check_arrays(const invar_rl_batch *batch, const invar_rl_opt
     return INVAR_OK;
 }
 
-static invar_status take_rewards(invar_advantage_state *w)
+static invar_status load_rewards(invar_advantage_state *w)
 {
     for (int64_t i = 0; i < w->batch->samples; i++) {
         float r = w->batch->reward ? w->batch->reward[i] : 0.0f;
@@ -179,11 +184,11 @@ static invar_status take_rewards(invar_advantage_state *w)
                               (long long)i);
         w->reward[i] = r;
     }
-    normalise_rewards(w);
+    normalize_rewards(w);
     return INVAR_OK;
 }
 
-static invar_status advantage_state_compute(invar_advantage_state *w)
+static invar_status compute_advantages(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
     const invar_rl_options *options = w->options;
@@ -191,15 +196,15 @@ static invar_status advantage_state_compute(invar_advantage_state *w)
 
     memset(w->advantage, 0, bytes);
     memset(w->returns, 0, bytes);
-    INVAR_TRY(take_rewards(w));
+    INVAR_TRY(load_rewards(w));
     for (int64_t i = 0; i < batch->samples; i++)
         w->facts->estimate(w, i);
-    advantage_state_distil(w);
-    // Every input that took part is behind one of these two. Whitening would spread a fault.
+    subtract_teacher_kl(w);
+    // checked before whitening, which would spread a value that is not finite to all tokens
     INVAR_TRY(invar_masked_stats_finite_all(&w->tally, w->advantage, "the advantage"));
     INVAR_TRY(invar_masked_stats_finite_all(&w->tally, w->returns, "the return"));
     if (options->normalize_advantages || w->facts->whitened)
-        advantage_state_whiten(w);
+        whiten_advantages(w);
     return invar_masked_stats_finite_all(&w->tally, w->advantage, "the whitened advantage");
 }
 
@@ -215,7 +220,7 @@ invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
 
     INVAR_TRY(check_arrays(batch, options));
     INVAR_TRY(invar_masked_stats_init(&w.tally, batch, options->per_token_loss));
-    w.reward = w.tally.sums; // no column is used here
+    w.reward = w.tally.sums; // the columns are not used here
     w.returns = returns_out;
     if (!returns_out) {
         status = invar_alloc(&block, (size_t)batch->start[batch->samples], sizeof(float),
@@ -224,7 +229,7 @@ invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
             goto done;
         w.owned = w.returns = block;
     }
-    status = advantage_state_compute(&w);
+    status = compute_advantages(&w);
 done:
     invar_free(w.owned);
     invar_masked_stats_release(&w.tally);

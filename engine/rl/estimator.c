@@ -1,7 +1,8 @@
 /*
- * estimator.c - the estimators of advantages: a table of rows, and their functions.
+ * estimator.c - advantage estimators: GRPO, GSPO, REINFORCE++, PPO (GAE), on-policy distillation.
  *
- * Every line is one fp32 operation per operator, in the order of docs/arithmetic.md section 13.
+ * The table comes from estimators.def; a function may serve several rows. Each operator is one fp32
+ * operation, in the order of docs/arithmetic.md, section 13; reordering changes bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,8 +32,8 @@ const invar_estimator_traits *invar_estimator_traits_of(invar_estimator estimato
     return &facts[estimator];
 }
 
-/* kl_coef times the divergence at token t; +0 where the coefficient is 0. */
-static float advantage_state_penalty(const invar_advantage_state *e, int64_t t)
+/* Returns kl_coef times the KL divergence at token t; +0 if the coefficient is 0. */
+static float kl_penalty(const invar_advantage_state *e, int64_t t)
 {
     const invar_rl_batch *batch = e->batch;
     invar_kl_term term;
@@ -49,15 +50,18 @@ void invar_estimate_reward(invar_advantage_state *e, int64_t sample)
         float a = e->facts->needs_reward ? e->reward[sample] : 0.0f;
         if (!e->batch->mask[t])
             continue;
-        e->advantage[t] = e->facts->penalised ? a - advantage_state_penalty(e, t) : a;
+        e->advantage[t] = e->facts->penalised ? a - kl_penalty(e, t) : a;
         e->returns[t] = e->advantage[t];
     }
 }
 
-/* The reward of token t alone: minus the penalty, and the sample's at the last one that counts. */
+/*
+ * Returns the reward of token t: minus its KL penalty, plus the sample's reward at the last
+ * unmasked token.
+ */
 static float token_reward(const invar_advantage_state *e, int64_t sample, int64_t t, bool last)
 {
-    float g = -advantage_state_penalty(e, t);
+    float g = -kl_penalty(e, t);
 
     return last ? g + e->reward[sample] : g;
 }
@@ -95,7 +99,7 @@ void invar_estimate_gae(invar_advantage_state *e, int64_t sample)
             e->advantage[t] = next;
             e->returns[t] = next + value[t];
         }
-        if (e->batch->begins && e->batch->begins[t]) { // what is before it ends there
+        if (e->batch->begins && e->batch->begins[t]) { // the previous branch ends before this token
             next_value = next = 0.0f;
             last = true;
         }

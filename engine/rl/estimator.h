@@ -1,5 +1,5 @@
 /*
- * estimator.h - what sets the estimators of advantages apart, and what their functions work on.
+ * estimator.h - traits of the advantage estimators, and the state that their functions work on.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,44 +14,51 @@ extern "C" {
 
 typedef struct invar_estimator_traits invar_estimator_traits;
 
-/* Advantages at work; a token's arrays are flat. */
+/* State while advantages are computed. Per-token arrays cover all tokens of the batch. */
 typedef struct invar_advantage_state {
     invar_masked_stats tally;
     const invar_rl_batch *batch;
     const invar_rl_options *options;
     const invar_estimator_traits *facts;
-    float *reward;    /* (samples) after normalisation */
+    float *reward;    /* (samples) normalized rewards */
     float *advantage; /* (T) */
-    float *returns;   /* (T); the caller's, or memory of our own */
-    float *owned;     /* that memory */
+    float *returns;   /* (T) returns; the caller's array, or `owned` */
+    float *owned;     /* buffer for `returns` if the caller gave none, else NULL */
 } invar_advantage_state;
 
 struct invar_estimator_traits {
-    /* Writes advantage and return of the sample's tokens that the mask counts; others are +0. */
+    /*
+     * Writes advantage and return of the sample's unmasked tokens; those of masked tokens are +0
+     * already.
+     */
     void (*estimate)(invar_advantage_state *e, int64_t sample);
-    bool needs_reward; /* needs rewards; else they are not read */
-    bool grouped;      /* from a reward its group's mean is subtracted */
-    bool scaled;       /* and it is divided by the group's deviation */
-    bool discounts;    /* later rewards, by gamma */
-    bool penalised; /* kl-coef: the divergence from the reference is subtracted from the reward */
-    bool whitened;  /* always, over the batch */
-    bool critic;    /* needs its values */
-    bool teacher;   /* needs its log-probabilities: the advantage is the distance to it */
-    bool one_ratio; /* the policy loss has one importance ratio for a whole sample */
+    bool needs_reward; /* the estimator uses rewards; else they are ignored */
+    bool grouped;      /* the group's mean is subtracted from rewards */
+    bool scaled;       /* the difference is divided by the group's standard deviation */
+    bool discounts;    /* later rewards are discounted by gamma */
+    bool penalised; /* kl-coef: the KL divergence from the reference is subtracted from rewards */
+    bool whitened;  /* advantages are always whitened over the batch */
+    bool critic;    /* the estimator uses the critic's values */
+    /* the estimator uses the teacher's log-probs: the advantage is the distance to the teacher */
+    bool teacher;
+    bool one_ratio; /* the policy loss has one importance ratio per sample (GSPO) */
 };
 
-/* `estimator` is in range. */
+/* Returns the traits; `estimator` must be in range. */
 const invar_estimator_traits *invar_estimator_traits_of(invar_estimator estimator);
 
-/* The sample's reward at every token; less the penalty at each, where there is one. */
+/* Gives each token the sample's reward, less its KL penalty if the estimator is penalized. */
 void invar_estimate_reward(invar_advantage_state *e, int64_t sample);
 
-/* Discounted sum to the end. Masked tokens have no reward, but each costs a factor gamma. */
+/*
+ * Gives each token the discounted sum of rewards to the end. Masked tokens have no reward, but
+ * discount by a factor gamma.
+ */
 void invar_estimate_return(invar_advantage_state *e, int64_t sample);
 
 /*
- * GAE over the tokens that count, as if the others were not there; after the last one: 0. Each
- * branch is an episode of its own, with the sample's reward at its end.
+ * GAE over the unmasked tokens, as if the masked ones did not exist; the value after the last token
+ * is 0. Each branch is an episode, with the sample's reward at its end.
  */
 void invar_estimate_gae(invar_advantage_state *e, int64_t sample);
 

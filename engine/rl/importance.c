@@ -1,9 +1,10 @@
 /*
- * importance.c - TIS, MIS, OPSM: weights and rejections, and what they say about the mismatch.
+ * importance.c - TIS, MIS and OPSM: importance weights, rejection, and metrics of the mismatch.
  *
- * x is old - rollout, per token. Sums go over the tokens that the batch's mask counts; what MIS
- * rejects leaves the numerators of the loss, never a denominator. The normaliser of the weights is
- * one number of the whole step (Miles: of a micro-batch).
+ * The log-ratio of a token is old - rollout. Sums are over the unmasked tokens of the batch; tokens
+ * that MIS rejects leave the numerators of the loss, never a denominator. The normalizer of the
+ * weights is one number of the whole step (in Miles: of a micro-batch), so micro-batching changes
+ * no bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,21 +19,21 @@
 
 #include "base/invar_banned.h"
 
-static const float NORMALISER_LEAST = 1e-8f;
+static const float MIN_NORMALIZER = 1e-8f;
 
-typedef struct work {
+typedef struct importance_call {
     invar_importance *importance;
     invar_masked_stats *tally;
     const invar_rl_batch *batch;
     const invar_rl_options *options;
-    float low, high, rs_low, rs_high; /* MIS, defaults resolved */
-} work;
+    float low, high, rs_low, rs_high; /* bounds of MIS, with defaults resolved */
+} importance_call;
 
-/* ---- per-token values of one sample as a column ---------------------------------------------- */
+/* ---- per-token values as columns ------------------------------------------------------------- */
 
-typedef float (*value_fn)(const work *w, int64_t t, float bound);
+typedef float (*value_fn)(const importance_call *w, int64_t t, float bound);
 
-static float sum_of(const work *w, int64_t sample, value_fn value, float bound)
+static float sum_values(const importance_call *w, int64_t sample, value_fn value, float bound)
 {
     const int64_t *start = w->batch->start;
     int64_t tokens = start[sample + 1] - start[sample];
@@ -44,105 +45,105 @@ static float sum_of(const work *w, int64_t sample, value_fn value, float bound)
     return invar_reduce_f32(w->tally->row, tokens);
 }
 
-static void add_column(const work *w, const char *name, value_fn value, float bound)
+static void add_column(const importance_call *w, const char *name, value_fn value, float bound)
 {
     int column = invar_masked_stats_add(w->tally, name);
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
-        sum_of(w, i, value, bound);
+        sum_values(w, i, value, bound);
         invar_masked_stats_put(w->tally, column, i, w->tally->row);
     }
 }
 
-static float work_difference(const work *w, int64_t t)
+static float log_ratio(const importance_call *w, int64_t t)
 {
     return w->batch->old_logp[t] - w->batch->rollout_logp[t];
 }
 
-static float abs_diff_at(const work *w, int64_t t, float bound)
+static float abs_diff_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
-    return invar_abs_f32(work_difference(w, t));
+    return invar_abs_f32(log_ratio(w, t));
 }
 
-/* Of the trainer's from the sampler's: its own log-probability comes first. */
-static float rollout_kl_at(const work *w, int64_t t, float bound)
+/* KL divergence of the trainer from the sampler, whose log-prob is the first argument. */
+static float rollout_kl_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
     return invar_kl_at(INVAR_KL_LOW_VAR, w->batch->rollout_logp[t], w->batch->old_logp[t]).value;
 }
 
-static float reverse_kl_at(const work *w, int64_t t, float bound)
+static float reverse_kl_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
     return w->batch->old_logp[t] - w->batch->teacher_logp[t];
 }
 
-static float ratio_at(const work *w, int64_t t, float bound)
+static float ratio_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
-    return invar_ratio_of(work_difference(w, t)).value;
+    return invar_ratio_of(log_ratio(w, t)).value;
 }
 
-static float ratio_off_at(const work *w, int64_t t, float bound)
+static float ratio_off_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
     return invar_abs_f32(ratio_at(w, t, 0.0f) - 1.0f);
 }
 
-static float weight_at(const work *w, int64_t t, float bound)
+static float weight_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
     return w->importance->weight[t];
 }
 
-static float changed_at(const work *w, int64_t t, float bound)
+static float changed_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
     return w->importance->weight[t] != ratio_at(w, t, 0.0f) ? 1.0f : 0.0f;
 }
 
-static float below_at(const work *w, int64_t t, float bound)
+static float below_at(const importance_call *w, int64_t t, float bound)
 {
     return w->importance->weight[t] < bound ? 1.0f : 0.0f;
 }
 
-static float above_at(const work *w, int64_t t, float bound)
+static float above_at(const importance_call *w, int64_t t, float bound)
 {
     return w->importance->weight[t] > bound ? 1.0f : 0.0f;
 }
 
-static float kl_at(const work *w, int64_t t, float bound)
+static float kl_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
     return w->batch->rollout_logp[t] - w->batch->old_logp[t];
 }
 
-static float k3_at(const work *w, int64_t t, float bound)
+static float k3_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
     return invar_kl_at(INVAR_KL_K3, w->batch->rollout_logp[t], w->batch->old_logp[t]).value;
 }
 
-static float old_at(const work *w, int64_t t, float bound)
+static float old_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
     return w->batch->old_logp[t];
 }
 
-static float rollout_at(const work *w, int64_t t, float bound)
+static float rollout_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
     return w->batch->rollout_logp[t];
 }
 
-static float difference_at(const work *w, int64_t t, float bound)
+static float difference_at(const importance_call *w, int64_t t, float bound)
 {
     (void)bound;
-    return work_difference(w, t);
+    return log_ratio(w, t);
 }
 
-static float ratio_square_at(const work *w, int64_t t, float bound)
+static float ratio_square_at(const importance_call *w, int64_t t, float bound)
 {
     float ratio = ratio_at(w, t, bound);
 
@@ -151,7 +152,7 @@ static float ratio_square_at(const work *w, int64_t t, float bound)
 
 /* ---- TIS ------------------------------------------------------------------------------------- */
 
-static void work_tis(const work *w)
+static void apply_tis(const importance_call *w)
 {
     float low = w->options->tis_clip_low, high = w->options->tis_clip;
 
@@ -169,29 +170,29 @@ static void work_tis(const work *w)
 
 /* ---- MIS ------------------------------------------------------------------------------------- */
 
-static float count_of(const work *w, int64_t sample)
+static float count_or_one(const importance_call *w, int64_t sample)
 {
     return w->tally->count[sample] < 1.0f ? 1.0f : w->tally->count[sample];
 }
 
-/* Raw weights of a level, for every token. */
-static void raw_weights(const work *w, invar_mis_level level)
+/* Writes the raw weights of a level for every token. */
+static void raw_weights(const importance_call *w, invar_mis_level level)
 {
     const int64_t *start = w->batch->start;
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
-        float sum = level == INVAR_MIS_LEVEL_TOKEN ? 0.0f : sum_of(w, i, difference_at, 0.0f);
+        float sum = level == INVAR_MIS_LEVEL_TOKEN ? 0.0f : sum_values(w, i, difference_at, 0.0f);
         if (level == INVAR_MIS_LEVEL_GEOMETRIC)
-            sum = sum / count_of(w, i);
+            sum = sum / count_or_one(w, i);
         for (int64_t t = start[i]; t < start[i + 1]; t++) {
             bool token = level == INVAR_MIS_LEVEL_TOKEN;
-            float x = token && w->batch->mask[t] ? work_difference(w, t) : sum;
+            float x = token && w->batch->mask[t] ? log_ratio(w, t) : sum;
             w->importance->weight[t] = w->batch->mask[t] ? invar_ratio_of(x).value : 0.0f;
         }
     }
 }
 
-static void reject_outside(const work *w, float low, float high)
+static void reject_outside(const importance_call *w, float low, float high)
 {
     for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++) {
         float weight = w->importance->weight[t];
@@ -200,8 +201,8 @@ static void reject_outside(const work *w, float low, float high)
     }
 }
 
-/* A token that the trainer finds all but impossible condemns its sample. */
-static void work_veto(const work *w)
+/* Rejects samples with a token that the trainer considers almost impossible. */
+static void apply_veto(const importance_call *w)
 {
     const int64_t *start = w->batch->start;
     float least = invar_log(w->options->mis_veto);
@@ -211,7 +212,7 @@ static void work_veto(const work *w)
     for (int64_t i = 0; i < w->batch->samples; i++) {
         bool any = false;
         for (int64_t t = start[i]; t < start[i + 1]; t++) {
-            bool bad = w->batch->mask[t] && work_difference(w, t) < least;
+            bool bad = w->batch->mask[t] && log_ratio(w, t) < least;
             w->tally->row[t - start[i]] = bad ? 1.0f : 0.0f;
             any = any || bad;
         }
@@ -222,17 +223,17 @@ static void work_veto(const work *w)
     }
 }
 
-static void work_reject(const work *w)
+static void apply_rejection(const importance_call *w)
 {
     raw_weights(w, w->options->mis_rs_level);
     add_column(w, "mis_rs_mask_fraction_low", below_at, w->rs_low);
     add_column(w, "mis_rs_mask_fraction_high", above_at, w->rs_high);
     reject_outside(w, w->rs_low, w->rs_high);
     if (w->options->mis_veto > 0.0f)
-        work_veto(w);
+        apply_veto(w);
 }
 
-static void bound_weights(const work *w)
+static void bound_weights(const importance_call *w)
 {
     bool truncate = w->options->mis_mode == INVAR_MIS_MODE_TRUNCATE;
 
@@ -262,27 +263,27 @@ static void bound_weights(const work *w)
     add_column(w, "mis_tis_weight_after_bound", weight_at, 0.0f);
 }
 
-/* To a mean of 1: over tokens, or over samples where a sample has one weight. */
-static void work_normalise(const work *w)
+/* Scales the weights to a mean of 1 over tokens, or over samples if a sample has one weight. */
+static void normalize_weights(const importance_call *w)
 {
     bool token = w->options->mis_level == INVAR_MIS_LEVEL_TOKEN;
     int column = invar_masked_stats_add(w->tally, "mis_batch_norm_factor");
     float tokens = w->tally->tokens < 1.0f ? 1.0f : w->tally->tokens, mean;
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
-        float sum = sum_of(w, i, weight_at, 0.0f);
-        w->tally->room[i] = token ? sum : sum / count_of(w, i);
+        float sum = sum_values(w, i, weight_at, 0.0f);
+        w->tally->room[i] = token ? sum : sum / count_or_one(w, i);
     }
     mean = invar_reduce_f32(w->tally->room, w->batch->samples);
     mean = mean / (token ? tokens : (float)w->batch->samples);
-    mean = mean > NORMALISER_LEAST ? mean : 1.0f;
+    mean = mean > MIN_NORMALIZER ? mean : 1.0f;
     for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++)
         w->importance->weight[t] = w->importance->weight[t] / mean;
     for (int64_t i = 0; i < w->batch->samples; i++)
         invar_masked_stats_put_all(w->tally, column, i, mean);
 }
 
-static void work_extremes(const work *w)
+static void add_extremes(const importance_call *w)
 {
     const int64_t *start = w->batch->start;
     int least = invar_masked_stats_add(w->tally, "mis_is_ratio_min_final");
@@ -304,8 +305,8 @@ static void work_extremes(const work *w)
     }
 }
 
-/* How differently trainer and sampler see the step; one value per sample. */
-static void work_perplexities(const work *w)
+/* Adds perplexities and chi-squared of trainer and sampler, one value per sample. */
+static void add_perplexities(const importance_call *w)
 {
     static const char *const names[] = {
         "mis_training_log_ppl", "mis_training_ppl", "mis_rollout_log_ppl",
@@ -317,11 +318,11 @@ static void work_perplexities(const work *w)
     for (int i = 0; i < VALUES; i++)
         invar_masked_stats_add(w->tally, names[i]);
     for (int64_t i = 0; i < w->batch->samples; i++) {
-        float count = count_of(w, i);
-        float old = sum_of(w, i, old_at, 0.0f) / count;
-        float rollout = sum_of(w, i, rollout_at, 0.0f) / count;
-        float sequence = invar_ratio_of(sum_of(w, i, difference_at, 0.0f)).value;
-        float squares = sum_of(w, i, ratio_square_at, 0.0f) / count;
+        float count = count_or_one(w, i);
+        float old = sum_values(w, i, old_at, 0.0f) / count;
+        float rollout = sum_values(w, i, rollout_at, 0.0f) / count;
+        float sequence = invar_ratio_of(sum_values(w, i, difference_at, 0.0f)).value;
+        float squares = sum_values(w, i, ratio_square_at, 0.0f) / count;
         float diff = rollout - old;
         const float values[VALUES] = {-old,
                                       invar_exp(-old),
@@ -337,7 +338,7 @@ static void work_perplexities(const work *w)
     }
 }
 
-static void work_mis(work *w)
+static void apply_mis(importance_call *w)
 {
     const invar_rl_options *o = w->options;
 
@@ -345,24 +346,24 @@ static void work_mis(work *w)
     w->low = o->mis_low > 0.0f ? o->mis_low : 1.0f / o->mis_high;
     w->rs_low = o->mis_rs_low > 0.0f ? o->mis_rs_low : w->low;
     w->rs_high = o->mis_rs_high > 0.0f ? o->mis_rs_high : w->high;
-    work_perplexities(w);
+    add_perplexities(w);
     add_column(w, "mis_kl", kl_at, 0.0f);
     add_column(w, "mis_k3_kl", k3_at, 0.0f);
     if (o->mis_rs)
-        work_reject(w);
+        apply_rejection(w);
     raw_weights(w, o->mis_level);
     bound_weights(w);
     add_column(w, "mis_is_ratio_mean_after_tis_rs", weight_at, 0.0f);
     if (o->mis_batch_normalize)
-        work_normalise(w);
+        normalize_weights(w);
     add_column(w, "mis_is_ratio_mean_final", weight_at, 0.0f);
-    work_extremes(w);
+    add_extremes(w);
 }
 
-/* ---- the step -------------------------------------------------------------------------------- */
+/* ---- entry points ---------------------------------------------------------------------------- */
 
-/* The same array twice, or a copy, would compare nothing. */
-static bool rl_batch_comparable(const invar_rl_batch *batch)
+/* Returns false for the same array or a copy: their difference is always 0. */
+static bool is_comparable(const invar_rl_batch *batch)
 {
     return batch->old_logp && batch->rollout_logp && batch->old_logp != batch->rollout_logp &&
            !batch->copied;
@@ -374,7 +375,7 @@ invar_status invar_importance_init(invar_importance *out, invar_masked_stats *ta
     const invar_rl_batch *batch = tally->batch;
     size_t tokens = (size_t)batch->start[batch->samples];
     bool policy = invar_loss_traits_of(options->loss)->policy;
-    work w = {.importance = out, .tally = tally, .batch = batch, .options = options};
+    importance_call w = {.importance = out, .tally = tally, .batch = batch, .options = options};
     void *block;
 
     memset(out, 0, sizeof *out);
@@ -382,7 +383,7 @@ invar_status invar_importance_init(invar_importance *out, invar_masked_stats *ta
     out->memory = block;
     out->keep = (uint8_t *)block + tokens * sizeof(float);
     memcpy(out->keep, batch->mask, tokens);
-    if (policy && rl_batch_comparable(batch)) {
+    if (policy && is_comparable(batch)) {
         add_column(&w, "train_rollout_logprob_abs_diff", abs_diff_at, 0.0f);
         add_column(&w, "train_rollout_kl", rollout_kl_at, 0.0f);
     }
@@ -392,9 +393,9 @@ invar_status invar_importance_init(invar_importance *out, invar_masked_stats *ta
         return INVAR_OK;
     out->weight = block;
     if (options->use_mis)
-        work_mis(&w);
+        apply_mis(&w);
     else
-        work_tis(&w);
+        apply_tis(&w);
     return INVAR_OK;
 }
 

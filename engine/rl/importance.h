@@ -1,9 +1,9 @@
 /*
- * importance.h - weights and rejections for what the trainer and the sampler see differently.
+ * importance.h - importance weights and rejection for the mismatch between trainer and sampler.
  *
- * TIS and MIS compare old with rollout log-probabilities, which are known before the step's first
- * gradient: weights, masks and normalisers are computed once for the whole step. OPSM needs the
- * current log-probabilities and judges one sample at a time.
+ * TIS and MIS compare old with rollout log-probs, which are known before the first gradient of the
+ * step: weights, masks and normalizers are computed once for the whole step. OPSM needs the current
+ * log-probs and decides sample by sample.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,17 +17,20 @@ extern "C" {
 #endif
 
 typedef struct invar_importance {
-    float *weight; /* (T) NULL: all are 1 */
-    uint8_t *keep; /* (T) the mask after rejection; the batch's where nothing is rejected */
+    float *weight; /* (T) weights; NULL if all are 1 */
+    uint8_t *keep; /* (T) mask after rejection; equal to the batch's mask if nothing is rejected */
     void *memory;
 } invar_importance;
 
-/* Adds the columns tis* or mis_* to the tally. */
+/*
+ * Computes weights and mask, and adds the columns tis* or mis_* to `tally`. Release with
+ * invar_importance_release, also after a failure.
+ */
 invar_status invar_importance_init(invar_importance *out, invar_masked_stats *tally,
                                    const invar_rl_options *options) INVAR_MUST_USE;
 void invar_importance_release(invar_importance *importance);
 
-/* OPSM's distance of a sample: the mean of old - now over the tokens that count. */
+/* Returns OPSM's distance of a sample: the mean of old - now over the unmasked tokens. */
 float invar_importance_distance(const invar_masked_stats *tally, int64_t sample, const float *now);
 
 #ifdef __cplusplus

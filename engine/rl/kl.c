@@ -1,5 +1,8 @@
 /*
- * kl.c - the estimators of KL at one token, and their derivatives.
+ * kl.c - estimators of the KL divergence at one token, and their derivatives.
+ *
+ * The estimators of kls.def are k1, k2, k3 and low_var. A limit applies to the final value, after
+ * the multiplication by a ratio. docs/arithmetic.md, section 13, has the order of operations.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,10 +24,10 @@ invar_ratio invar_ratio_of(float log_ratio)
 }
 
 /*
- * exp(y) - 1 - y. Near 0 the plain expression is all rounding error, of either sign; the series
- * keeps it accurate and not negative.
+ * Returns exp(y) - 1 - y. Near 0 the plain expression is dominated by rounding errors of either
+ * sign; the series is accurate and never negative.
  */
-static float exp_rest(float y)
+static float exp_remainder(float y)
 {
     float p = 0x1.71de3ap-19f; // 1 / 9!
 
@@ -40,7 +43,7 @@ static float exp_rest(float y)
     return (y * y) * p;
 }
 
-/* ---- the estimators, before their limit, which comes after a ratio --------------------------- */
+/* ---- estimators, before their limit ---------------------------------------------------------- */
 
 static invar_kl_term k1(float logp, float base)
 {
@@ -56,7 +59,7 @@ static invar_kl_term k2(float logp, float base)
 
 static invar_kl_term k3(float logp, float base)
 {
-    float y = base - logp, value = exp_rest(y);
+    float y = base - logp, value = exp_remainder(y);
 
     return (invar_kl_term){value, -(y + value)};
 }
@@ -66,12 +69,12 @@ static invar_kl_term low_var(float logp, float base)
     float far = base - logp;
     float low = far < -LOG_RATIO_LIMIT ? -LOG_RATIO_LIMIT : far;
     float y = low > LOG_RATIO_LIMIT ? LOG_RATIO_LIMIT : low;
-    float value = exp_rest(y);
+    float value = exp_remainder(y);
 
     return (invar_kl_term){value, y == far ? -(y + value) : 0.0f};
 }
 
-static const invar_kl_traits facts[INVAR_KL_COUNT] = {
+static const invar_kl_traits kl_traits[INVAR_KL_COUNT] = {
 #define INVAR_KL(ID, NAME, ...) [INVAR_KL_##ID] = {__VA_ARGS__},
 #include "engine/rl/kls.def"
 #undef INVAR_KL
@@ -88,10 +91,10 @@ const invar_choices invar_kl_choices = {names, INVAR_KL_COUNT};
 const invar_kl_traits *invar_kl_traits_of(invar_kl type)
 {
     INVAR_CHECK((unsigned)type < INVAR_KL_COUNT);
-    return &facts[type];
+    return &kl_traits[type];
 }
 
-static invar_kl_term kl_traits_bound(const invar_kl_traits *kl, invar_kl_term term)
+static invar_kl_term limit_term(const invar_kl_traits *kl, invar_kl_term term)
 {
     if (kl->limit > 0.0f && invar_abs_f32(term.value) > kl->limit) {
         term.value = term.value > 0.0f ? kl->limit : -kl->limit;
@@ -104,7 +107,7 @@ invar_kl_term invar_kl_at(invar_kl type, float logp, float base)
 {
     const invar_kl_traits *kl = invar_kl_traits_of(type);
 
-    return kl_traits_bound(kl, kl->at(logp, base));
+    return limit_term(kl, kl->at(logp, base));
 }
 
 invar_kl_term invar_kl_unbiased(invar_kl type, float logp, float base, float old)
@@ -116,5 +119,5 @@ invar_kl_term invar_kl_unbiased(invar_kl type, float logp, float base, float old
 
     term.slope = ratio.value * (term.slope + moving);
     term.value = ratio.value * term.value;
-    return kl_traits_bound(kl, term);
+    return limit_term(kl, term);
 }

@@ -1,7 +1,7 @@
 /*
- * kl.h - the estimators of KL at one token, and their derivatives.
+ * kl.h - estimators of the KL divergence at one token, and their derivatives.
  *
- * Formulas and the order of operations: docs/arithmetic.md section 13.
+ * docs/arithmetic.md, section 13, has the formulas and the order of operations.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,32 +14,35 @@
 extern "C" {
 #endif
 
-/* exp of a difference of log-probabilities, which is cut to [-20, 20]. */
+/* exp of a difference of log-probs, which is clamped to [-20, 20]. */
 typedef struct invar_ratio {
     float value;
-    bool cut; /* the difference was outside: the derivative is zero */
+    bool cut; /* the difference was clamped, so the derivative is zero */
 } invar_ratio;
 
 invar_ratio invar_ratio_of(float log_ratio);
 
 typedef struct invar_kl_term {
     float value;
-    float slope; /* with respect to logp */
+    float slope; /* derivative with respect to logp */
 } invar_kl_term;
 
 typedef struct invar_kl_traits {
+    /* estimate at one token, before the limit */
     invar_kl_term (*at)(float logp, float base);
-    float limit; /* of its value, in both directions; 0: none */
-    bool flat;   /* the mean of its derivative says nothing: no use as a loss, only as a metric */
+    float limit; /* largest absolute value; 0 for no limit */
+    bool flat;   /* the mean of its derivative has no information: useless as a loss */
 } invar_kl_traits;
 
-/* `type` is in range. */
+/* Returns the traits; `type` must be in range. */
 const invar_kl_traits *invar_kl_traits_of(invar_kl type);
 
-/* Equal arguments give exactly 0. */
+/* Estimates the KL divergence at one token. Returns exactly 0 for equal arguments. */
 invar_kl_term invar_kl_at(invar_kl type, float logp, float base);
 
-/* Times the ratio of logp to old, through which the derivative flows too. */
+/*
+ * Multiplies the estimate by the ratio of logp to old; the derivative includes that of the ratio.
+ */
 invar_kl_term invar_kl_unbiased(invar_kl type, float logp, float base, float old);
 
 #ifdef __cplusplus

@@ -1,9 +1,11 @@
 /*
- * loss.c - one optimizer step's loss: per token the derivative, per step the metrics.
+ * loss.c - loss of an optimizer step: the derivative per token and the metrics of the step.
  *
- * Everything of the whole step is computed in new: counts, importance weights, rejections. A run
- * then treats its samples one by one, so a token's derivative depends on its sample and on the step
- * alone. What the metrics need is kept as one sum per sample.
+ * invar_loss_new computes everything of the whole step: counts, importance weights, rejections.
+ * invar_loss_run then evaluates samples one by one, so a token's derivative depends only on its
+ * sample and on the step, never on the micro-batch. Metrics are kept as one sum per sample, in the
+ * columns of masked_stats.h. Each operator is one fp32 operation, in the order of
+ * docs/arithmetic.md, section 13.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,9 +23,9 @@
 
 #include "base/invar_banned.h"
 
-/* Columns of the tally; -1: the loss has no such metric. */
+/* Columns of the metrics; -1 if the loss does not have the metric. */
 typedef struct columns {
-    int main; /* pg_loss, value_loss, or the loss itself */
+    int main; /* pg_loss, sft_loss or value_loss */
     int clipfrac, ppo_kl, ess_ratio, ois, opsm;
     int kl, entropy;
 } columns;
@@ -31,20 +33,20 @@ typedef struct columns {
 struct invar_loss {
     const invar_rl_batch *batch;
     invar_rl_options options;
-    const invar_loss_traits *facts;
-    bool one_ratio; /* a sample has one, the mean of its tokens' */
+    const invar_loss_traits *traits;
+    bool one_ratio; /* a sample has one ratio, from the mean of its tokens' log-ratios */
     const float *advantage;
     const float *returns;
     invar_masked_stats tally;
     invar_importance importance;
-    columns at;
-    float divisor; /* of the main term; 0: that of the reduction */
-    float *rows;   /* (ROWS, longest) */
-    uint8_t *seen; /* (samples) */
+    columns column_ids;
+    float divisor; /* divisor of the main term; 0 for that of the reduction */
+    float *rows;   /* (ROWS, longest) values of the current sample */
+    uint8_t *seen; /* (samples) 1 if the sample was evaluated */
     invar_loss_metric metrics[INVAR_MASKED_STATS_COLUMNS + 1];
 };
 
-/* Per-token values of the sample at hand. */
+/* Rows of the current sample. */
 enum { ROW_LOSS, ROW_SLOPE, ROW_CLIPPED, ROW_LOG_RATIO, ROW_RATIO, ROW_OPSM, ROW_OTHER, ROWS };
 
 static float *row_of(const invar_loss *loss, int row)
@@ -52,24 +54,24 @@ static float *row_of(const invar_loss *loss, int row)
     return loss->rows + row * loss->tally.longest;
 }
 
-/* One sample of a run. */
+/* A sample in a call of invar_loss_run. */
 struct invar_loss_sample_view {
     int64_t sample;
-    int64_t first; /* its first token in the batch */
+    int64_t first; /* index of its first token in the batch */
     int64_t tokens;
-    const uint8_t *mask; /* (tokens) of the batch */
-    const uint8_t *keep; /* (tokens) after rejection */
+    const uint8_t *mask; /* (tokens) mask of the batch */
+    const uint8_t *keep; /* (tokens) mask after rejection */
     const float *now;
     const float *entropy;
     float *dnow;
     float *dentropy;
 };
 
-/* ---- the main term: loss and slope per token, before mask and reduction ---------------------- */
+/* ---- main term: loss and slope per token, before mask and reduction -------------------------- */
 
 /*
- * The clipped objective at one token. The slope is with respect to the log-ratio. Where branches
- * are equal the unclipped one is taken, so on-policy the gradient flows.
+ * Computes the clipped objective at one token; the slope is with respect to the log-ratio. If both
+ * terms are equal, the unclipped one is used, so that an on-policy step has a gradient.
  */
 static void clip_token(const invar_loss *loss, invar_ratio ratio, float a, float *loss_out,
                        float *slope_out, float *clipped_out)
@@ -90,8 +92,11 @@ static void clip_token(const invar_loss *loss, invar_ratio ratio, float a, float
     *slope_out = flows ? plain : 0.0f;
 }
 
-/* The mean of the log-ratios over the sample, or each token's own. */
-static void log_ratios(invar_loss *loss, const invar_loss_sample_view *v)
+/*
+ * Computes the log-ratio of each token; with one ratio, that of all tokens is the mean of the
+ * sample.
+ */
+static void compute_log_ratios(invar_loss *loss, const invar_loss_sample_view *v)
 {
     const float *old = loss->batch->old_logp + v->first;
     float *log_ratio = row_of(loss, ROW_LOG_RATIO);
@@ -114,7 +119,7 @@ static invar_status policy_rows(invar_loss *loss, const invar_loss_sample_view *
     float *clipped = row_of(loss, ROW_CLIPPED), *dropped = row_of(loss, ROW_OPSM);
     bool far = false;
 
-    log_ratios(loss, v);
+    compute_log_ratios(loss, v);
     if (loss->options.use_opsm)
         far = invar_importance_distance(&loss->tally, v->sample, v->now) > loss->options.opsm_delta;
     for (int64_t t = 0; t < v->tokens; t++) {
@@ -150,7 +155,7 @@ static invar_status value_rows(invar_loss *loss, const invar_loss_sample_view *v
     for (int64_t t = 0; t < v->tokens; t++) {
         float off = v->now[t] - returns[t];
         float plain = off * off, clipped = plain;
-        bool far = false; // from the old value, whether or not that changes the loss
+        bool far = false; // far from the old value, even if that does not change the loss
         if (clip > 0.0f) {
             float old = loss->batch->values[v->first + t], low = old - clip, high = old + clip;
             far = invar_abs_f32(v->now[t] - old) > clip;
@@ -184,7 +189,7 @@ static invar_status custom_rows(invar_loss *loss, const invar_loss_sample_view *
                                      loss->options.custom->payload);
 }
 
-static const invar_loss_traits facts[INVAR_LOSS_COUNT] = {
+static const invar_loss_traits traits[INVAR_LOSS_COUNT] = {
 #define INVAR_LOSS(ID, NAME, ...) [INVAR_LOSS_##ID] = {__VA_ARGS__},
 #include "engine/rl/losses.def"
 #undef INVAR_LOSS
@@ -201,12 +206,12 @@ const invar_choices invar_loss_type_choices = {names, INVAR_LOSS_COUNT};
 const invar_loss_traits *invar_loss_traits_of(invar_loss_type type)
 {
     INVAR_CHECK((unsigned)type < INVAR_LOSS_COUNT);
-    return &facts[type];
+    return &traits[type];
 }
 
-static invar_status main_rows(invar_loss *loss, const invar_loss_sample_view *v)
+static invar_status compute_rows(invar_loss *loss, const invar_loss_sample_view *v)
 {
-    INVAR_TRY(loss->facts->rows(loss, v));
+    INVAR_TRY(loss->traits->rows(loss, v));
     INVAR_TRY(
         invar_masked_stats_finite(&loss->tally, v->sample, row_of(loss, ROW_LOSS), "the loss"));
     return invar_masked_stats_finite(&loss->tally, v->sample, row_of(loss, ROW_SLOPE),
@@ -215,9 +220,9 @@ static invar_status main_rows(invar_loss *loss, const invar_loss_sample_view *v)
 
 /* ---- one sample ------------------------------------------------------------------------------ */
 
-/* Zeroes what the mask leaves out, then sums. */
-static void loss_put(invar_loss *loss, const invar_loss_sample_view *v, int column, int row,
-                     const uint8_t *mask)
+/* Zeroes masked values of a row and adds its sum to a column. */
+static void add_masked_sum(invar_loss *loss, const invar_loss_sample_view *v, int column, int row,
+                           const uint8_t *mask)
 {
     float *x = row_of(loss, row);
 
@@ -228,8 +233,8 @@ static void loss_put(invar_loss *loss, const invar_loss_sample_view *v, int colu
     invar_masked_stats_put(&loss->tally, column, v->sample, x);
 }
 
-/* dnow of the main term: slope times factor; with one ratio the mean over all tokens. */
-static void main_gradient(invar_loss *loss, const invar_loss_sample_view *v)
+/* Writes dnow of the main term: slope times factor; with one ratio, the mean over all tokens. */
+static void write_main_gradient(invar_loss *loss, const invar_loss_sample_view *v)
 {
     float factor = invar_masked_stats_factor(&loss->tally, v->sample, loss->divisor);
     float count = loss->tally.count[v->sample];
@@ -244,7 +249,7 @@ static void main_gradient(invar_loss *loss, const invar_loss_sample_view *v)
     }
 }
 
-/* Effective sample size over the sample's own: (sum w)^2 / (count * sum w^2). */
+/* Returns the effective sample size relative to the count: (sum w)^2 / (count * sum w^2). */
 static float ess_ratio(invar_loss *loss, const invar_loss_sample_view *v)
 {
     float *w = row_of(loss, ROW_RATIO), *squares = row_of(loss, ROW_OTHER);
@@ -262,30 +267,32 @@ static float ess_ratio(invar_loss *loss, const invar_loss_sample_view *v)
                : (sum * sum) / (loss->tally.count[v->sample] * sum2);
 }
 
-static void policy_metrics(invar_loss *loss, const invar_loss_sample_view *v)
+static void add_policy_metrics(invar_loss *loss, const invar_loss_sample_view *v)
 {
     float *distance = row_of(loss, ROW_LOG_RATIO);
 
-    if (!loss->facts->policy)
+    if (!loss->traits->policy)
         return;
     for (int64_t t = 0; t < v->tokens; t++)
         distance[t] = 0.0f - distance[t];
-    loss_put(loss, v, loss->at.ppo_kl, ROW_LOG_RATIO, v->keep);
-    if (loss->at.opsm >= 0 && loss->tally.per_token) // the sample's share, as Miles has it
+    add_masked_sum(loss, v, loss->column_ids.ppo_kl, ROW_LOG_RATIO, v->keep);
+    if (loss->column_ids.opsm >= 0 &&
+        loss->tally.per_token) // Miles' definition: the share of the sample
         for (int64_t t = 0; t < v->tokens; t++)
             row_of(loss, ROW_OPSM)[t] /= loss->tally.count[v->sample];
-    loss_put(loss, v, loss->at.opsm, ROW_OPSM, v->mask);
-    invar_masked_stats_put_all(&loss->tally, loss->at.ess_ratio, v->sample, ess_ratio(loss, v));
-    loss_put(loss, v, loss->at.ois, ROW_RATIO, v->mask);
+    add_masked_sum(loss, v, loss->column_ids.opsm, ROW_OPSM, v->mask);
+    invar_masked_stats_put_all(&loss->tally, loss->column_ids.ess_ratio, v->sample,
+                               ess_ratio(loss, v));
+    add_masked_sum(loss, v, loss->column_ids.ois, ROW_RATIO, v->mask);
 }
 
-static invar_status kl_loss(invar_loss *loss, const invar_loss_sample_view *v)
+static invar_status add_kl_loss(invar_loss *loss, const invar_loss_sample_view *v)
 {
     const invar_rl_batch *b = loss->batch;
     float factor = invar_masked_stats_factor(&loss->tally, v->sample, 0.0f);
     float scale = loss->options.kl_loss_coef * factor;
 
-    if (loss->at.kl < 0)
+    if (loss->column_ids.kl < 0)
         return INVAR_OK;
     for (int64_t t = 0; t < v->tokens; t++) {
         float ref = b->ref_logp[v->first + t];
@@ -299,38 +306,38 @@ static invar_status kl_loss(invar_loss *loss, const invar_loss_sample_view *v)
     }
     INVAR_TRY(
         invar_masked_stats_finite(&loss->tally, v->sample, row_of(loss, ROW_OTHER), "the KL loss"));
-    loss_put(loss, v, loss->at.kl, ROW_OTHER, v->keep);
+    add_masked_sum(loss, v, loss->column_ids.kl, ROW_OTHER, v->keep);
     return INVAR_OK;
 }
 
-static invar_status entropy_bonus(invar_loss *loss, const invar_loss_sample_view *v)
+static invar_status add_entropy_loss(invar_loss *loss, const invar_loss_sample_view *v)
 {
     float scale =
         loss->options.entropy_coef * invar_masked_stats_factor(&loss->tally, v->sample, 0.0f);
 
     for (int64_t t = 0; v->dentropy && t < v->tokens; t++)
         v->dentropy[t] = v->keep[t] && scale != 0.0f ? -scale : 0.0f;
-    if (loss->at.entropy < 0 || !v->entropy)
+    if (loss->column_ids.entropy < 0 || !v->entropy)
         return INVAR_OK;
     INVAR_TRY(invar_masked_stats_finite(&loss->tally, v->sample, v->entropy, "the entropy"));
     memcpy(row_of(loss, ROW_OTHER), v->entropy, (size_t)v->tokens * sizeof(float));
-    loss_put(loss, v, loss->at.entropy, ROW_OTHER, v->keep);
+    add_masked_sum(loss, v, loss->column_ids.entropy, ROW_OTHER, v->keep);
     return INVAR_OK;
 }
 
 static invar_status run_sample(invar_loss *loss, const invar_loss_sample_view *v)
 {
-    const char *what = loss->facts->values ? "the value of the training forward"
-                                           : "the log-probability of the training forward";
+    const char *what = loss->traits->values ? "the value of the training forward"
+                                            : "the log-probability of the training forward";
 
     INVAR_TRY(invar_masked_stats_finite(&loss->tally, v->sample, v->now, what));
-    INVAR_TRY(main_rows(loss, v));
-    loss_put(loss, v, loss->at.main, ROW_LOSS, v->keep);
-    loss_put(loss, v, loss->at.clipfrac, ROW_CLIPPED, v->keep);
-    main_gradient(loss, v);
-    policy_metrics(loss, v);
-    INVAR_TRY(kl_loss(loss, v));
-    INVAR_TRY(entropy_bonus(loss, v));
+    INVAR_TRY(compute_rows(loss, v));
+    add_masked_sum(loss, v, loss->column_ids.main, ROW_LOSS, v->keep);
+    add_masked_sum(loss, v, loss->column_ids.clipfrac, ROW_CLIPPED, v->keep);
+    write_main_gradient(loss, v);
+    add_policy_metrics(loss, v);
+    INVAR_TRY(add_kl_loss(loss, v));
+    INVAR_TRY(add_entropy_loss(loss, v));
     return invar_masked_stats_finite(&loss->tally, v->sample, v->dnow, "the gradient of the loss");
 }
 
@@ -342,7 +349,8 @@ invar_status invar_loss_run(invar_loss *loss, int64_t first, int64_t count, cons
     if (first < 0 || count < 0 || count > loss->batch->samples - first)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: samples %lld + %lld of %lld", (long long)first,
                           (long long)count, (long long)loss->batch->samples);
-    if (loss->options.entropy_coef != 0.0f && loss->at.entropy >= 0 && (!entropy || !dentropy_out))
+    if (loss->options.entropy_coef != 0.0f && loss->column_ids.entropy >= 0 &&
+        (!entropy || !dentropy_out))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: entropy-coef needs the entropies");
     for (int64_t i = first; i < first + count; i++) {
         int64_t offset = start[i] - start[first];
@@ -364,9 +372,9 @@ invar_status invar_loss_run(invar_loss *loss, int64_t first, int64_t count, cons
     return INVAR_OK;
 }
 
-/* ---- the step -------------------------------------------------------------------------------- */
+/* ---- step ------------------------------------------------------------------------------------ */
 
-static invar_status need(const void *array, bool needed, const char *what, const char *why)
+static invar_status require_array(const void *array, bool needed, const char *what, const char *why)
 {
     if (needed && !array)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: %s needs %s", why, what);
@@ -377,18 +385,19 @@ static invar_status check_arrays(const invar_loss *loss)
 {
     const invar_rl_options *o = &loss->options;
     const invar_rl_batch *b = loss->batch;
-    bool policy = loss->facts->policy, value = loss->facts->values;
-    bool kl = o->use_kl_loss && loss->facts->regularised;
+    bool policy = loss->traits->policy, value = loss->traits->values;
+    bool kl = o->use_kl_loss && loss->traits->regularised;
 
-    INVAR_TRY(need(loss->advantage, policy, "advantages", "the policy loss"));
-    INVAR_TRY(need(b->old_logp, policy, "old log-probabilities", "the policy loss"));
-    INVAR_TRY(need(b->ref_logp, kl, "reference log-probabilities", "use-kl-loss"));
-    INVAR_TRY(need(b->old_logp, kl && o->unbiased_kl, "old log-probabilities", "use-unbiased-kl"));
-    INVAR_TRY(need(b->rollout_logp, policy && (o->use_tis || o->use_mis),
-                   "the rollout's log-probabilities", "use-tis"));
-    INVAR_TRY(need(loss->returns, value, "returns", "the value loss"));
-    INVAR_TRY(need(b->values, value && o->value_clip > 0.0f, "old values", "value-clip"));
-    INVAR_TRY(need(o->custom, loss->facts->plugin, "a plug-in", "a custom loss"));
+    INVAR_TRY(require_array(loss->advantage, policy, "advantages", "the policy loss"));
+    INVAR_TRY(require_array(b->old_logp, policy, "old log-probabilities", "the policy loss"));
+    INVAR_TRY(require_array(b->ref_logp, kl, "reference log-probabilities", "use-kl-loss"));
+    INVAR_TRY(require_array(b->old_logp, kl && o->unbiased_kl, "old log-probabilities",
+                            "use-unbiased-kl"));
+    INVAR_TRY(require_array(b->rollout_logp, policy && (o->use_tis || o->use_mis),
+                            "the rollout's log-probabilities", "use-tis"));
+    INVAR_TRY(require_array(loss->returns, value, "returns", "the value loss"));
+    INVAR_TRY(require_array(b->values, value && o->value_clip > 0.0f, "old values", "value-clip"));
+    INVAR_TRY(require_array(o->custom, loss->traits->plugin, "a plug-in", "a custom loss"));
     return INVAR_OK;
 }
 
@@ -411,9 +420,9 @@ static invar_status check_values(const invar_loss *loss)
     const invar_rl_batch *b = loss->batch;
     const invar_masked_stats *tally = &loss->tally;
 
-    if (loss->facts->supervised)
+    if (loss->traits->supervised)
         return INVAR_OK;
-    if (loss->facts->values) {
+    if (loss->traits->values) {
         INVAR_TRY(invar_masked_stats_finite_all(tally, b->values, "the old value"));
         return invar_masked_stats_finite_all(tally, loss->returns, "the return");
     }
@@ -429,25 +438,25 @@ static void add_columns(invar_loss *loss)
 {
     const invar_rl_options *o = &loss->options;
     invar_masked_stats *tally = &loss->tally;
-    columns at = {-1, -1, -1, -1, -1, -1, -1, -1};
+    columns column_ids = {-1, -1, -1, -1, -1, -1, -1, -1};
 
-    at.main = invar_masked_stats_add(tally, loss->facts->metric);
-    if (loss->facts->regularised) {
-        at.entropy = invar_masked_stats_add(tally, "entropy_loss");
-        at.kl = o->use_kl_loss ? invar_masked_stats_add(tally, "kl_loss") : -1;
+    column_ids.main = invar_masked_stats_add(tally, loss->traits->metric);
+    if (loss->traits->regularised) {
+        column_ids.entropy = invar_masked_stats_add(tally, "entropy_loss");
+        column_ids.kl = o->use_kl_loss ? invar_masked_stats_add(tally, "kl_loss") : -1;
     }
-    if (loss->facts->clip_metric)
-        at.clipfrac = invar_masked_stats_add(tally, loss->facts->clip_metric);
-    if (loss->facts->policy) {
-        at.ppo_kl = invar_masked_stats_add(tally, "ppo_kl");
-        at.ess_ratio = invar_masked_stats_add(tally, "ess_ratio");
-        at.opsm = o->use_opsm ? invar_masked_stats_add(tally, "opsm_clipfrac") : -1;
-        at.ois = o->use_tis || o->use_mis ? invar_masked_stats_add(tally, "ois") : -1;
+    if (loss->traits->clip_metric)
+        column_ids.clipfrac = invar_masked_stats_add(tally, loss->traits->clip_metric);
+    if (loss->traits->policy) {
+        column_ids.ppo_kl = invar_masked_stats_add(tally, "ppo_kl");
+        column_ids.ess_ratio = invar_masked_stats_add(tally, "ess_ratio");
+        column_ids.opsm = o->use_opsm ? invar_masked_stats_add(tally, "opsm_clipfrac") : -1;
+        column_ids.ois = o->use_tis || o->use_mis ? invar_masked_stats_add(tally, "ois") : -1;
     }
-    loss->at = at;
+    loss->column_ids = column_ids;
 }
 
-static invar_status loss_prepare(invar_loss *loss)
+static invar_status prepare_loss(invar_loss *loss)
 {
     const invar_rl_options *o = &loss->options;
     size_t samples = (size_t)loss->batch->samples;
@@ -459,7 +468,7 @@ static invar_status loss_prepare(invar_loss *loss)
     INVAR_TRY(check_values(loss));
     add_columns(loss);
     INVAR_TRY(invar_importance_init(&loss->importance, &loss->tally, o));
-    loss->divisor = loss->facts->regularised ? o->constant_divisor : 0.0f;
+    loss->divisor = loss->traits->regularised ? o->constant_divisor : 0.0f;
     INVAR_TRY(invar_alloc(&block, (size_t)loss->tally.longest, ROWS * sizeof(float),
                           "one sample's losses"));
     loss->rows = block;
@@ -482,12 +491,12 @@ invar_status invar_loss_new(invar_loss **out, const invar_rl_batch *batch,
     memset(loss, 0, sizeof *loss);
     loss->batch = batch;
     loss->options = *options;
-    loss->facts = invar_loss_traits_of(options->loss);
+    loss->traits = invar_loss_traits_of(options->loss);
     loss->one_ratio =
-        loss->facts->policy && invar_estimator_traits_of(options->estimator)->one_ratio;
+        loss->traits->policy && invar_estimator_traits_of(options->estimator)->one_ratio;
     loss->advantage = advantage;
     loss->returns = returns;
-    status = loss_prepare(loss);
+    status = prepare_loss(loss);
     if (status == INVAR_OK)
         *out = loss;
     else
@@ -514,16 +523,16 @@ static void set_metric(invar_loss_metric *metric, const char *name, float value)
     metric->value = (double)value;
 }
 
-static float mean_of(const invar_loss *loss, int column)
+static float column_mean(const invar_loss *loss, int column)
 {
-    float divisor = column == loss->at.main ? loss->divisor : 0.0f;
+    float divisor = column == loss->column_ids.main ? loss->divisor : 0.0f;
 
     return column < 0 ? 0.0f : invar_masked_stats_mean(&loss->tally, column, divisor);
 }
 
 invar_status invar_loss_metrics(const invar_loss_metric **out, size_t *count_out, invar_loss *loss)
 {
-    float total = mean_of(loss, loss->at.main);
+    float total = column_mean(loss, loss->column_ids.main);
     size_t count = 0;
 
     for (int64_t i = 0; i < loss->batch->samples; i++) {
@@ -531,13 +540,13 @@ invar_status invar_loss_metrics(const invar_loss_metric **out, size_t *count_out
             return INVAR_FAIL(INVAR_E_STATE, 0, "loss: sample %lld is missing from the step",
                               (long long)i);
     }
-    if (loss->at.entropy >= 0)
-        total = total - loss->options.entropy_coef * mean_of(loss, loss->at.entropy);
-    if (loss->at.kl >= 0)
-        total = total + loss->options.kl_loss_coef * mean_of(loss, loss->at.kl);
+    if (loss->column_ids.entropy >= 0)
+        total = total - loss->options.entropy_coef * column_mean(loss, loss->column_ids.entropy);
+    if (loss->column_ids.kl >= 0)
+        total = total + loss->options.kl_loss_coef * column_mean(loss, loss->column_ids.kl);
     set_metric(&loss->metrics[count++], "loss", total);
     for (int column = 0; column < loss->tally.columns; column++)
-        set_metric(&loss->metrics[count++], loss->tally.name[column], mean_of(loss, column));
+        set_metric(&loss->metrics[count++], loss->tally.name[column], column_mean(loss, column));
     *out = loss->metrics;
     *count_out = count;
     return INVAR_OK;

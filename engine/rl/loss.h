@@ -1,11 +1,11 @@
 /*
- * loss.h - advantages and losses: from rewards and log-probabilities to dL/dlogp.
+ * loss.h - advantages and losses: from rewards and log-probs to dL/dlogp.
  *
- * One batch of samples with their per-token arrays, flat: token j of sample i is at start[i] + j.
- * Whatever is a number of the whole batch (counts, whitening, importance normalisers) is computed
- * before the first gradient and multiplied into each token's; so micro-batching cannot change a
- * bit, and every sum is a REDUCE in index order. Nothing is replaced by zero: a value that is not
- * finite stops the step and names sample and token. Formulas: docs/arithmetic.md section 13.
+ * A batch of samples has flat per-token arrays: token j of sample i is at start[i] + j. Values of
+ * the whole batch (counts, whitening, importance normalizers) are computed before the first
+ * gradient and multiplied into each token, so micro-batching cannot change a bit; every sum is a
+ * REDUCE in index order. A value that is not finite is never replaced by zero: it stops the step
+ * and names sample and token. docs/arithmetic.md, section 13, has the formulas.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -47,29 +47,36 @@ typedef enum invar_loss_type {
 extern const invar_choices invar_estimator_choices, invar_kl_choices, invar_loss_type_choices;
 
 typedef struct invar_loss invar_loss;
-typedef struct invar_loss_sample_view invar_loss_sample_view; /* a sample of a run */
+
+/* One sample in a call of invar_loss_run. */
+typedef struct invar_loss_sample_view invar_loss_sample_view;
 
 typedef struct invar_loss_traits {
-    /* Loss and slope of each of the sample's tokens, before mask and reduction. */
+    /* Computes loss and slope of each token of the sample, before mask and reduction. */
     invar_status (*rows)(invar_loss *loss, const invar_loss_sample_view *view);
-    const char *metric;      /* its mean over the step */
-    const char *clip_metric; /* the share of tokens that were clipped; NULL: none is */
-    bool policy;             /* a policy gradient: advantages, ratios, importance weights */
-    bool supervised;         /* learns the answers of the data: nothing is sampled or judged */
-    bool values;             /* of a critic's values, not of log-probabilities */
-    bool plugin;             /* computed by the user's own */
-    bool regularised;        /* entropy and KL are added, loss-divisor divides */
+    const char *metric; /* metric of the mean loss of the step */
+    /* metric of the share of clipped tokens; NULL if the loss does not clip */
+    const char *clip_metric;
+    bool policy; /* policy gradient: advantages, ratios, importance weights */
+    /* supervised: trains on responses of the data set; nothing is sampled or rewarded */
+    bool supervised;
+    bool values;      /* loss of a critic's values, not of log-probs */
+    bool plugin;      /* computed by a user plug-in */
+    bool regularised; /* entropy and KL losses are added; loss-divisor applies */
 } invar_loss_traits;
 
-/* `type` is in range. */
+/* Returns the traits; `type` must be in range. */
 const invar_loss_traits *invar_loss_traits_of(invar_loss_type type);
 
-/* What a loss of the user's own sees: one sample, (tokens) each, NULL where the run has none. */
+/*
+ * Input of a custom loss: one sample. Arrays have (tokens) elements and are NULL if the run has
+ * none.
+ */
 typedef struct invar_loss_sample {
-    int64_t sample; /* of the batch */
+    int64_t sample; /* index in the batch */
     int64_t tokens;
     const uint8_t *mask;
-    const float *logp; /* of the training forward */
+    const float *logp; /* log-probs of the training forward */
     const float *old_logp;
     const float *rollout_logp;
     const float *ref_logp;
@@ -78,9 +85,10 @@ typedef struct invar_loss_sample {
 } invar_loss_sample;
 
 /*
- * In place of the policy loss: per token its loss and the derivative of the sample's sum of losses
- * with respect to the token's log-probability. Mask, reduction, entropy and KL loss are ours, so a
- * function of the sample alone gives the same step for every micro-batching.
+ * Replaces the policy loss: computes for each token its loss, and the derivative of the sample's
+ * sum of losses with respect to the token's log-prob. Mask, reduction, entropy and KL loss are
+ * applied afterwards, so a function of the sample alone gives the same step for every
+ * micro-batching.
  */
 typedef struct invar_loss_custom {
     invar_status (*run)(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
@@ -90,68 +98,75 @@ typedef struct invar_loss_custom {
 
 typedef struct invar_rl_options {
     invar_loss_type loss;
-    const invar_loss_custom *custom; /* for INVAR_LOSS_CUSTOM; borrowed */
+    const invar_loss_custom *custom; /* function of INVAR_LOSS_CUSTOM; borrowed */
     invar_estimator estimator;
-    bool rewards_normalization; /* subtract the group's mean */
-    bool std_normalization;     /* and divide by its deviation (grpo, gspo) */
-    bool normalize_advantages;  /* whitening over the batch; always so for reinforce_plus_plus* */
+    bool rewards_normalization; /* subtract the group's mean from rewards */
+    bool std_normalization;     /* divide them by the group's standard deviation (grpo, gspo) */
+    /* whiten advantages over the batch; reinforce_plus_plus* always do */
+    bool normalize_advantages;
     float gamma, lambd;
-    float kl_coef; /* in the reward */
+    float kl_coef; /* coefficient of the KL penalty in the reward */
     invar_kl kl_type;
     bool use_kl_loss;
     float kl_loss_coef;
     bool unbiased_kl;
     float eps_clip, eps_clip_high;
-    float eps_clip_c; /* dual clip; 0: off */
-    float value_clip; /* 0: off */
+    float eps_clip_c; /* dual clip; 0 for no dual clip */
+    float value_clip; /* 0 for no clipping of values */
     float entropy_coef;
     bool per_token_loss;
-    float constant_divisor; /* Dr.GRPO: > 0 divides every sample's policy loss by this instead */
-    float opd_kl_coef;      /* > 0: distils into any estimator; needs teacher_logp */
+    /* Dr.GRPO: if > 0, divides every sample's policy loss instead of its token count */
+    float constant_divisor;
+    float opd_kl_coef; /* if > 0, adds distillation to any estimator; needs teacher_logp */
     bool use_opsm;
     float opsm_delta;
     bool use_tis;
     float tis_clip, tis_clip_low;
     invar_tis_mode tis_mode;
-    bool use_mis; /* its weights instead of TIS's */
+    bool use_mis; /* use the weights of MIS instead of those of TIS */
     invar_mis_level mis_level;
     invar_mis_mode mis_mode;
-    float mis_low, mis_high; /* low 0: 1 / high */
+    float mis_low, mis_high; /* mis_low = 0 stands for 1 / mis_high */
     bool mis_rs;
     invar_mis_level mis_rs_level;
-    float mis_rs_low, mis_rs_high; /* 0: those of mis */
-    float mis_veto;                /* part of rejection (mis_rs); 0: off */
+    float mis_rs_low, mis_rs_high; /* 0 stands for the bounds of mis */
+    float mis_veto;                /* part of rejection (mis_rs); 0 for no veto */
     bool mis_batch_normalize;
 } invar_rl_options;
 
-/* Borrowed by every call; an absent array is NULL. Lengths: T tokens = start[samples]. */
+/*
+ * Input of advantages and losses. Arrays are borrowed and NULL if absent; T = start[samples] is the
+ * number of response tokens.
+ */
 typedef struct invar_rl_batch {
     int64_t samples;
-    const int64_t *start;      /* (samples + 1) response tokens */
-    const int64_t *group;      /* (samples) equal numbers stand together */
-    const uint8_t *mask;       /* (T) */
-    const float *reward;       /* (samples) raw */
-    const float *old_logp;     /* (T) before the step */
-    const float *rollout_logp; /* (T) as sampled */
-    bool copied;               /* one of the last two is a copy of the other: no metric of both */
+    const int64_t *start;  /* (samples + 1) offsets of response tokens */
+    const int64_t *group;  /* (samples) samples of a group have equal numbers and are consecutive */
+    const uint8_t *mask;   /* (T) 1 if the token takes part in the loss */
+    const float *reward;   /* (samples) raw rewards */
+    const float *old_logp; /* (T) log-probs before the step */
+    const float *rollout_logp; /* (T) log-probs at sampling */
+    /* old_logp or rollout_logp is a copy of the other, so metrics that compare both are left out */
+    bool copied;
     const float *ref_logp;     /* (T) */
     const float *teacher_logp; /* (T) */
-    const float *values;       /* (T) of the critic, before the step */
-    const uint8_t *begins;     /* (T) 1: a branch of the sample begins there; NULL: none does */
+    const float *values;       /* (T) critic's values before the step */
+    /* (T) 1 if a branch of the sample begins at the token; NULL if there are no branches */
+    const uint8_t *begins;
 } invar_rl_batch;
 
 /*
- * Advantages (T) of a whole rollout: group normalisation, estimator, distillation, whitening.
- * returns_out (T) may be NULL; the critic's loss needs it.
+ * Computes the advantages (T) of a complete rollout: group normalization, estimator, distillation,
+ * whitening. returns_out (T) may be NULL; the critic's loss needs it.
  */
 invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
                                  const invar_rl_batch *batch,
                                  const invar_rl_options *options) INVAR_MUST_USE;
 
 /*
- * A loss over one optimizer step's samples. Takes the batch and its advantages (T) or, for the
- * value loss, returns (T), all borrowed until free; computes everything that belongs to the whole
- * step. The options are copied.
+ * Makes the loss of an optimizer step and computes everything that depends on the whole step. The
+ * batch and the advantages (T), or returns (T) for the value loss, are borrowed until
+ * invar_loss_free; the options are copied. Free with invar_loss_free.
  */
 invar_status invar_loss_new(invar_loss **out, const invar_rl_batch *batch,
                             const invar_rl_options *options, const float *advantage,
@@ -159,9 +174,10 @@ invar_status invar_loss_new(invar_loss **out, const invar_rl_batch *batch,
 void invar_loss_free(invar_loss *loss);
 
 /*
- * The samples [first, first + count): `now` holds their tokens' log-probabilities (for the value
- * loss: values) from the training forward, `entropy` may be NULL. Writes dL/dnow and, where the
- * entropy has a coefficient, dL/dentropy, for the same tokens. Each sample once, in any grouping.
+ * Evaluates the samples [first, first + count). `now` has the log-probs of their tokens from the
+ * training forward (values for the value loss); `entropy` may be NULL. Writes dL/dnow and, if the
+ * entropy has a coefficient, dL/dentropy for these tokens. Each sample must be evaluated once, in
+ * any grouping.
  */
 invar_status invar_loss_run(invar_loss *loss, int64_t first, int64_t count, const float *now,
                             const float *entropy, float *dnow_out,
@@ -169,18 +185,21 @@ invar_status invar_loss_run(invar_loss *loss, int64_t first, int64_t count, cons
 
 typedef struct invar_loss_metric {
     char name[64]; /* "train/pg_loss" */
-    double value;  /* of an fp32 number */
+    double value;  /* exact value of an fp32 number */
 } invar_loss_metric;
 
 /*
- * After all samples, by Miles' names where Miles logs the same: first the loss itself, then
- * pg_loss, pg_clipfrac, ppo_kl, kl_loss, entropy_loss, ess_ratio, tis*, mis_*, opsm_clipfrac,
- * value_loss, ... Borrowed until free. A step in which a sample was left out is refused.
+ * Returns the metrics of the step: the loss, then pg_loss, pg_clipfrac, ppo_kl, kl_loss,
+ * entropy_loss, ess_ratio, tis*, mis_*, opsm_clipfrac, value_loss, ..., with the names of Miles if
+ * Miles logs the same. Borrowed until invar_loss_free. Returns INVAR_E_STATE if a sample was not
+ * evaluated.
  */
 invar_status invar_loss_metrics(const invar_loss_metric **out, size_t *count_out,
                                 invar_loss *loss) INVAR_MUST_USE;
 
-/* DAPO's group filter: false where all rewards of the group are equal (std <= 1e-8 in double). */
+/*
+ * DAPO's group filter: returns false if all rewards of the group are equal (std <= 1e-8 in double).
+ */
 bool invar_rl_group_keeps(const float *reward, int64_t count);
 
 #ifdef __cplusplus

@@ -1,5 +1,8 @@
 /*
- * masked_stats.c - counts of a step and the means of per-token values.
+ * masked_stats.c - masked counts, sums and means of per-token values of an optimizer step.
+ *
+ * One allocation holds the counts, scratch and columns. All sums are fp32 REDUCEs in the order of
+ * samples and tokens; docs/arithmetic.md has their tree.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -133,7 +136,7 @@ float invar_masked_stats_factor(const invar_masked_stats *tally, int64_t sample,
     return 1.0f / (at_least_one(tally->count[sample]) * samples);
 }
 
-static bool finite_f32(float x)
+static bool is_finite_f32(float x)
 {
     return (invar_f32_bits(x) & INVAR_INF_BITS) != INVAR_INF_BITS;
 }
@@ -145,7 +148,7 @@ invar_status invar_masked_stats_finite(const invar_masked_stats *tally, int64_t 
     int64_t first = batch->start[sample], tokens = batch->start[sample + 1] - first;
 
     for (int64_t t = 0; t < tokens; t++) {
-        if (batch->mask[first + t] && !finite_f32(row[t]))
+        if (batch->mask[first + t] && !is_finite_f32(row[t]))
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "sample %lld, response token %lld: %s is %s; the step stops here",
                               (long long)sample, (long long)t, what,

@@ -1,9 +1,8 @@
 /*
- * masked_stats.h - what belongs to a step as a whole: its counts, and the means of per-token
- * values.
+ * masked_stats.h - masked counts, sums and means of per-token values of an optimizer step.
  *
- * A column holds one sum per sample, REDUCE over the sample's tokens; its mean is a REDUCE over
- * samples in order. So it does not matter in which calls the samples came.
+ * A column holds one sum per sample, a REDUCE over the sample's tokens; its mean is a REDUCE over
+ * samples in order. So the result does not depend on the calls in which the samples came.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,47 +19,54 @@ enum { INVAR_MASKED_STATS_COLUMNS = 48 };
 
 typedef struct invar_masked_stats {
     const invar_rl_batch *batch;
+    /* means are over tokens instead of over samples */
     bool per_token;
-    float *count;    /* (samples) tokens that the mask counts */
-    float tokens;    /* of all samples */
-    int64_t longest; /* tokens of the longest sample, masked ones too */
-    float *row;      /* (longest) for the caller: one sample's values */
-    float *room;     /* (samples) */
+    float *count;    /* (samples) unmasked tokens */
+    float tokens;    /* unmasked tokens of all samples */
+    int64_t longest; /* tokens of the longest sample, masked ones included */
+    float *row;      /* (longest) buffer of the caller, for the values of one sample */
+    float *room;     /* (samples) scratch */
     float *sums;     /* (columns, samples) */
+    /* names of the columns; borrowed */
     const char *name[INVAR_MASKED_STATS_COLUMNS];
     int columns;
 } invar_masked_stats;
 
-/* Checks the batch's shape. The batch is borrowed until release. */
+/*
+ * Checks the shape of the batch and counts its tokens. The batch is borrowed until release. Release
+ * with invar_masked_stats_release.
+ */
 invar_status invar_masked_stats_init(invar_masked_stats *out, const invar_rl_batch *batch,
                                      bool per_token) INVAR_MUST_USE;
 void invar_masked_stats_release(invar_masked_stats *tally);
 
-/* A new column of zeros; `name` is borrowed. */
+/* Adds a column of zeros and returns its index; `name` is borrowed. */
 int invar_masked_stats_add(invar_masked_stats *tally, const char *name);
 
-/* The sample's values, +0 where they do not count: (its tokens). */
+/* Sets the sum of a sample to that of `row`, which has a value per token and +0 for masked ones. */
 void invar_masked_stats_put(invar_masked_stats *tally, int column, int64_t sample,
                             const float *row);
 
-/* One value for all of the sample's tokens that count. */
+/* Sets the sum of a sample as if all of its unmasked tokens had this value. */
 void invar_masked_stats_put_all(invar_masked_stats *tally, int column, int64_t sample, float value);
 
 /*
- * Per sample: the mean over samples of sum / max(count, 1), or of sum / divisor where divisor > 0.
- * Per token: the sum of all / max(tokens, 1); a divisor goes before.
+ * Returns the mean of a column. Per sample: the mean over samples of sum / max(count, 1), or of sum
+ * / divisor if divisor > 0. Per token: the sum of all / max(tokens, 1); a divisor takes precedence.
  */
 float invar_masked_stats_mean(const invar_masked_stats *tally, int column, float divisor);
 
-/* The factor by which a token's derivative enters that of the mean. */
+/* Returns the factor with which the derivative of a token enters that of the mean. */
 float invar_masked_stats_factor(const invar_masked_stats *tally, int64_t sample, float divisor);
 
-/* Fails, naming sample and token, where a counted token's value is not finite. `row` is (tokens of
- * `sample`). */
+/*
+ * Fails and names sample and token if the value of an unmasked token is not finite. `row` has the
+ * values of the sample's tokens; `what` is used in the error message only.
+ */
 invar_status invar_masked_stats_finite(const invar_masked_stats *tally, int64_t sample,
                                        const float *row, const char *what) INVAR_MUST_USE;
 
-/* The same for all samples of a flat array; NULL passes. */
+/* Checks all samples of a flat array, like invar_masked_stats_finite. `values` may be NULL. */
 invar_status invar_masked_stats_finite_all(const invar_masked_stats *tally, const float *values,
                                            const char *what) INVAR_MUST_USE;
 

@@ -1,5 +1,8 @@
 /*
- * reward_parts.c - named parts of rewards.
+ * reward_parts.c - named components of a reward: a sorted list that is copied on each insertion.
+ *
+ * The order of names is part of the sum, so the list must stay sorted. Names come from plug-ins and
+ * are untrusted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +23,7 @@ void invar_reward_parts_release(invar_reward_parts *parts)
     *parts = (invar_reward_parts){NULL, 0};
 }
 
-static bool may_name(char c)
+static bool is_name_char(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
            (c && strchr("_-.@", c));
@@ -31,7 +34,7 @@ static invar_status check_name(const char *name, size_t bytes, const char *where
     char quoted[INVAR_TEXT_QUOTE_SIZE];
     size_t good = 0;
 
-    while (good < bytes && may_name(name[good]))
+    while (good < bytes && is_name_char(name[good]))
         good++;
     if (good == bytes && bytes > 0 && bytes < INVAR_REWARD_NAME_SIZE)
         return INVAR_OK;
@@ -42,8 +45,8 @@ static invar_status check_name(const char *name, size_t bytes, const char *where
                       where, quoted, INVAR_REWARD_NAME_SIZE - 1);
 }
 
-/* Where the name is, or would be. */
-static int64_t place_of(const invar_reward_parts *parts, const char *name)
+/* Returns the index of the name, or the index at which it would be inserted. */
+static int64_t find_index(const invar_reward_parts *parts, const char *name)
 {
     int64_t at = 0;
 
@@ -52,13 +55,13 @@ static int64_t place_of(const invar_reward_parts *parts, const char *name)
     return at;
 }
 
-static bool reward_parts_has(const invar_reward_parts *parts, int64_t at, const char *name)
+static bool has_part_at(const invar_reward_parts *parts, int64_t at, const char *name)
 {
     return at < parts->count && strcmp(parts->items[at].name, name) == 0;
 }
 
-static invar_status reward_parts_insert(invar_reward_parts *parts, int64_t at,
-                                        const invar_reward_part *part, const char *where)
+static invar_status insert_part(invar_reward_parts *parts, int64_t at,
+                                const invar_reward_part *part, const char *where)
 {
     invar_reward_part *grown = NULL;
 
@@ -86,11 +89,11 @@ invar_status invar_reward_parts_add(invar_reward_parts *parts, const char *name,
     if (!isfinite(value))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the part \"%s\" of a reward is not finite",
                           where, part.name);
-    at = place_of(parts, part.name);
-    if (reward_parts_has(parts, at, part.name))
+    at = find_index(parts, part.name);
+    if (has_part_at(parts, at, part.name))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a reward has two parts \"%s\"", where,
                           part.name);
-    return reward_parts_insert(parts, at, &part, where);
+    return insert_part(parts, at, &part, where);
 }
 
 double invar_reward_parts_sum(const invar_reward_parts *parts)
@@ -104,9 +107,9 @@ double invar_reward_parts_sum(const invar_reward_parts *parts)
 
 const invar_reward_part *invar_reward_parts_find(const invar_reward_parts *parts, const char *name)
 {
-    int64_t at = place_of(parts, name);
+    int64_t at = find_index(parts, name);
 
-    return reward_parts_has(parts, at, name) ? &parts->items[at] : NULL;
+    return has_part_at(parts, at, name) ? &parts->items[at] : NULL;
 }
 
 bool invar_reward_parts_equal(const invar_reward_parts *a, const invar_reward_parts *b)
@@ -123,14 +126,14 @@ invar_status invar_reward_parts_mean(invar_reward_parts *out, const invar_rl_sam
     for (int64_t i = 0; i < count; i++)
         for (int64_t j = 0; j < samples[i].parts.count; j++) {
             invar_reward_part part = samples[i].parts.items[j];
-            int64_t at = place_of(out, part.name);
+            int64_t at = find_index(out, part.name);
             part.value = 0.0;
-            if (!reward_parts_has(out, at, part.name))
-                INVAR_TRY(reward_parts_insert(out, at, &part, "rewards of a batch"));
+            if (!has_part_at(out, at, part.name))
+                INVAR_TRY(insert_part(out, at, &part, "rewards of a batch"));
         }
     for (int64_t i = 0; i < count; i++)
         for (int64_t j = 0; j < samples[i].parts.count; j++) {
-            int64_t at = place_of(out, samples[i].parts.items[j].name);
+            int64_t at = find_index(out, samples[i].parts.items[j].name);
             out->items[at].value += samples[i].parts.items[j].value;
             seen[at]++;
         }

@@ -1,5 +1,8 @@
 /*
- * sample.c - the life of samples in memory.
+ * sample.c - allocation, copies and lists of samples.
+ *
+ * Every array of invar_rl_sample must be freed in invar_rl_sample_release and copied in
+ * copy_arrays; a new array belongs into both.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -98,8 +101,8 @@ static invar_status copy_array(void **array, size_t count, size_t size)
     return INVAR_OK;
 }
 
-/* Of a sample that is a plain copy of another: arrays of its own. */
-static invar_status own_arrays(invar_rl_sample *s)
+/* Replaces the arrays of a plain copy of a sample by copies that it owns. */
+static invar_status copy_arrays(invar_rl_sample *s)
 {
     size_t response = (size_t)invar_rl_sample_response(s);
     size_t routes = (size_t)((s->n_tokens - 1) * s->route_size);
@@ -119,7 +122,7 @@ static invar_status own_arrays(invar_rl_sample *s)
         if (status == INVAR_OK)
             status = copy_array(arrays[i].array, arrays[i].count, arrays[i].size);
         else
-            *arrays[i].array = NULL; // it is the other one's
+            *arrays[i].array = NULL; // a failure came first: still the array of the other sample
     return status;
 }
 
@@ -129,7 +132,7 @@ invar_status invar_rl_samples_copy(invar_rl_samples *out, const invar_rl_samples
         invar_rl_sample *s;
         INVAR_TRY(invar_rl_samples_append(&s, out));
         *s = from->items[i];
-        INVAR_TRY(own_arrays(s));
+        INVAR_TRY(copy_arrays(s));
     }
     return INVAR_OK;
 }

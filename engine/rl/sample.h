@@ -1,9 +1,9 @@
 /*
- * sample.h - one prompt with one response, from its birth in the rollout to the train step.
+ * sample.h - a sample: one prompt with one response, from the rollout to the train step.
  *
- * A group is the n samples of one prompt; a batch is groups in order. Everything that a sample
- * depends on is in it: the coordinates of its randomness, the weights, the prompt, so it can be
- * made again alone.
+ * A group is the n samples of one prompt; a batch is a sequence of groups. A sample contains
+ * everything that it depends on (coordinates of its random numbers, weight versions, prompt), so it
+ * can be reproduced alone.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,99 +26,110 @@ extern "C" {
 typedef enum invar_finish {
     INVAR_FINISH_NONE,   /* not generated yet */
     INVAR_FINISH_STOP,   /* a stop id, the end of text, or a stop string */
-    INVAR_FINISH_LENGTH, /* as long as allowed: truncated */
-    INVAR_FINISH_ABORT   /* given up */
+    INVAR_FINISH_LENGTH, /* truncated at the largest length */
+    INVAR_FINISH_ABORT   /* generation was aborted */
 } invar_finish;
 
-/* "stop", "length", ... */
+/* Returns "stop", "length", ... */
 const char *invar_finish_name(invar_finish finish);
 
-/* What guesses did for a sample, or for several. */
+/* Counters of speculative decoding, of one sample or a sum. */
 typedef struct invar_spec_decode_stats {
-    int64_t passes;   /* that drew tokens behind the first one */
-    int64_t drafted;  /* tokens guessed for them, */
-    int64_t accepted; /* and those of them that were drawn */
+    int64_t passes;   /* passes that sampled tokens after the first one */
+    int64_t drafted;  /* tokens proposed for these passes */
+    int64_t accepted; /* proposed tokens that were accepted */
 } invar_spec_decode_stats;
 
-/* Arrays are owned by the sample (invar_alloc); NULL where empty or not computed. */
+/* Arrays are owned by the sample (invar_alloc) and NULL if empty or not computed. */
 typedef struct invar_rl_sample {
-    int64_t index;    /* of all samples of the run */
-    int64_t group;    /* of all groups of the run */
+    int64_t index;    /* index among all samples of the run */
+    int64_t group;    /* index among all groups of the run */
     int64_t prompt;   /* line of the data set, from 0 */
-    uint32_t rollout; /* coordinates: (rollout, draw) and the position of a token */
-    /* prompt's place in its rollout * n-samples-per-prompt + number in group */
+    uint32_t rollout; /* random coordinates: (rollout, draw_index) and the position of a token */
+    /* index of the prompt in its rollout * n-samples-per-prompt + index in the group */
     uint32_t draw_index;
 
     int32_t *tokens;       /* (n_tokens) prompt, then response */
     int64_t prompt_tokens; /* at least 1 */
     int64_t n_tokens;
-    /* (n_cuts) ascending positions after the prompt where a branch begins. A branch is a
-       sequence of its own, whose tokens see none before it; its prompt is not sampled. */
+    /*
+     * (n_cuts) ascending token positions after the prompt at which a branch begins. A branch is a
+     * sequence of its own, whose tokens do not see earlier branches; its prompt is not sampled.
+     */
     int64_t *branch_starts;
     int64_t n_cuts;
-    int64_t suspend_at; /* tokens in all at which a rollout leaves it to be gone on with; 0: none */
-    float *logp;        /* (response) as sampled */
-    uint8_t *mask;      /* (response) 1: takes part in the loss */
-    int32_t *routing;   /* (n_tokens - 1, sparse layers, slots); experts only */
-    int64_t route_size; /* sparse layers * slots; 0: no routing */
+    /*
+     * number of tokens at which an asynchronous rollout suspends the sample, to resume it later; 0
+     * if never
+     */
+    int64_t suspend_at;
+    float *logp;   /* (response) log-probs at sampling */
+    uint8_t *mask; /* (response) 1 if the token takes part in the loss; NULL if all do */
+    /* (n_tokens - 1, sparse layers, slots) chosen experts; NULL for a dense model */
+    int32_t *routing;
+    int64_t route_size; /* sparse layers * slots; 0 if there is no routing */
 
     char *response; /* text of the response without special tokens, NUL-terminated */
     size_t response_bytes;
-    const char *label;    /* borrowed from the data set; "" when there is none */
-    const char *metadata; /* JSON object, borrowed from the data set; "{}" when there is none */
+    const char *label;    /* borrowed from the data set; empty if it has none */
+    const char *metadata; /* JSON object, borrowed from the data set; "{}" if it has none */
+    /* borrowed from the data set */
     const char *prompt_text;
 
     invar_finish finish;
-    int64_t turns;                      /* of the model, where a plug-in led it; 0: none did */
-    int64_t first_version;              /* version that drew its first token, */
-    int64_t last_version;               /* and its last, */
-    invar_digest weights_hash;          /* with the hash of these, */
-    int64_t current_version_from;       /* which drew the tokens from here on */
-    invar_digest prompt_hash;           /* of the prompt's tokens */
-    int64_t arrival;                    /* order of completion on its rank; outside every result, */
-    invar_spec_decode_stats speculated; /* as is this */
+    int64_t turns;             /* turns of the model in a multi-turn sample; 0 for other samples */
+    int64_t first_version;     /* weight version that sampled the first response token */
+    int64_t last_version;      /* weight version that sampled the last one */
+    invar_digest weights_hash; /* digest of the weights of last_version */
+    int64_t current_version_from; /* index of the first token sampled by last_version */
+    invar_digest prompt_hash;     /* digest of the prompt's tokens */
+    int64_t arrival;              /* order of completion on its rank; not part of any result */
+    invar_spec_decode_stats speculated; /* not part of any result */
 
-    double reward;            /* raw */
-    bool has_plugin_reward;   /* by the plug-in that led it: a judge does not change it */
-    invar_reward_parts parts; /* that it consists of; most rewards have none */
-    bool is_masked_out;       /* a filter took it out: its mask counts as zero */
+    double reward; /* raw reward */
+    /* the plug-in that led the sample set the reward, so no reward function may change it */
+    bool has_plugin_reward;
+    invar_reward_parts parts; /* named components of the reward; empty for most rewards */
+    bool is_masked_out; /* a filter excluded the sample from the loss: its mask counts as zero */
 } invar_rl_sample;
 
+/* Returns the number of response tokens. */
 static inline int64_t invar_rl_sample_response(const invar_rl_sample *s)
 {
     return s->n_tokens - s->prompt_tokens;
 }
 
-/* Frees the arrays; the sample is zeroed. */
+/* Frees the arrays and zeroes the sample. */
 void invar_rl_sample_release(invar_rl_sample *sample);
 
+/* Adds `more` to `sum`. */
 void invar_spec_decode_stats_add(invar_spec_decode_stats *sum, const invar_spec_decode_stats *more);
 
-/* Of all of them together. */
+/* Returns the sum of the counters of all samples. */
 invar_spec_decode_stats invar_spec_decode_stats_sum(const invar_rl_sample *samples, int64_t count);
 
 typedef struct invar_rl_samples {
-    invar_rl_sample *items; /* (count), in order of index */
+    invar_rl_sample *items; /* (count) in ascending order of index; owned */
     int64_t count;
     int64_t capacity;
 } invar_rl_samples;
 
-/* A new zeroed sample at the end; borrowed until the next append. */
+/* Appends a zeroed sample. *out is valid until the next append. */
 invar_status invar_rl_samples_append(invar_rl_sample **out,
                                      invar_rl_samples *samples) INVAR_MUST_USE;
 
 /*
- * Moves samples in front of the first one with a higher index, which is higher than all of theirs;
- * `from` is zeroed.
+ * Moves samples before the first one with a higher index; all indices of `from` must be lower than
+ * that one. `from` is zeroed.
  */
 invar_status invar_rl_samples_insert(invar_rl_samples *to, invar_rl_sample *from,
                                      int64_t count) INVAR_MUST_USE;
 
-/* Into an empty list: all of it, but for texts that are borrowed. */
+/* Appends deep copies of all samples to an empty list; borrowed texts stay borrowed. */
 invar_status invar_rl_samples_copy(invar_rl_samples *out,
                                    const invar_rl_samples *from) INVAR_MUST_USE;
 
-/* Releases all; an empty list again. */
+/* Releases all samples and empties the list. */
 void invar_rl_samples_reset(invar_rl_samples *samples);
 
 #ifdef __cplusplus

@@ -1,5 +1,8 @@
 /*
- * token_arrays.c - per-token arrays of a rollout.
+ * token_arrays.c - per-token numbers of a rollout, as flat arrays over all response tokens.
+ *
+ * All arrays are carved from one allocation: a first run of carve_arrays measures it, a second one
+ * sets the pointers. Differences are compared by bits, so that -0 and NaN count.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,36 +17,40 @@
 
 #include "base/invar_banned.h"
 
-static void *carver_carve(invar_carver *c, int64_t count, size_t size)
+static void *carve_array(invar_carver *c, int64_t count, size_t size)
 {
     return invar_carve(c, (size_t)count * size);
 }
 
-static void lay_out(invar_token_arrays *f, invar_carver *c, const invar_token_array_flags *wants)
+static void carve_arrays(invar_token_arrays *f, invar_carver *c,
+                         const invar_token_array_flags *wants)
 {
-    f->start = carver_carve(c, f->samples + 1, sizeof *f->start);
-    f->group = carver_carve(c, f->samples, sizeof *f->group);
-    f->reward = carver_carve(c, f->samples, sizeof *f->reward);
-    f->mask = carver_carve(c, f->tokens, sizeof *f->mask);
-    f->sampled_mask = carver_carve(c, f->tokens, sizeof *f->sampled_mask);
-    f->rollout_logp = carver_carve(c, f->tokens, sizeof(float));
-    f->score_logp = carver_carve(c, f->tokens, sizeof(float));
-    f->train_logp = carver_carve(c, f->tokens, sizeof(float));
-    f->entropy = carver_carve(c, f->tokens, sizeof(float));
-    f->advantage = carver_carve(c, f->tokens, sizeof(float));
+    f->start = carve_array(c, f->samples + 1, sizeof *f->start);
+    f->group = carve_array(c, f->samples, sizeof *f->group);
+    f->reward = carve_array(c, f->samples, sizeof *f->reward);
+    f->mask = carve_array(c, f->tokens, sizeof *f->mask);
+    f->sampled_mask = carve_array(c, f->tokens, sizeof *f->sampled_mask);
+    f->rollout_logp = carve_array(c, f->tokens, sizeof(float));
+    f->score_logp = carve_array(c, f->tokens, sizeof(float));
+    f->train_logp = carve_array(c, f->tokens, sizeof(float));
+    f->entropy = carve_array(c, f->tokens, sizeof(float));
+    f->advantage = carve_array(c, f->tokens, sizeof(float));
     if (wants->reference)
-        f->ref_logp = carver_carve(c, f->tokens, sizeof(float));
+        f->ref_logp = carve_array(c, f->tokens, sizeof(float));
     if (wants->teacher)
-        f->teacher_logp = carver_carve(c, f->tokens, sizeof(float));
+        f->teacher_logp = carve_array(c, f->tokens, sizeof(float));
     if (wants->critic) {
-        f->values = carver_carve(c, f->tokens, sizeof(float));
-        f->returns = carver_carve(c, f->tokens, sizeof(float));
-        f->train_values = carver_carve(c, f->tokens, sizeof(float));
-        f->branch_start = carver_carve(c, f->tokens, sizeof *f->branch_start);
+        f->values = carve_array(c, f->tokens, sizeof(float));
+        f->returns = carve_array(c, f->tokens, sizeof(float));
+        f->train_values = carve_array(c, f->tokens, sizeof(float));
+        f->branch_start = carve_array(c, f->tokens, sizeof *f->branch_start);
     }
 }
 
-/* Cuts count from the prompt's first token, `begins` from the response's. */
+/*
+ * Marks the first token of each branch. branch_starts count from the prompt, `begins` from the
+ * response.
+ */
 static void mark_branches(uint8_t *begins, const invar_rl_sample *s)
 {
     memset(begins, 0, (size_t)invar_rl_sample_response(s));
@@ -51,7 +58,7 @@ static void mark_branches(uint8_t *begins, const invar_rl_sample *s)
         begins[s->branch_starts[i] - s->prompt_tokens] = 1;
 }
 
-static void token_arrays_fill(invar_token_arrays *f, const invar_rl_samples *samples)
+static void fill_arrays(invar_token_arrays *f, const invar_rl_samples *samples)
 {
     int64_t at = 0;
 
@@ -67,7 +74,7 @@ static void token_arrays_fill(invar_token_arrays *f, const invar_rl_samples *sam
             bool left_out = s->mask && !s->mask[j];
             f->mask[at + j] = s->is_masked_out || left_out ? 0 : 1;
             f->sampled_mask[at + j] = s->logp && left_out ? 0 : 1;
-            // what was not sampled has no such number: the scoring forward's takes its place
+            // without sampled log-probs, the caller copies those of the scoring forward here later
             f->rollout_logp[at + j] = s->logp ? s->logp[j] : 0.0f;
         }
         at += n;
@@ -83,11 +90,11 @@ invar_status invar_token_arrays_make(invar_token_arrays *out, const invar_rl_sam
     *out = (invar_token_arrays){.samples = samples->count};
     for (int64_t i = 0; i < samples->count; i++)
         out->tokens += invar_rl_sample_response(&samples->items[i]);
-    lay_out(out, &c, wants);
+    carve_arrays(out, &c, wants);
     INVAR_TRY(invar_alloc(&out->memory, c.used, 1, "numbers of a rollout"));
     c = (invar_carver){out->memory, 0};
-    lay_out(out, &c, wants);
-    token_arrays_fill(out, samples);
+    carve_arrays(out, &c, wants);
+    fill_arrays(out, samples);
     return INVAR_OK;
 }
 
@@ -97,7 +104,7 @@ void invar_token_arrays_release(invar_token_arrays *flat)
     *flat = (invar_token_arrays){0};
 }
 
-static const float *from(const float *array, int64_t token)
+static const float *offset_or_null(const float *array, int64_t token)
 {
     return array ? array + token : NULL;
 }
@@ -122,9 +129,9 @@ invar_rl_batch invar_token_arrays_batch(const invar_token_arrays *f, int64_t fir
                             .old_logp = f->score_logp + token,
                             .rollout_logp = f->rollout_logp + token,
                             .copied = f->copied,
-                            .ref_logp = from(f->ref_logp, token),
-                            .teacher_logp = from(f->teacher_logp, token),
-                            .values = from(f->values, token),
+                            .ref_logp = offset_or_null(f->ref_logp, token),
+                            .teacher_logp = offset_or_null(f->teacher_logp, token),
+                            .values = offset_or_null(f->values, token),
                             .begins = f->branch_start ? f->branch_start + token : NULL};
 }
 
@@ -149,7 +156,7 @@ double invar_token_arrays_pass_at(const invar_token_arrays *f, int64_t k)
     return groups ? total / (double)groups : 0.0;
 }
 
-/* ---- differences ----------------------------------------------------------------------------- */
+/* ---- log-prob differences -------------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -158,7 +165,7 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static float size_of(float a, float b)
+static float abs_difference(float a, float b)
 {
     float d = a > b ? a - b : b - a;
 
@@ -167,7 +174,7 @@ static float size_of(float a, float b)
     return d == d ? d : 0x1p127f; // a NaN differs from everything
 }
 
-static invar_status percentiles(invar_logp_diff *out, float *sizes, int64_t count)
+static invar_status compute_percentiles(invar_logp_diff *out, float *sizes, int64_t count)
 {
     const void **order = NULL;
     invar_status status;
@@ -177,7 +184,7 @@ static invar_status percentiles(invar_logp_diff *out, float *sizes, int64_t coun
         order[i] = &sizes[i];
     status = invar_sort(order, (size_t)count, by_size);
     if (status == INVAR_OK) {
-        // the nearest rank, so that the value is one that occurred
+        // nearest rank, so that the percentile is a value that occurred
         out->p50 = *(const float *)order[(count - 1) / 2];
         out->p99 = *(const float *)order[(count * 99 + 99) / 100 - 1];
     }
@@ -192,7 +199,7 @@ invar_logp_diff invar_token_arrays_worst(const invar_token_arrays *flat, int64_t
 
     for (int64_t i = 0; i < count; i++)
         for (int64_t t = flat->start[first + i]; t < flat->start[first + i + 1]; t++) {
-            float size = flat->sampled_mask[t] ? size_of(a[t], b[t]) : 0.0f;
+            float size = flat->sampled_mask[t] ? abs_difference(a[t], b[t]) : 0.0f;
             gap.differ += flat->sampled_mask[t] && invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
             if (size > gap.max) {
                 gap.max = size;
@@ -216,8 +223,8 @@ invar_status invar_token_arrays_gap(invar_logp_diff *out, const invar_token_arra
     INVAR_TRY(invar_alloc((void **)&sizes, (size_t)tokens, sizeof *sizes, "differences"));
     for (int64_t t = begin; t < begin + tokens; t++)
         if (flat->sampled_mask[t])
-            sizes[drawn++] = size_of(a[t], b[t]);
-    status = percentiles(out, sizes, drawn);
+            sizes[drawn++] = abs_difference(a[t], b[t]);
+    status = compute_percentiles(out, sizes, drawn);
     invar_free(sizes);
     return status;
 }

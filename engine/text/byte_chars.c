@@ -1,5 +1,5 @@
 /*
- * byte_chars.c - how a byte-level vocabulary spells bytes: each as one character.
+ * byte_chars.c - the characters that stand for bytes in a byte-level vocabulary.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

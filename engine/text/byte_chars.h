@@ -1,7 +1,7 @@
 /*
- * byte_chars.h - how a byte-level vocabulary spells bytes: each as one character.
+ * byte_chars.h - the characters that stand for bytes in a byte-level vocabulary (GPT-2's table).
  *
- * Printable bytes stand for themselves, the others for U+0100 and on.
+ * Printable bytes of Latin-1 stand for themselves, the others for U+0100 and up, in order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,18 +16,19 @@
 extern "C" {
 #endif
 
-#define INVAR_BYTE_CHARS_END 0x144 /* the characters are below */
+#define INVAR_BYTE_CHARS_END 0x144 /* all characters of the table are below */
 
 typedef struct invar_byte_chars {
     uint16_t chars[256];
-    int16_t bytes[INVAR_BYTE_CHARS_END]; /* -1: the character stands for no byte */
+    int16_t bytes[INVAR_BYTE_CHARS_END]; /* byte of each character; -1 if it stands for no byte */
 } invar_byte_chars;
 
 void invar_byte_chars_init(invar_byte_chars *map);
 
 /*
- * The bytes that `name` spells, at most as many as it has itself; false when a character of it
- * stands for no byte: then *bytes_out is how many were before.
+ * Writes the bytes that the characters of `name` stand for, at most `length` bytes. Returns false
+ * at the first character that stands for no byte; *bytes_out then counts the bytes of the
+ * characters before it.
  */
 bool invar_byte_chars_read(char *out, size_t *bytes_out, const invar_byte_chars *map,
                            const char *name, size_t length);

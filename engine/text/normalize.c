@@ -1,5 +1,8 @@
 /*
- * normalize.c - the steps of a tokenizer's normalizer.
+ * normalize.c - the normalizer of a tokenizer: a list of steps that each rewrite a text.
+ *
+ * Each step writes into a new buffer whose size is an upper bound, so no step checks for space.
+ * Results must be the same bytes as those of Hugging Face's tokenizers library.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,11 +20,13 @@ static bool is_space(uint32_t point)
     return invar_unicode_kind(point) == INVAR_CHAR_KIND_SPACE;
 }
 
-/* A small letter may have one byte more than its capital, and U+0130 becomes two characters. */
+/*
+ * A lower case letter may have one byte more than its capital, and U+0130 becomes two characters.
+ */
 #define LOWER_MAX_PER_BYTE 2
 
-/* Both write at most LOWER_MAX_PER_BYTE times as many bytes, and return how many. */
-static size_t lowercase(char *out, const char *text, size_t bytes)
+/* This function and the next write at most LOWER_MAX_PER_BYTE * bytes and return their number. */
+static size_t write_lowercase(char *out, const char *text, size_t bytes)
 {
     uint32_t point, lower[2];
     size_t used = 0, count;
@@ -35,7 +40,7 @@ static size_t lowercase(char *out, const char *text, size_t bytes)
     return used;
 }
 
-static size_t strip_accents(char *out, const char *text, size_t bytes)
+static size_t write_without_accents(char *out, const char *text, size_t bytes)
 {
     size_t used = 0, length;
     uint32_t point;
@@ -50,8 +55,8 @@ static size_t strip_accents(char *out, const char *text, size_t bytes)
     return used;
 }
 
-/* Where the text begins without its white space. */
-static size_t left_end(const char *text, size_t bytes)
+/* Returns the offset of the first character that is not white space. */
+static size_t skip_left_space(const char *text, size_t bytes)
 {
     size_t at = 0, length;
     uint32_t point;
@@ -62,6 +67,7 @@ static size_t left_end(const char *text, size_t bytes)
     return at;
 }
 
+/* Returns the offset after the last character in [begin, bytes) that is not white space. */
 static size_t right_end(const char *text, size_t begin, size_t bytes)
 {
     uint32_t point;
@@ -78,16 +84,16 @@ static size_t right_end(const char *text, size_t begin, size_t bytes)
     return bytes;
 }
 
-/* The steps that write into room of their own: `bytes` times LOWER_MAX_PER_BYTE, and a literal. */
+/* Runs a step that writes at most bytes * LOWER_MAX_PER_BYTE and a literal to `out`. */
 static size_t write_step(char *out, const invar_normal_step *step, const char *text, size_t bytes)
 {
     size_t begin, end;
 
     switch (step->kind) {
-    case INVAR_NORMAL_LOWERCASE: return lowercase(out, text, bytes);
-    case INVAR_NORMAL_STRIP_ACCENTS: return strip_accents(out, text, bytes);
+    case INVAR_NORMAL_LOWERCASE: return write_lowercase(out, text, bytes);
+    case INVAR_NORMAL_STRIP_ACCENTS: return write_without_accents(out, text, bytes);
     case INVAR_NORMAL_STRIP:
-        begin = step->left ? left_end(text, bytes) : 0;
+        begin = step->left ? skip_left_space(text, bytes) : 0;
         end = step->right ? right_end(text, begin, bytes) : bytes;
         memcpy(out, text + begin, end - begin);
         return end - begin;
@@ -102,8 +108,8 @@ static size_t write_step(char *out, const invar_normal_step *step, const char *t
     return 0;
 }
 
-static invar_status normal_step_apply(char **out, size_t *bytes_out, const invar_normal_step *step,
-                                      const char *text, size_t bytes)
+static invar_status apply_step(char **out, size_t *bytes_out, const invar_normal_step *step,
+                               const char *text, size_t bytes)
 {
     *out = NULL;
     if (bytes == 0)
@@ -127,8 +133,7 @@ invar_status invar_normalize(char **out, size_t *bytes_out, const invar_normaliz
     *out = NULL;
     *bytes_out = bytes;
     for (size_t i = 0; i < normalizer->n_steps && status == INVAR_OK; i++) {
-        status = normal_step_apply(&next, &length, &normalizer->steps[i], *out ? *out : text,
-                                   *bytes_out);
+        status = apply_step(&next, &length, &normalizer->steps[i], *out ? *out : text, *bytes_out);
         if (!next)
             continue;
         invar_free(*out);

@@ -1,5 +1,5 @@
 /*
- * normalize.h - the steps of a tokenizer's normalizer.
+ * normalize.h - the normalizer of a tokenizer: a list of steps that each rewrite a text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,10 +21,10 @@ typedef struct invar_normal_step {
     enum {
         INVAR_NORMAL_FORM,
         INVAR_NORMAL_LOWERCASE,
-        INVAR_NORMAL_STRIP,         /* white space at `left` and `right` */
-        INVAR_NORMAL_STRIP_ACCENTS, /* all marks */
-        INVAR_NORMAL_PREPEND,       /* `to`, unless the text is empty */
-        INVAR_NORMAL_REPLACE        /* every `from` by `to` */
+        INVAR_NORMAL_STRIP,         /* removes white space at `left` and `right` */
+        INVAR_NORMAL_STRIP_ACCENTS, /* removes all marks */
+        INVAR_NORMAL_PREPEND,       /* puts `to` before the text, unless the text is empty */
+        INVAR_NORMAL_REPLACE        /* replaces every `from` by `to` */
     } kind;
     invar_unicode_form form;
     bool left, right;
@@ -39,8 +39,8 @@ typedef struct invar_normalizer {
 } invar_normalizer;
 
 /*
- * The caller owns *out (invar_free); it is NULL where nothing changed: use the text itself, which
- * is valid UTF-8 as the result is.
+ * Normalizes a valid UTF-8 text; the result is valid UTF-8 as well. *out is NULL if the text does
+ * not change: use the text itself. The caller frees *out with invar_free.
  */
 invar_status invar_normalize(char **out, size_t *bytes_out, const invar_normalizer *normalizer,
                              const char *text, size_t bytes) INVAR_MUST_USE;

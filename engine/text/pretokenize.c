@@ -1,9 +1,12 @@
 /*
- * pretokenize.c - text to words: the patterns of known tokenizers, by hand.
+ * pretokenize.c - splits text into words with the regular expressions of known tokenizers.
  *
- * Each regular expression is a list of alternatives, tried in order at the place where the last
- * word ended; the functions below are those alternatives. Together they match every character, so
- * nothing is left between words, but for the expressions of which the header says so.
+ * Each expression is a list of alternatives, which are tried in order at the end of the last word;
+ * the functions below are these alternatives, named in their comments. Together the alternatives of
+ * an expression match every character, so no text is left between words, except for the patterns
+ * that pretokenize.h lists as leaving text.
+ *
+ * A change must keep the words of Hugging Face's tokenizers library, for every text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,7 +31,7 @@
 static const struct {
     invar_pattern pattern;
     const char *regex;
-} known[] = {
+} known_patterns[] = {
     {INVAR_PATTERN_GPT2, CONTRACTIONS "| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+" TAIL},
     {INVAR_PATTERN_LLAMA3, "(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}"
                            "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+" TAIL},
@@ -46,9 +49,9 @@ static const struct {
 
 bool invar_pattern_find(invar_pattern *out, const char *regex)
 {
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strcmp(regex, known[i].regex) == 0) {
-            *out = known[i].pattern;
+    for (size_t i = 0; i < sizeof known_patterns / sizeof known_patterns[0]; i++)
+        if (strcmp(regex, known_patterns[i].regex) == 0) {
+            *out = known_patterns[i].pattern;
             return true;
         }
     return false;
@@ -72,7 +75,7 @@ bool invar_behavior_find(invar_behavior *out, const char *name)
     return false;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- characters ------------------------------------------------------------------------------ */
 
 typedef struct text_view {
     const char *text;
@@ -97,7 +100,7 @@ static character read_at(const text_view *v, size_t at)
     return c;
 }
 
-static bool is(character c, invar_char_kind kind)
+static bool has_kind(character c, invar_char_kind kind)
 {
     return c.length > 0 && c.kind == kind;
 }
@@ -107,27 +110,27 @@ static bool is_newline(character c)
     return c.length > 0 && (c.point == '\r' || c.point == '\n');
 }
 
-/* The end of at most `most` characters of one kind from `at` on. */
-static size_t text_view_run(const text_view *v, size_t at, invar_char_kind kind, size_t most)
+/* Returns the end of at most `most` characters of one kind from `at` on. */
+static size_t skip_kind(const text_view *v, size_t at, invar_char_kind kind, size_t most)
 {
     character c;
 
-    for (size_t n = 0; n < most && is(c = read_at(v, at), kind); n++)
+    for (size_t n = 0; n < most && has_kind(c = read_at(v, at), kind); n++)
         at += c.length;
     return at;
 }
 
-/* ---- alternatives: the end of the word, 0 when there is no match ----------------------------- */
+/* ---- alternatives: return the end of the match, 0 if they do not match ----------------------- */
 
-/* Lower case of an ASCII letter; U+017F is an s to an expression that ignores case. */
-static uint32_t fold(uint32_t point, bool ignore_case)
+/* Lower case of an ASCII letter. If case is ignored, U+017F matches an s. */
+static uint32_t fold_case(uint32_t point, bool ignore_case)
 {
     if (!ignore_case)
         return point;
     return point >= 'A' && point <= 'Z' ? point + 32 : point == 0x17F ? 's' : point;
 }
 
-static size_t text_view_contraction(const text_view *v, bool ignore_case)
+static size_t match_contraction(const text_view *v, bool ignore_case)
 {
     static const char pairs[][2] = {{'r', 'e'}, {'v', 'e'}, {'l', 'l'}};
     character first, second;
@@ -136,28 +139,28 @@ static size_t text_view_contraction(const text_view *v, bool ignore_case)
     if (v->text[0] != '\'')
         return 0;
     first = read_at(v, 1);
-    a = first.length ? fold(first.point, ignore_case) : 0;
+    a = first.length ? fold_case(first.point, ignore_case) : 0;
     if (a == 's' || a == 't' || a == 'm' || a == 'd')
         return 1 + first.length;
     second = read_at(v, 1 + first.length);
-    b = second.length ? fold(second.point, ignore_case) : 0;
+    b = second.length ? fold_case(second.point, ignore_case) : 0;
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
         if (a == (uint32_t)pairs[i][0] && b == (uint32_t)pairs[i][1])
             return 1 + first.length + second.length;
     return 0;
 }
 
-/* " ?" and characters of one kind. */
-static size_t spaced_run(const text_view *v, invar_char_kind kind)
+/* Matches " ?" and characters of one kind. */
+static size_t match_spaced_run(const text_view *v, invar_char_kind kind)
 {
     size_t begin = v->text[0] == ' ' ? 1 : 0;
-    size_t end = text_view_run(v, begin, kind, SIZE_MAX);
+    size_t end = skip_kind(v, begin, kind, SIZE_MAX);
 
     return end > begin ? end : 0;
 }
 
-/* "[^\r\n\p{L}\p{N}]?": where what follows begins. */
-static size_t text_view_prefix(const text_view *v)
+/* Matches the optional prefix "[^\r\n\p{L}\p{N}]?". */
+static size_t match_prefix(const text_view *v)
 {
     character c = read_at(v, 0);
 
@@ -166,36 +169,36 @@ static size_t text_view_prefix(const text_view *v)
                : c.length;
 }
 
-/* "[^\r\n\p{L}\p{N}]?\p{L}+" */
-static size_t text_view_letters(const text_view *v)
+/* Matches a prefix and letters, "[^\r\n\p{L}\p{N}]?\p{L}+". */
+static size_t match_letters(const text_view *v)
 {
-    size_t begin = text_view_prefix(v), end;
+    size_t begin = match_prefix(v), end;
 
-    end = text_view_run(v, begin, INVAR_CHAR_KIND_LETTER, SIZE_MAX);
+    end = skip_kind(v, begin, INVAR_CHAR_KIND_LETTER, SIZE_MAX);
     return end > begin ? end : 0;
 }
 
-/* "[\r\n]*", or "[\r\n/]*", after a match that ends there. */
-static size_t newlines_after(const text_view *v, size_t end, bool slash)
+/* Matches "[\r\n]*", or "[\r\n/]*" if `slash` is set, after a match that ends at `end`. */
+static size_t match_newlines_after(const text_view *v, size_t end, bool slash)
 {
     while (end && end < v->bytes && (is_newline(read_at(v, end)) || (slash && v->text[end] == '/')))
         end++;
     return end;
 }
 
-/* " ?[^\s\p{L}\p{N}]+" and newlines. */
-static size_t text_view_others(const text_view *v, bool slash)
+/* Matches " ?[^\s\p{L}\p{N}]+" and the newlines after it. */
+static size_t match_others(const text_view *v, bool slash)
 {
-    return newlines_after(v, spaced_run(v, INVAR_CHAR_KIND_OTHER), slash);
+    return match_newlines_after(v, match_spaced_run(v, INVAR_CHAR_KIND_OTHER), slash);
 }
 
-/* "\s*[\r\n]+": to the last newline of the white space. */
-static size_t text_view_newlines(const text_view *v)
+/* Matches "\s*[\r\n]+": up to the last newline of the white space. */
+static size_t match_newlines(const text_view *v)
 {
     size_t at = 0, end = 0;
     character c;
 
-    while (is(c = read_at(v, at), INVAR_CHAR_KIND_SPACE)) {
+    while (has_kind(c = read_at(v, at), INVAR_CHAR_KIND_SPACE)) {
         at += c.length;
         if (is_newline(c))
             end = at;
@@ -203,13 +206,13 @@ static size_t text_view_newlines(const text_view *v)
     return end;
 }
 
-/* "\s+(?!\S)|\s+": white space leaves its last character to the word that follows. */
-static size_t text_view_spaces(const text_view *v)
+/* Matches "\s+(?!\S)|\s+": white space leaves its last character to the word after it. */
+static size_t match_spaces(const text_view *v)
 {
     size_t at = 0, last = 0;
     character c;
 
-    while (is(c = read_at(v, at), INVAR_CHAR_KIND_SPACE)) {
+    while (has_kind(c = read_at(v, at), INVAR_CHAR_KIND_SPACE)) {
         last = at;
         at += c.length;
     }
@@ -220,30 +223,30 @@ static size_t text_view_spaces(const text_view *v)
 
 static size_t gpt2_word(const text_view *v)
 {
-    size_t end = text_view_contraction(v, false);
+    size_t end = match_contraction(v, false);
 
     if (!end)
-        end = spaced_run(v, INVAR_CHAR_KIND_LETTER);
+        end = match_spaced_run(v, INVAR_CHAR_KIND_LETTER);
     if (!end)
-        end = spaced_run(v, INVAR_CHAR_KIND_NUMBER);
+        end = match_spaced_run(v, INVAR_CHAR_KIND_NUMBER);
     if (!end)
-        end = spaced_run(v, INVAR_CHAR_KIND_OTHER);
-    return end ? end : text_view_spaces(v);
+        end = match_spaced_run(v, INVAR_CHAR_KIND_OTHER);
+    return end ? end : match_spaces(v);
 }
 
 static size_t llama3_word(const text_view *v, size_t digits)
 {
-    size_t end = text_view_contraction(v, true);
+    size_t end = match_contraction(v, true);
 
     if (!end)
-        end = text_view_letters(v);
+        end = match_letters(v);
     if (!end)
-        end = text_view_run(v, 0, INVAR_CHAR_KIND_NUMBER, digits);
+        end = skip_kind(v, 0, INVAR_CHAR_KIND_NUMBER, digits);
     if (!end)
-        end = text_view_others(v, false);
+        end = match_others(v, false);
     if (!end)
-        end = text_view_newlines(v);
-    return end ? end : text_view_spaces(v);
+        end = match_newlines(v);
+    return end ? end : match_spaces(v);
 }
 
 static bool is_upper(invar_char_class class)
@@ -258,8 +261,8 @@ static bool is_lower(invar_char_class class)
            class == INVAR_CHAR_CLASS_MARK;
 }
 
-/* The end of the characters of those classes from `at` on. */
-static size_t class_run(const text_view *v, size_t at, bool (*is_one)(invar_char_class))
+/* Returns the end of the characters of some classes from `at` on. */
+static size_t skip_classes(const text_view *v, size_t at, bool (*is_one)(invar_char_class))
 {
     character c;
 
@@ -269,8 +272,8 @@ static size_t class_run(const text_view *v, size_t at, bool (*is_one)(invar_char
 }
 
 /*
- * UPPER*LOWER+ from `begin` on. Where no small letter follows, the first part gives back what the
- * second one needs: the word ends behind the last character that is of both.
+ * Matches UPPER*LOWER+ from `begin` on. If no lower case letter follows, the first part backtracks:
+ * the word ends after the last character that belongs to both classes.
  */
 static size_t lower_word(const text_view *v, size_t begin)
 {
@@ -281,22 +284,22 @@ static size_t lower_word(const text_view *v, size_t begin)
          upper += c.length)
         if (is_lower(invar_unicode_class(c.point)))
             both = upper + c.length;
-    end = class_run(v, upper, is_lower);
+    end = skip_classes(v, upper, is_lower);
     return end > upper ? end : both;
 }
 
-/* UPPER+LOWER*, where lower_word has no match: capitals alone. */
+/* Matches UPPER+LOWER* after lower_word has failed, so there are capitals only. */
 static size_t upper_word(const text_view *v, size_t begin)
 {
-    size_t end = class_run(v, begin, is_upper);
+    size_t end = skip_classes(v, begin, is_upper);
 
     return end > begin ? end : 0;
 }
 
-/* Each alternative with the character before it, and then without. */
+/* Tries each alternative with the prefix character first, then without. */
 static size_t cased_word(const text_view *v)
 {
-    size_t begin = text_view_prefix(v), end = lower_word(v, begin);
+    size_t begin = match_prefix(v), end = lower_word(v, begin);
 
     if (!end && begin)
         end = lower_word(v, 0);
@@ -310,14 +313,14 @@ static size_t o200k_word(const text_view *v, size_t digits, bool contractions)
     size_t end = cased_word(v);
 
     if (end && end < v->bytes && contractions)
-        end += text_view_contraction(&(text_view){v->text + end, v->bytes - end}, true);
+        end += match_contraction(&(text_view){v->text + end, v->bytes - end}, true);
     if (!end)
-        end = text_view_run(v, 0, INVAR_CHAR_KIND_NUMBER, digits);
+        end = skip_kind(v, 0, INVAR_CHAR_KIND_NUMBER, digits);
     if (!end)
-        end = text_view_others(v, true);
+        end = match_others(v, true);
     if (!end)
-        end = text_view_newlines(v);
-    return end ? end : text_view_spaces(v);
+        end = match_newlines(v);
+    return end ? end : match_spaces(v);
 }
 
 /* ---- the expressions of DeepSeek-V3 ---------------------------------------------------------- */
@@ -338,7 +341,7 @@ static bool is_sign(invar_char_class class)
     return class == INVAR_CHAR_CLASS_SIGN;
 }
 
-/* ASCII punctuation and ASCII letters. */
+/* Matches ASCII punctuation followed by ASCII letters. */
 static size_t ascii_word(const text_view *v)
 {
     character c = read_at(v, 0);
@@ -351,27 +354,27 @@ static size_t ascii_word(const text_view *v)
     return end > 1 ? end : 0;
 }
 
-/* "[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+" */
+/* Matches letters and marks, "[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+". */
 static size_t marked_letters(const text_view *v)
 {
     character c = read_at(v, 0);
     bool before = !is_newline(c) && c.kind != INVAR_CHAR_KIND_LETTER &&
                   !is_sign(invar_unicode_class(c.point));
     size_t begin = before ? c.length : 0;
-    size_t end = class_run(v, begin, is_letter_or_mark);
+    size_t end = skip_classes(v, begin, is_letter_or_mark);
 
     if (end == begin)
-        end = class_run(v, begin = 0, is_letter_or_mark);
+        end = skip_classes(v, begin = 0, is_letter_or_mark);
     return end > begin ? end : 0;
 }
 
-/* " ?[\p{P}\p{S}]+[\r\n]*" */
-static size_t text_view_signs(const text_view *v)
+/* Matches punctuation and symbols, " ?[\p{P}\p{S}]+[\r\n]*". */
+static size_t match_signs(const text_view *v)
 {
     size_t begin = v->text[0] == ' ' ? 1 : 0;
-    size_t end = class_run(v, begin, is_sign);
+    size_t end = skip_classes(v, begin, is_sign);
 
-    return end > begin ? newlines_after(v, end, false) : 0;
+    return end > begin ? match_newlines_after(v, end, false) : 0;
 }
 
 static size_t deepseek_word(const text_view *v)
@@ -381,18 +384,18 @@ static size_t deepseek_word(const text_view *v)
     if (!end)
         end = marked_letters(v);
     if (!end)
-        end = text_view_signs(v);
+        end = match_signs(v);
     if (!end)
-        end = text_view_newlines(v);
-    return end ? end : text_view_spaces(v);
+        end = match_newlines(v);
+    return end ? end : match_spaces(v);
 }
 
-static size_t text_view_numbers(const text_view *v)
+static size_t match_numbers(const text_view *v)
 {
-    return text_view_run(v, 0, INVAR_CHAR_KIND_NUMBER, 3);
+    return skip_kind(v, 0, INVAR_CHAR_KIND_NUMBER, 3);
 }
 
-static size_t text_view_han(const text_view *v)
+static size_t match_han(const text_view *v)
 {
     static const invar_unicode_range table[] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
     size_t end = 0;
@@ -405,7 +408,7 @@ static size_t text_view_han(const text_view *v)
 
 /* ---- patterns that leave text between their matches ------------------------------------------ */
 
-/* A match, or the text up to the next. */
+/* Returns the end of a match at the beginning of the text, or of the text before the next match. */
 static size_t match_range(bool *match_out, const text_view *v, size_t (*match)(const text_view *v))
 {
     size_t end = match(v);
@@ -419,7 +422,7 @@ static size_t match_range(bool *match_out, const text_view *v, size_t (*match)(c
     return end;
 }
 
-/* One character of a kind, or the text up to the next. */
+/* Returns the end of one character of a kind, or of the text before the next such character. */
 static size_t kind_range(bool *match_out, const text_view *v, bool (*is_kind)(uint32_t point))
 {
     character c = read_at(v, 0);
@@ -441,7 +444,7 @@ static size_t literal_range(bool *match_out, const text_view *v, const invar_lit
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* The end of what begins at `at`, a match or the text before one. */
+/* Returns the end of the range that begins at `at`: a match, or the text before one. */
 static size_t range_end(bool *match_out, const invar_splitter *splitter, const text_view *text,
                         size_t at)
 {
@@ -455,8 +458,8 @@ static size_t range_end(bool *match_out, const invar_splitter *splitter, const t
     case INVAR_PATTERN_QWEN2: length = llama3_word(&v, 1); break;
     case INVAR_PATTERN_O200K: length = o200k_word(&v, 3, true); break;
     case INVAR_PATTERN_TEKKEN: length = o200k_word(&v, 1, false); break;
-    case INVAR_PATTERN_NUMBERS: length = match_range(match_out, &v, text_view_numbers); break;
-    case INVAR_PATTERN_HAN: length = match_range(match_out, &v, text_view_han); break;
+    case INVAR_PATTERN_NUMBERS: length = match_range(match_out, &v, match_numbers); break;
+    case INVAR_PATTERN_HAN: length = match_range(match_out, &v, match_han); break;
     case INVAR_PATTERN_DEEPSEEK: length = match_range(match_out, &v, deepseek_word); break;
     case INVAR_PATTERN_DIGIT: length = kind_range(match_out, &v, invar_unicode_is_numeric); break;
     case INVAR_PATTERN_PUNCTUATION:
@@ -473,8 +476,11 @@ static bool joins_any(invar_behavior behavior)
     return behavior != INVAR_BEHAVIOR_REMOVED && behavior != INVAR_BEHAVIOR_ISOLATED;
 }
 
-/* True when the range that follows belongs to the piece; `first`: the piece has one range yet. */
-static bool joins(invar_behavior behavior, bool first, bool match, bool next)
+/*
+ * Returns whether the next range belongs to the current piece. `first`: the piece has one range so
+ * far.
+ */
+static bool joins_piece(invar_behavior behavior, bool first, bool match, bool next)
 {
     switch (behavior) {
     case INVAR_BEHAVIOR_CONTIGUOUS: return match == next;
@@ -502,7 +508,7 @@ bool invar_split_next(size_t *begin, size_t *end, size_t *at, const invar_splitt
     } while (match && splitter->behavior == INVAR_BEHAVIOR_REMOVED);
     for (bool first = true; joins_any(splitter->behavior) && *end < bytes; first = false) {
         beyond = range_end(&next, splitter, &v, *end);
-        if (!joins(splitter->behavior, first, match, next))
+        if (!joins_piece(splitter->behavior, first, match, next))
             break;
         *end = beyond;
         match = next;

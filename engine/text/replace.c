@@ -1,5 +1,5 @@
 /*
- * replace.c - one string for another, everywhere in a text.
+ * replace.c - replaces all occurrences of a short string in a text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

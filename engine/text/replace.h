@@ -1,5 +1,5 @@
 /*
- * replace.h - one string for another, everywhere in a text.
+ * replace.h - replaces all occurrences of a short string in a text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,25 +17,31 @@ extern "C" {
 
 #define INVAR_LITERAL_MAX 64
 
-/* A short string; no NUL at its end. */
+/* A string of at most INVAR_LITERAL_MAX bytes, not terminated. */
 typedef struct invar_literal {
     char text[INVAR_LITERAL_MAX];
     size_t bytes;
 } invar_literal;
 
-/* False when the text is too long. */
+/* Returns false if the text is too long. */
 bool invar_literal_set(invar_literal *out, const char *text);
 
-/* Where the literal, which is not empty, is first found from `at` on; `bytes` when it is not. */
+/*
+ * Returns the offset of the first occurrence of a non-empty literal from `at` on, `bytes` if it
+ * does not occur.
+ */
 size_t invar_literal_find(const invar_literal *literal, const char *text, size_t bytes, size_t at);
 
-/* Some bytes become several ids' worth of memory; a text this long is a mistake. */
+/*
+ * Limit of a text in bytes. Encoding takes memory for several ids per byte, so a longer text is
+ * rejected as a mistake.
+ */
 #define INVAR_TEXT_MAX ((size_t)1 << 28)
 
 /*
- * The text with `to` for every `from`, which is not empty, from left to right. The caller owns *out
- * (invar_free); it is NULL where `from` does not occur: use the text itself. INVAR_E_INVALID when
- * the result is longer than INVAR_TEXT_MAX.
+ * Replaces every `from`, which is not empty, by `to`, from left to right. *out is NULL if `from`
+ * does not occur: use the text itself. The caller frees *out with invar_free. Returns
+ * INVAR_E_INVALID if the result is longer than INVAR_TEXT_MAX.
  */
 invar_status invar_replace(char **out, size_t *bytes_out, const invar_literal *from,
                            const invar_literal *to, const char *text, size_t bytes) INVAR_MUST_USE;

@@ -1,5 +1,5 @@
 /*
- * token_map.c - strings to token ids: open addressing over one block of text.
+ * token_map.c - hash map from strings to token ids: open addressing over one block of text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,15 +13,15 @@
 #include "base/invar_banned.h"
 
 typedef struct entry {
-    size_t begin, bytes; /* in the text */
-    int32_t id;          /* -1: empty */
+    size_t begin, bytes; /* position in the text of the map */
+    int32_t id;          /* -1 if the entry is empty */
 } entry;
 
 struct invar_token_map {
     char *text;
     size_t used;
     size_t mask;
-    entry *entries; /* (mask + 1), at most half of them taken */
+    entry *entries; /* (mask + 1), at most half of them in use */
 };
 
 invar_status invar_token_map_new(invar_token_map **out, size_t count, size_t bytes)
@@ -57,8 +57,8 @@ void invar_token_map_free(invar_token_map *table)
     invar_free(table);
 }
 
-/* The entry of a word, or the empty one where it would be. */
-static entry *token_map_find(const invar_token_map *table, const char *word, size_t bytes)
+/* Returns the entry of a word, or the empty entry at which it would be inserted. */
+static entry *find_entry(const invar_token_map *table, const char *word, size_t bytes)
 {
     invar_digest digest;
     size_t slot;
@@ -75,7 +75,7 @@ static entry *token_map_find(const invar_token_map *table, const char *word, siz
 
 void invar_token_map_add(invar_token_map *table, const char *word, size_t bytes, int32_t id)
 {
-    entry *e = token_map_find(table, word, bytes);
+    entry *e = find_entry(table, word, bytes);
 
     if (e->id < 0) {
         *e = (entry){.begin = table->used, .bytes = bytes};
@@ -87,5 +87,5 @@ void invar_token_map_add(invar_token_map *table, const char *word, size_t bytes,
 
 int32_t invar_token_map_find(const invar_token_map *table, const char *word, size_t bytes)
 {
-    return table ? token_map_find(table, word, bytes)->id : -1;
+    return table ? find_entry(table, word, bytes)->id : -1;
 }

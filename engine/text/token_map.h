@@ -1,5 +1,5 @@
 /*
- * token_map.h - strings to token ids.
+ * token_map.h - hash map from strings to token ids.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,14 +17,17 @@ extern "C" {
 
 typedef struct invar_token_map invar_token_map;
 
-/* Room for `count` words that have `bytes` bytes together. The caller owns *out. */
+/*
+ * Allocates a map for `count` words of `bytes` bytes together. The caller frees *out with
+ * invar_token_map_free.
+ */
 invar_status invar_token_map_new(invar_token_map **out, size_t count, size_t bytes) INVAR_MUST_USE;
 void invar_token_map_free(invar_token_map *table);
 
-/* The same word again: the last id counts. */
+/* Adds a word. If the map has the word already, its id is replaced. */
 void invar_token_map_add(invar_token_map *table, const char *word, size_t bytes, int32_t id);
 
-/* The id of a word; -1 when it is not there, or when `table` is NULL. */
+/* Returns the id of a word, -1 if the map does not have it or is NULL. */
 int32_t invar_token_map_find(const invar_token_map *table, const char *word, size_t bytes);
 
 #ifdef __cplusplus

@@ -1,5 +1,9 @@
 /*
- * unicode.c - what the tokenizer asks of single characters.
+ * unicode.c - character properties that tokenizers use.
+ *
+ * The base is utf8proc. The tokenizers library, whose results must be reproduced, uses older tables
+ * for some properties and newer ones for others, so the tables below list the characters whose
+ * properties differ from Unicode 15.0.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +17,7 @@
 
 typedef invar_unicode_range range;
 
-/* Letters and numbers of Unicode 15.1 and 16.0. */
+/* Letters and numbers that Unicode 15.1 and 16.0 have added. */
 static const range new_letters[] = {
     {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3},
     {0x10D4A, 0x10D65}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389},
@@ -28,10 +32,13 @@ static const range new_numbers[] = {
     {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9}, {0x1E5F1, 0x1E5FA},
 };
 
-/* Numbers of Unicode 17.0. */
+/* Numbers that Unicode 17.0 has added. */
 static const range newest_numbers[] = {{0x11DE0, 0x11DE9}, {0x16FF4, 0x16FF6}};
 
-/* Capitals and small ones among those letters, marks, punctuation and symbols of the same age. */
+/*
+ * Capitals and lower case letters among new_letters; marks, punctuation and symbols of the same
+ * versions.
+ */
 static const range new_upper[] = {
     {0x1C89, 0x1C89}, {0xA7CB, 0xA7CC}, {0xA7DA, 0xA7DA}, {0xA7DC, 0xA7DC}, {0x10D50, 0x10D65}};
 static const range new_small[] = {
@@ -50,7 +57,7 @@ static const range new_signs[] = {
     {0x1FAC6, 0x1FAC6}, {0x1FADC, 0x1FADC}, {0x1FADF, 0x1FADF}, {0x1FAE9, 0x1FAE9},
     {0x1FBCB, 0x1FBEF}};
 
-/* Word characters that are neither letters, marks, digits nor joiners of Unicode 15.0. */
+/* Word characters that are not letters, marks, digits or joiners in Unicode 15.0. */
 static const range new_words[] = {
     {0x897, 0x897},     {0x1C89, 0x1C8A},   {0x24B6, 0x24E9},   {0xA7CB, 0xA7CD},
     {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3}, {0x10D40, 0x10D65}, {0x10D69, 0x10D6D},
@@ -62,7 +69,7 @@ static const range new_words[] = {
     {0x16D70, 0x16D79}, {0x18CFF, 0x18CFF}, {0x1CCF0, 0x1CCF9}, {0x1E5D0, 0x1E5FA},
     {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}, {0x2EBF0, 0x2EE5D}};
 
-/* Marks of Unicode 10.0 to 15.0. */
+/* Marks that Unicode 10.0 to 15.0 have added. */
 static const range new_marks[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
     {0xAFA, 0xAFF},     {0xB55, 0xB55},     {0xC04, 0xC04},     {0xC3C, 0xC3C},
@@ -84,7 +91,7 @@ static const range new_marks[] = {
     {0x16FF0, 0x16FF1}, {0x1CF00, 0x1CF2D}, {0x1CF30, 0x1CF46}, {0x1E08F, 0x1E08F},
     {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}};
 
-/* Punctuation of Unicode 8.0 to 15.0. */
+/* Punctuation that Unicode 8.0 to 15.0 have added. */
 static const range new_punctuation[] = {
     {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},
     {0xC84, 0xC84},     {0x1B7D, 0x1B7E},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},
@@ -95,7 +102,7 @@ static const range new_punctuation[] = {
     {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF},
     {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F}};
 
-/* Capitals of Unicode 16.0 and 17.0, and how far away their small letters are. */
+/* Capitals that Unicode 16.0 and 17.0 have added, with the distance to their lower case letters. */
 static const struct {
     uint32_t first, last;
     int32_t distance;
@@ -185,7 +192,7 @@ invar_char_kind invar_unicode_kind(uint32_t point)
     return INVAR_CHAR_KIND_OTHER;
 }
 
-/* What utf8proc's tables do not have yet. */
+/* Returns the class of a character that the tables of utf8proc may not have yet. */
 static invar_char_class new_class(uint32_t point)
 {
     if (invar_unicode_within(new_upper, COUNT(new_upper), point))
@@ -245,7 +252,8 @@ bool invar_unicode_is_punctuation(uint32_t point)
         return !invar_unicode_within(new_punctuation, COUNT(new_punctuation), point);
     default: break;
     }
-    // symbols of ASCII count, and two characters that were punctuation in Unicode 7.0
+    // symbols of ASCII count as punctuation, and so do two characters that changed after Unicode
+    // 7.0
     return (point < 0x80 && point && strchr("$+<=>^`|~", (int)point)) || point == 0x166D ||
            point == 0x111C9;
 }
@@ -260,7 +268,7 @@ static bool is_mark(uint32_t point)
 
 bool invar_unicode_is_accent(uint32_t point)
 {
-    // two characters were marks in Unicode 9.0
+    // two characters were marks in Unicode 9.0 only
     return (is_mark(point) && !invar_unicode_within(new_marks, COUNT(new_marks), point)) ||
            point == 0x1CF2 || point == 0x1CF3;
 }

@@ -1,10 +1,11 @@
 /*
- * unicode.h - what the tokenizer asks of characters, and the normalization forms of a text.
+ * unicode.h - character properties that tokenizers use, and the Unicode normalization forms.
  *
- * The answers are those of Hugging Face's tokenizers library, whose parts have tables of different
- * ages: kinds and classes are of Unicode 16.0, as word characters are; numbers and small letters
- * of 17.0; forms and accents of 9.0; punctuation of 7.0. Below is utf8proc; tables hold what
- * differs from Unicode 15.0, the oldest version of utf8proc that will do.
+ * The results must equal those of Hugging Face's tokenizers library, whose components use tables of
+ * different Unicode versions: kinds, classes and word characters are those of 16.0; numerics and
+ * lower case letters of 17.0; normalization forms and accents of 9.0; punctuation of 7.0. The base
+ * is utf8proc with Unicode 15.0 or later, with tables of the characters whose properties differ
+ * from 15.0.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,7 +29,7 @@ typedef enum invar_char_kind {
     INVAR_CHAR_KIND_SPACE   /* \s */
 } invar_char_kind;
 
-/* What patterns ask beyond the kind. */
+/* Properties that patterns use in addition to the kind. */
 typedef enum invar_char_class {
     INVAR_CHAR_CLASS_NONE,     /* a space, a number, a control character, or unassigned */
     INVAR_CHAR_CLASS_CAPITAL,  /* \p{Lu} and \p{Lt} */
@@ -38,31 +39,42 @@ typedef enum invar_char_class {
     INVAR_CHAR_CLASS_SIGN      /* \p{P} and \p{S} */
 } invar_char_class;
 
-/* Names the tables, for digests: two machines with the same name give the same answers. */
+/*
+ * Returns the Unicode version of utf8proc, for digests: machines with the same version give the
+ * same results.
+ */
 const char *invar_unicode_version(void);
 
-/* INVAR_E_UNSUPPORTED when utf8proc's tables are too old. */
+/* Returns INVAR_E_UNSUPPORTED if the tables of utf8proc are too old. */
 invar_status invar_unicode_check(void) INVAR_MUST_USE;
 
-/* Writes the character, at most 4 bytes; how many. */
+/* Writes a character as UTF-8, at most 4 bytes. Returns their number. */
 size_t invar_unicode_write(char *out, uint32_t point);
 
 invar_char_kind invar_unicode_kind(uint32_t point);
 invar_char_class invar_unicode_class(uint32_t point);
 
-bool invar_unicode_is_numeric(uint32_t point);     /* what the pre-tokenizer Digits splits at */
-bool invar_unicode_is_punctuation(uint32_t point); /* what Punctuation splits at */
-bool invar_unicode_is_accent(uint32_t point);      /* what the normalizer StripAccents removes */
-bool invar_unicode_is_word(uint32_t point);        /* \w of added tokens that are single words */
+bool invar_unicode_is_numeric(uint32_t point);     /* characters at which the pre-tokenizer Digits
+                                                      splits */
+bool invar_unicode_is_punctuation(uint32_t point); /* characters at which the pre-tokenizer
+                                                      Punctuation splits */
+bool invar_unicode_is_accent(uint32_t point);      /* characters that the normalizer StripAccents
+                                                      removes */
+bool invar_unicode_is_word(uint32_t point);        /* \w, for added tokens that must be single
+                                                      words */
 
-/* The small letter of a capital, itself of any other character; how many they are. */
+/*
+ * Writes the lower case of a capital, or any other character unchanged. Returns the number of
+ * characters.
+ */
 size_t invar_unicode_lower(uint32_t out[2], uint32_t point);
 
-/* A table of characters, in order. */
+/* An entry of a table of characters, which is sorted. */
 typedef struct invar_unicode_range {
     uint32_t first, last;
 } invar_unicode_range;
 
+/* Returns whether the table has the character. */
 bool invar_unicode_within(const invar_unicode_range *table, size_t count, uint32_t point);
 
 typedef enum invar_unicode_form {
@@ -73,8 +85,9 @@ typedef enum invar_unicode_form {
 } invar_unicode_form;
 
 /*
- * The text in that form. The caller owns *out (invar_free), which has no NUL; *out is NULL where
- * the text is in that form already by its looks: use the text itself. `text` is valid UTF-8.
+ * Normalizes a valid UTF-8 text. *out is NULL if a quick check shows that the text has the form
+ * already: use the text itself. Otherwise the caller frees *out with invar_free; it is not
+ * terminated.
  */
 invar_status invar_unicode_normalize(char **out, size_t *bytes_out, invar_unicode_form form,
                                      const char *text, size_t bytes) INVAR_MUST_USE;

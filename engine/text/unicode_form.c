@@ -1,8 +1,8 @@
 /*
- * unicode_form.c - the normalization forms of a text.
+ * unicode_form.c - Unicode normalization forms NFC, NFD, NFKC and NFKD in linear time.
  *
- * It takes linear time for any text: utf8proc decomposes single characters and composes a sorted
- * sequence; the sorting between, which is quadratic there, is done here by counting.
+ * utf8proc decomposes single characters and composes a sorted sequence. The sorting of marks in
+ * between takes quadratic time there, so it is done here by counting: a text may be untrusted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +15,10 @@
 
 #include "base/invar_banned.h"
 
-/* Characters of Unicode 10.0 to 15.0 that a later normalizer would move, split or join. */
+/*
+ * Characters that Unicode 10.0 to 15.0 have added and that a normalizer of a later version would
+ * reorder, decompose or compose. They are left alone, as in Unicode 9.0.
+ */
 static const invar_unicode_range inert[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
     {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
@@ -29,7 +32,7 @@ static const invar_unicode_range inert[] = {
     {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
 };
 
-/* The same for the compatibility forms alone. */
+/* Characters that are left alone in the compatibility forms only. */
 static const invar_unicode_range compatible_inert[] = {
     {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},   {0xAB69, 0xAB69},
     {0x10781, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA},
@@ -37,73 +40,76 @@ static const invar_unicode_range compatible_inert[] = {
 
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
-/* Code points. One of n bytes decomposes into at most 6n, whatever the character; never over 18. */
+/*
+ * Upper bounds: a character of n bytes decomposes into at most 6n code points, and never more than
+ * 18.
+ */
 #define POINTS_PER_BYTE 6
 #define POINTS_MAX 18
 
-typedef struct points {
+typedef struct code_points {
     utf8proc_int32_t *at;
-    utf8proc_int32_t *scratch; /* as long */
+    utf8proc_int32_t *scratch; /* capacity equal to that of `at` */
     size_t count;
     invar_unicode_form form;
-} points;
+} code_points;
 
-static bool composes(invar_unicode_form form)
+static bool is_composed_form(invar_unicode_form form)
 {
     return form == INVAR_UNICODE_NFC || form == INVAR_UNICODE_NFKC;
 }
 
-static bool is_compatible(invar_unicode_form form)
+static bool is_compatibility_form(invar_unicode_form form)
 {
     return form == INVAR_UNICODE_NFKC || form == INVAR_UNICODE_NFKD;
 }
 
-static int class_of(utf8proc_int32_t point)
+static int combining_class_of(utf8proc_int32_t point)
 {
     return utf8proc_get_property(point)->combining_class;
 }
 
-/* Sorts the marks [from, to) by class; those of one class keep their order. */
-static void order_run(points *p, size_t from, size_t to)
+/* Sorts the marks [from, to) by combining class. Marks of the same class keep their order. */
+static void sort_marks(code_points *p, size_t from, size_t to)
 {
     size_t starts[256] = {0}, sum = from;
 
     for (size_t i = from; i < to; i++)
-        starts[class_of(p->at[i])]++;
+        starts[combining_class_of(p->at[i])]++;
     for (size_t c = 0; c < 256; c++) {
         size_t count = starts[c];
         starts[c] = sum;
         sum += count;
     }
     for (size_t i = from; i < to; i++)
-        p->scratch[starts[class_of(p->at[i])]++] = p->at[i];
+        p->scratch[starts[combining_class_of(p->at[i])]++] = p->at[i];
     memcpy(p->at + from, p->scratch + from, (to - from) * sizeof *p->at);
 }
 
-/* Canonical order of [from, count): runs of marks, most of them in order already. */
-static void points_order(points *p, size_t from)
+/* Puts [from, count) into canonical order. Runs of marks that are sorted already are skipped. */
+static void order_marks(code_points *p, size_t from)
 {
     for (size_t i = from; i < p->count;) {
         size_t begin = i;
         bool sorted = true;
         int last = 0, class;
-        for (; i < p->count && (class = class_of(p->at[i])) > 0; i++) {
+        for (; i < p->count && (class = combining_class_of(p->at[i])) > 0; i++) {
             sorted = sorted && last <= class;
             last = class;
         }
         if (!sorted)
-            order_run(p, begin, i);
+            sort_marks(p, begin, i);
         i += i == begin;
     }
 }
 
-/* Orders, and where the form says so composes, what was added since `from`. */
-static void points_finish(points *p, size_t from)
+/* Orders, and composes if the form asks for it, the code points added since `from`. */
+static void finish_code_points(code_points *p, size_t from)
 {
     utf8proc_ssize_t count;
 
-    points_order(p, from);
-    if (!composes(p->form))
+    order_marks(p, from);
+    if (!is_composed_form(p->form))
         return;
     count = utf8proc_normalize_utf32(p->at + from, (utf8proc_ssize_t)(p->count - from),
                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
@@ -111,10 +117,11 @@ static void points_finish(points *p, size_t from)
     p->count = from + (size_t)count;
 }
 
-/* True when no byte of the text says that the form may change it. */
-static bool done_by_looks(invar_unicode_form form, const char *text, size_t bytes)
+/* Returns true if no byte of the text can belong to a character that the form changes. */
+static bool is_unchanged_by(invar_unicode_form form, const char *text, size_t bytes)
 {
-    // of characters below U+0300 only the letters with accents and some signs change at all
+    // below U+0300, NFC changes no character, and the other forms change only accented letters and
+    // some symbols
     unsigned char least = form == INVAR_UNICODE_NFC ? 0xCC : 0x80;
 
     for (size_t i = 0; i < bytes; i++)
@@ -126,17 +133,17 @@ static bool done_by_looks(invar_unicode_form form, const char *text, size_t byte
 static bool is_inert(invar_unicode_form form, uint32_t point)
 {
     return invar_unicode_within(inert, COUNT(inert), point) ||
-           (is_compatible(form) &&
+           (is_compatibility_form(form) &&
             invar_unicode_within(compatible_inert, COUNT(compatible_inert), point));
 }
 
-static void points_convert(points *p, const char *text, size_t bytes)
+static void convert_text(code_points *p, const char *text, size_t bytes)
 {
     utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
     size_t begin = 0;
     uint32_t point;
 
-    if (is_compatible(p->form))
+    if (is_compatibility_form(p->form))
         options |= UTF8PROC_COMPAT;
     for (size_t i = 0; i < bytes;) {
         int boundary = 0;
@@ -144,7 +151,7 @@ static void points_convert(points *p, const char *text, size_t bytes)
         INVAR_CHECK(length > 0);
         i += length;
         if (is_inert(p->form, point)) {
-            points_finish(p, begin);
+            finish_code_points(p, begin);
             p->at[p->count++] = (utf8proc_int32_t)point;
             begin = p->count;
         } else {
@@ -154,11 +161,11 @@ static void points_convert(points *p, const char *text, size_t bytes)
             p->count += (size_t)added;
         }
     }
-    points_finish(p, begin);
+    finish_code_points(p, begin);
 }
 
-/* The code points as UTF-8; counts them where `out` is NULL. */
-static size_t points_encode(char *out, const points *p)
+/* Writes the code points as UTF-8 and returns their bytes. Only counts them if `out` is NULL. */
+static size_t encode_utf8(char *out, const code_points *p)
 {
     char spare[4];
     size_t used = 0;
@@ -172,21 +179,21 @@ invar_status invar_unicode_normalize(char **out, size_t *bytes_out, invar_unicod
                                      const char *text, size_t bytes)
 {
     size_t room = POINTS_PER_BYTE * bytes + POINTS_MAX;
-    points p = {.form = form};
+    code_points p = {.form = form};
     invar_status status;
 
     *out = NULL;
     *bytes_out = 0;
-    if (done_by_looks(form, text, bytes))
+    if (is_unchanged_by(form, text, bytes))
         return INVAR_OK;
     if (bytes > SIZE_MAX / 256)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a text of %zu bytes is too long", bytes);
     INVAR_TRY(invar_alloc((void **)&p.at, 2 * room, sizeof *p.at, "text"));
     p.scratch = p.at + room;
-    points_convert(&p, text, bytes);
-    status = invar_alloc((void **)out, points_encode(NULL, &p), 1, "text");
+    convert_text(&p, text, bytes);
+    status = invar_alloc((void **)out, encode_utf8(NULL, &p), 1, "text");
     if (status == INVAR_OK)
-        *bytes_out = points_encode(*out, &p);
+        *bytes_out = encode_utf8(*out, &p);
     invar_free(p.at);
     return status;
 }

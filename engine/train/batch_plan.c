@@ -1,5 +1,9 @@
 /*
- * batch_plan.c - the batch plan: samples -> units -> micro-batches.
+ * batch_plan.c - greedy split of samples into units and of units into micro-batches.
+ *
+ * Both splits are one pass in sample order: a group is closed when the next element would exceed a
+ * limit, and a group always takes its first element. The units depend on the samples and on
+ * unit_rows and unit_count alone; the limits of micro-batches must never influence them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status batch_plan_options_check(const int64_t *tokens, int64_t samples,
+static invar_status check_batch_plan_options(const int64_t *tokens, int64_t samples,
                                              const invar_batch_plan_options *options)
 {
     int64_t sum = 0;
@@ -34,12 +38,12 @@ static invar_status batch_plan_options_check(const int64_t *tokens, int64_t samp
     return INVAR_OK;
 }
 
-/* A unit takes samples while it stays within its rows and its share of the samples. */
+/* Closes a unit when the next sample would exceed its rows or its number of samples. */
 static void make_units(invar_batch_plan *plan, const int64_t *tokens,
                        const invar_batch_plan_options *options)
 {
     int64_t share = invar_batch_plan_unit_samples(options, plan->samples);
-    int64_t rows = 0, held = 0; // of the open unit
+    int64_t rows = 0, held = 0; // rows and samples of the open unit
 
     for (int64_t i = 0; i < plan->samples; i++) {
         if (held == 0 || held == share || rows + tokens[i] > options->unit_rows) {
@@ -61,9 +65,9 @@ static int64_t unit_tokens(const invar_batch_plan *plan, const int64_t *tokens, 
     return sum;
 }
 
-/* Greedy: a micro-batch takes units while the limits allow; its first one always. */
-static void batch_plan_cut(invar_batch_plan *plan, const int64_t *tokens,
-                           const invar_batch_plan_options *options)
+/* Closes a micro-batch when the next unit would exceed a limit; its first unit is always taken. */
+static void make_micro_batches(invar_batch_plan *plan, const int64_t *tokens,
+                               const invar_batch_plan_options *options)
 {
     int64_t used = 0, held = 0; // tokens and samples of the open micro-batch
 
@@ -100,7 +104,7 @@ invar_status invar_batch_plan_make(invar_batch_plan *out, const int64_t *tokens,
     int64_t *block;
 
     memset(out, 0, sizeof *out);
-    INVAR_TRY(batch_plan_options_check(tokens, samples, options));
+    INVAR_TRY(check_batch_plan_options(tokens, samples, options));
     INVAR_TRY(
         invar_alloc((void **)&block, 3 * ((size_t)samples + 1), sizeof *block, "a batch plan"));
     plan.memory = block;
@@ -108,7 +112,7 @@ invar_status invar_batch_plan_make(invar_batch_plan *out, const int64_t *tokens,
     plan.unit = block + samples + 1;
     plan.sample = plan.unit + samples + 1;
     make_units(&plan, tokens, options);
-    batch_plan_cut(&plan, tokens, options);
+    make_micro_batches(&plan, tokens, options);
     *out = plan;
     return INVAR_OK;
 }

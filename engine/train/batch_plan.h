@@ -1,9 +1,10 @@
 /*
- * batch_plan.h - the batch plan: samples -> units -> micro-batches.
+ * batch_plan.h - splits the samples of an optimizer step into units and micro-batches.
  *
- * A unit is a run of consecutive samples, and gradients are summed unit by unit in order: units are
- * semantic, and their rule is docs/arithmetic.md, section 5. A micro-batch is a run of whole
- * consecutive units: a free choice, which changes no bit. Nothing is ever reordered.
+ * A unit is a run of consecutive samples whose gradient is summed as one. Gradients are added unit
+ * by unit in order, so the split into units is semantic (docs/arithmetic.md, section 5). A micro-
+ * batch is a run of whole consecutive units that go through one forward and backward; it is a free
+ * choice and changes no bit. Neither split reorders samples.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,28 +21,43 @@ extern "C" {
 #endif
 
 typedef struct invar_batch_plan_options {
-    int64_t unit_rows;   /* most rows of a unit; a longer sample is a unit by itself */
-    int64_t unit_count;  /* at least so many units where there are as many samples */
-    int64_t micro_batch; /* most samples of a micro-batch; a larger unit is one by itself. 0: any */
-    int64_t max_tokens;  /* most rows of a micro-batch, likewise */
+    int64_t unit_rows;  /* largest number of rows in a unit; a longer sample is a unit by itself */
+    int64_t unit_count; /* smallest number of units, if there are at least that many samples */
+    /*
+     * largest number of samples in a micro-batch, 0 for no limit; a larger unit is a micro- batch
+     * by itself
+     */
+    int64_t micro_batch;
+    /*
+     * largest number of rows in a micro-batch, 0 for no limit; a larger unit is a micro-batch by
+     * itself
+     */
+    int64_t max_tokens;
 } invar_batch_plan_options;
 
-/* Micro-batch b: samples [sample[b], sample[b+1]), which are the units [unit[b], unit[b+1]). */
+/*
+ * Result of the split. Micro-batch b has the samples [sample[b], sample[b+1]), which are the units
+ * [unit[b], unit[b+1]). Release with invar_batch_plan_release.
+ */
 typedef struct invar_batch_plan {
     int64_t samples;
     int64_t units;
-    int64_t count;        /* micro-batches */
+    int64_t count;        /* number of micro-batches */
     int64_t *unit_sample; /* (units + 1) first sample of each unit */
-    int64_t *unit;        /* (count + 1) */
-    int64_t *sample;      /* (count + 1) */
-    int64_t max_tokens;   /* of the largest micro-batch */
+    int64_t *unit;        /* (count + 1) first unit of each micro-batch */
+    int64_t *sample;      /* (count + 1) first sample of each micro-batch */
+    int64_t max_tokens;   /* rows of the largest micro-batch */
+    /* block that holds the three arrays; owned */
     void *memory;
 } invar_batch_plan;
 
-/* Most samples of a unit where there are `samples` in all. */
+/* Returns the largest number of samples in a unit of a step with `samples` samples. */
 int64_t invar_batch_plan_unit_samples(const invar_batch_plan_options *options, int64_t samples);
 
-/* tokens[i] >= 0 are the rows of sample i. Both limits, where both are given, are kept. */
+/*
+ * Makes the plan for samples with tokens[i] >= 0 rows each. If both limits of a micro-batch are
+ * set, both are kept. Returns INVAR_E_INVALID if an option or a row count is out of range.
+ */
 invar_status invar_batch_plan_make(invar_batch_plan *out, const int64_t *tokens, int64_t samples,
                                    const invar_batch_plan_options *options) INVAR_MUST_USE;
 void invar_batch_plan_release(invar_batch_plan *plan);

@@ -1,5 +1,5 @@
 /*
- * dp_grads.c - gradients of an optimizer step that several ranks compute.
+ * dp_grads.c - gradients of an optimizer step, summed over data-parallel ranks and model chunks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +9,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status add_sum(invar_dp_grads *to, int chunk, const invar_device *dev)
+static invar_status add_chunk_sum(invar_dp_grads *to, int chunk, const invar_device *dev)
 {
     invar_dp_grad_sum *sum = &to->sums[to->n_sums++];
     invar_zero_ranges owned;
@@ -22,14 +22,14 @@ static invar_status add_sum(invar_dp_grads *to, int chunk, const invar_device *d
     return status;
 }
 
-static invar_status make_sums(invar_dp_grads *to, const invar_device *dev)
+static invar_status make_chunk_sums(invar_dp_grads *to, const invar_device *dev)
 {
     const invar_layout *layout = to->layout;
 
     INVAR_TRY(invar_alloc((void **)&to->sums, (size_t)layout->virtual_stages, sizeof *to->sums,
                           "sums of gradients"));
     for (int c = 0; c < layout->virtual_stages; c++)
-        INVAR_TRY(add_sum(to, c * layout->pipeline.size + layout->pipeline.rank, dev));
+        INVAR_TRY(add_chunk_sum(to, c * layout->pipeline.size + layout->pipeline.rank, dev));
     return INVAR_OK;
 }
 
@@ -42,7 +42,7 @@ invar_status invar_dp_grads_init(invar_dp_grads *out, invar_grads *grads, const 
     if (!invar_layout_divides(layout))
         return INVAR_OK;
     INVAR_CHECK(invar_zero_partition_divide(model));
-    return make_sums(out, dev);
+    return make_chunk_sums(out, dev);
 }
 
 void invar_dp_grads_release(invar_dp_grads *ranks)

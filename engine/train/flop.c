@@ -1,5 +1,5 @@
 /*
- * flop.c - how many floating-point operations training on samples needs.
+ * flop.c - counts the floating-point operations of training from the sizes of the model.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,14 +9,15 @@
 
 #include "base/invar_banned.h"
 
-/* Per row of the layers, per row of the head, and per pair of query and key of one layer. */
-typedef struct rates {
+/* Operations per row of the layers, per row of the head, and per query-key pair of one layer. */
+typedef struct flop_rates {
     double row, head, pair;
-} rates;
+} flop_rates;
 
-static void add_param(rates *to, const invar_model_spec *s, const invar_param *p, bool learns)
+static void add_param_rates(flop_rates *to, const invar_model_spec *s, const invar_param *p,
+                            bool learns)
 {
-    // forward, the input's gradient, and that of a weight that learns
+    // forward, gradient of the input, and gradient of the weight if it is trained
     double flop = 2.0 * (double)(p->rows * p->cols) * (learns ? 3.0 : 2.0);
 
     switch (p->kind) {
@@ -33,25 +34,25 @@ static void add_param(rates *to, const invar_model_spec *s, const invar_param *p
     }
 }
 
-static rates rates_of(const invar_model *model)
+static flop_rates flop_rates_of(const invar_model *model)
 {
     const invar_model_spec *s = &model->spec;
-    rates found = {.pair = 3.0 * 4.0 * (double)(s->heads * s->head_dim)};
+    flop_rates found = {.pair = 3.0 * 4.0 * (double)(s->heads * s->head_dim)};
 
     for (int64_t i = 0; i < model->n_params; i++)
-        add_param(&found, s, &model->params[i], true);
+        add_param_rates(&found, s, &model->params[i], true);
     for (int64_t i = 0; invar_model_is_adapted(model) && i < model->n_base; i++)
-        add_param(&found, s, &model->base[i], false);
+        add_param_rates(&found, s, &model->base[i], false);
     return found;
 }
 
-/* Pairs of a query and a key that it sees, itself included, in all layers. */
-static double pairs_of(const invar_model_spec *s, int64_t rows)
+/* Returns the number of query-key pairs in all layers; a query sees itself. */
+static double count_attention_pairs(const invar_model_spec *s, int64_t rows)
 {
     double all = 0.5 * (double)rows * (double)(rows + 1), within = all;
     int64_t windowed = s->window ? s->layers - s->window_from : 0;
 
-    if (s->window && rows > s->window) // queries behind the first window see `window` keys
+    if (s->window && rows > s->window) // queries after the first window see `window` keys each
         within = 0.5 * (double)s->window * (double)(s->window + 1) +
                  (double)(rows - s->window) * (double)s->window;
     return (double)(s->layers - windowed) * all + (double)windowed * within;
@@ -59,7 +60,7 @@ static double pairs_of(const invar_model_spec *s, int64_t rows)
 
 double invar_flop_train(const invar_model *model, const invar_rl_sample *samples, int64_t count)
 {
-    const rates rate = rates_of(model);
+    const flop_rates rate = flop_rates_of(model);
     double flop = 0.0;
 
     for (int64_t i = 0; i < count; i++) {
@@ -68,9 +69,9 @@ double invar_flop_train(const invar_model *model, const invar_rl_sample *samples
 
         flop += rate.row * (double)rows + rate.head * (double)invar_rl_sample_response(s);
         for (int64_t k = 0; k < s->n_cuts;
-             first = s->branch_starts[k++]) // branches see none before them
-            flop += rate.pair * pairs_of(&model->spec, s->branch_starts[k] - first);
-        flop += rate.pair * pairs_of(&model->spec, rows - first);
+             first = s->branch_starts[k++]) // a branch does not see earlier branches
+            flop += rate.pair * count_attention_pairs(&model->spec, s->branch_starts[k] - first);
+        flop += rate.pair * count_attention_pairs(&model->spec, rows - first);
     }
     return flop;
 }

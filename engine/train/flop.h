@@ -1,17 +1,16 @@
 /*
- * flop.h - how many floating-point operations training on samples needs, counted from the sizes of
- * the model.
+ * flop.h - counts the floating-point operations of training, for throughput and MFU.
  *
- * Products of matrices and attention count, a multiplication and an addition as two; norms,
- * activations, softmax and AdamW are left out, as everybody leaves them out who states an MFU. A
- * row is a token that goes through the layers: all but the last of a sequence.
+ * Matrix products and attention count, with a multiplication and an addition as two operations.
+ * Norms, activations, softmax and AdamW do not count, as is usual for MFU. A row is a token that
+ * goes through the layers: every token of a sequence except the last.
  *
- *     forward   2 for each row and weight of a linear layer, of experts those that a token has;
- *               2 for each row of the head, one a token of the response, and weight of the head;
- *               4 for each query, key that it may see, head and element of a head
- *     backward  the same twice; weights that are frozen (LoRA) have no gradient: once
+ *     forward   2 per row and weight of a linear layer (experts: those of the token);
+ *               2 per response token and weight of the head;
+ *               4 per query, visible key, head and element of a head
+ *     backward  twice the forward; once for frozen weights (LoRA), which have no gradient
  *
- * What is computed again to save memory (recompute) is no work of the model and does not count.
+ * Activation recomputation (recompute) is not work of the model and does not count.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,7 +24,10 @@
 extern "C" {
 #endif
 
-/* Of a forward and a backward, by the whole model, whatever part of it this rank holds. */
+/*
+ * Returns the operations of a forward and a backward over the samples, for the complete model,
+ * whatever part of it this rank holds.
+ */
 double invar_flop_train(const invar_model *model, const invar_rl_sample *samples, int64_t count);
 
 #ifdef __cplusplus

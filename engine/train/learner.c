@@ -1,5 +1,5 @@
 /*
- * learner.c - a model that learns, step by step.
+ * learner.c - forward, backward and optimizer step of one trained model.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -68,8 +68,8 @@ invar_status invar_learner_step(invar_learner *learner, int64_t step, bool rest)
                                 learner->options.dev);
 }
 
-/* What invar_model_hash would make of the masters, since the points are whole masters. */
-static void hash_points(invar_learner *learner, const invar_probe_result *points)
+/* Computes what invar_model_hash would return: each weight point covers a complete master. */
+static void hash_weight_points(invar_learner *learner, const invar_probe_result *points)
 {
     invar_hasher hasher;
 
@@ -84,6 +84,6 @@ static void hash_points(invar_learner *learner, const invar_probe_result *points
 invar_status invar_learner_end_step(invar_learner *learner, const invar_probe_result *points)
 {
     if (points)
-        hash_points(learner, points);
+        hash_weight_points(learner, points);
     return invar_grads_zero(learner->grads);
 }

@@ -1,7 +1,9 @@
 /*
- * learner_points.c - the points of a learner: its gradients, their norm, its weights.
+ * learner_points.c - records gradients, gradient norm and weights of a learner as probe points.
  *
- * Points of level 0 are in the order of docs/arithmetic.md, "The chain".
+ * A point has the same name, shape and digest in every layout. If ranks or logical shards divide a
+ * tensor, its digest is combined from theirs, and full values are gathered only if the probe wants
+ * values. Points of level 0 must stay in the order of docs/arithmetic.md, "The chain".
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,8 +22,8 @@
 
 typedef char name[INVAR_LEDGER_NAME_BYTES + 1];
 
-/* The op that makes a parameter's gradient on one rank: a point is the same in every layout. */
-static const char *gradient_op(const invar_param *p)
+/* Returns the op that computes a parameter's gradient on one rank; all layouts record this name. */
+static const char *gradient_op_of(const invar_param *p)
 {
     switch (p->kind) {
     case INVAR_PARAM_EMBEDDING: return "embedding.bwd";
@@ -34,9 +36,9 @@ static const char *gradient_op(const invar_param *p)
 
 /* ---- points ---------------------------------------------------------------------------------- */
 
-/* A point of f32 in the tensor's shape, named PREFIX `kind_of` `param`. */
-static invar_ledger_point point_of(name own, const invar_learner *l, const char *kind_of,
-                                   const char *param, const invar_tensor *tensor)
+/* Returns an f32 point with the tensor's shape, named PREFIX `kind_of` `param`. */
+static invar_ledger_point make_point(name own, const invar_learner *l, const char *kind_of,
+                                     const char *param, const invar_tensor *tensor)
 {
     (void)snprintf(own, sizeof(name), "%s%s%s", l->options.prefix, kind_of, param);
     return (invar_ledger_point){.name = own,
@@ -49,13 +51,13 @@ static invar_ledger_point point_of(name own, const invar_learner *l, const char 
                                 .shards = 1};
 }
 
-static int64_t shards_of(const invar_param *p)
+static int64_t shard_count_of(const invar_param *p)
 {
     return p->cut.shards > 1 ? p->cut.shards * p->cut.experts : 1;
 }
 
-static invar_status take_sum(const invar_point_namer *view, int64_t number,
-                             const invar_tensor *grad, const invar_observed_grad *sum)
+static invar_status record_grad_sum(const invar_point_namer *view, int64_t number,
+                                    const invar_tensor *grad, const invar_observed_grad *sum)
 {
     size_t offset = (uintptr_t)grad->data;
 
@@ -64,7 +66,7 @@ static invar_status take_sum(const invar_point_namer *view, int64_t number,
                : INVAR_OK;
 }
 
-/* A gradient's number is its parameter's, and that of the tied head's comes behind these. */
+/* The number of a gradient is that of its parameter; the tied head comes after all parameters. */
 invar_status invar_learner_sum(const invar_learner *l, const invar_point_namer *view,
                                const invar_observed_grad *sum)
 {
@@ -72,21 +74,27 @@ invar_status invar_learner_sum(const invar_learner *l, const invar_point_namer *
 
     for (int64_t i = 0; i < count; i++)
         if (l->model->params[i].local.experts > 0)
-            INVAR_TRY(take_sum(view, i, &l->model->params[i].grad, sum));
-    return take_sum(view, count, &l->model->tied_grad, sum);
+            INVAR_TRY(record_grad_sum(view, i, &l->model->params[i].grad, sum));
+    return record_grad_sum(view, count, &l->model->tied_grad, sum);
 }
 
-/* What this rank has of a parameter's tensor, in a device's memory; `dev` NULL: in the host's. */
-typedef struct held {
+/*
+ * The part of a parameter's tensor that this rank holds: in device memory, or in host memory if
+ * `dev` is NULL.
+ */
+typedef struct local_tensor {
     const invar_tensor *tensor;
     const invar_device *dev;
-} held;
+} local_tensor;
 
-/* rank 0 has all values of a parameter's tensor, of which this rank has `own`; `take` gets them. */
-static invar_status take_whole(const invar_learner *l, invar_probe *probe, int64_t point,
-                               int64_t param, const held *own,
-                               invar_status (*take)(invar_probe *probe, int64_t point,
-                                                    const invar_tensor *whole))
+/*
+ * Gathers all values of a parameter's tensor on rank 0 and passes them to `take` there; `own` is
+ * the part on this rank.
+ */
+static invar_status record_full_values(const invar_learner *l, invar_probe *probe, int64_t point,
+                                       int64_t param, const local_tensor *own,
+                                       invar_status (*take)(invar_probe *probe, int64_t point,
+                                                            const invar_tensor *whole))
 {
     const invar_param *p = &l->model->params[param];
     const invar_full_param_source source = {l->model, param, own->tensor, own->dev};
@@ -103,45 +111,47 @@ static invar_status take_whole(const invar_learner *l, invar_probe *probe, int64
     return status;
 }
 
-/* Values are read where somebody wants. */
-static invar_status give_digest(const invar_learner *l, invar_probe *probe, int64_t point,
-                                int64_t param, const held *own, const invar_digest *digest)
+/* Records a digest, and the values too if the probe wants them. */
+static invar_status record_digest(const invar_learner *l, invar_probe *probe, int64_t point,
+                                  int64_t param, const local_tensor *own,
+                                  const invar_digest *digest)
 {
     if (!invar_model_is_divided(l->model) && own->dev)
         return invar_probe_tensor_with_digest(probe, point, own->tensor, digest);
     INVAR_TRY(invar_probe_digest(probe, point, digest));
     return invar_probe_wants(probe, point)
-               ? take_whole(l, probe, point, param, own, invar_probe_values)
+               ? record_full_values(l, probe, point, param, own, invar_probe_values)
                : INVAR_OK;
 }
 
-static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_probe *probe,
-                                   int64_t param)
+static invar_status record_gradient(int64_t *out, const invar_learner *l, invar_probe *probe,
+                                    int64_t param)
 {
     const invar_param *p = &l->model->params[param];
     bool embedding = p == l->model->embedding;
     name own, sum, tied;
     const char *const inputs[] = {sum, embedding ? "batch.tokens" : NULL, tied, NULL};
     invar_tensor whole = invar_param_whole(p, NULL);
-    invar_ledger_point at = point_of(own, l, "grad.", p->name, &whole);
+    invar_ledger_point at = make_point(own, l, "grad.", p->name, &whole);
 
     at.layer = p->layer;
-    at.shards = shards_of(p);
-    at.op = gradient_op(p);
+    at.shards = shard_count_of(p);
+    at.op = gradient_op_of(p);
     invar_probe_sum_name(sum, l->options.prefix, param);
     (void)snprintf(tied, sizeof tied, "%s" TIED, l->options.prefix);
     INVAR_TRY(invar_probe_define_from(out, probe, &at, inputs));
-    return give_digest(l, probe, *out, param, &(held){&l->grads->tensors[param], l->options.dev},
-                       &l->grads->digests[param]);
+    return record_digest(l, probe, *out, param,
+                         &(local_tensor){&l->grads->tensors[param], l->options.dev},
+                         &l->grads->digests[param]);
 }
 
-/* What stands between the gradients and the weights, for those who look closer. */
-static invar_status norm_point(const invar_learner *l, invar_probe *probe, const int64_t *grads)
+/* Records the gradient norm, at the level INVAR_PROBE_FULL. */
+static invar_status record_norm(const invar_learner *l, invar_probe *probe, const int64_t *grads)
 {
     float norm = l->norm;
     invar_tensor tensor = invar_tensor_1d(&norm, INVAR_DTYPE_F32, 1);
     name own;
-    invar_ledger_point at = point_of(own, l, "grad_norm", "", &tensor);
+    invar_ledger_point at = make_point(own, l, "grad_norm", "", &tensor);
     int64_t id;
 
     at.phase = "optimizer";
@@ -153,8 +163,8 @@ static invar_status norm_point(const invar_learner *l, invar_probe *probe, const
     return invar_probe_tensor(probe, id, &tensor);
 }
 
-/* The head's share of the gradient that it has in common with the embedding. */
-static invar_status tied_point(const invar_learner *l, invar_probe *probe)
+/* Records the part of the tied embedding's gradient that comes from the head. */
+static invar_status record_tied_gradient(const invar_learner *l, invar_probe *probe)
 {
     const invar_tensor *tied = &l->grads->tied_head;
     invar_tensor whole = invar_param_whole(l->model->embedding, NULL);
@@ -166,29 +176,34 @@ static invar_status tied_point(const invar_learner *l, invar_probe *probe)
 
     if (!invar_tensor_present(tied))
         return INVAR_OK;
-    at = point_of(own, l, TIED, "", &whole);
+    at = make_point(own, l, TIED, "", &whole);
     at.op = "linear.dw";
     at.level = INVAR_PROBE_FULL;
     invar_probe_sum_name(sum, l->options.prefix, l->model->n_params);
     INVAR_TRY(invar_probe_define_from(&id, probe, &at, inputs));
     if (!divided || id == -1)
         return invar_probe_device_whole(probe, id, tied);
-    return take_whole(l, probe, id, 0, &(held){tied, l->options.dev}, // as the embedding's
-                      invar_probe_tensor);
+    return record_full_values(
+        l, probe, id, 0,
+        &(local_tensor){tied, l->options.dev}, // the shape is that of the embedding, parameter 0
+        invar_probe_tensor);
 }
 
-/* `hashed`: the digest follows. */
-static invar_status weight_point(int64_t *out, const invar_learner *l, invar_probe *probe,
-                                 const invar_param *p, bool hashed)
+/*
+ * Defines the point of a weight. Records its value only if `hashed` is false; else the digest
+ * follows.
+ */
+static invar_status define_weight(int64_t *out, const invar_learner *l, invar_probe *probe,
+                                  const invar_param *p, bool hashed)
 {
     name own, grad, norm;
     const char *const inputs[] = {grad, norm, NULL};
     invar_tensor whole = invar_param_whole(p, NULL);
-    invar_ledger_point at = point_of(own, l, "weight.", p->name, &whole);
+    invar_ledger_point at = make_point(own, l, "weight.", p->name, &whole);
 
     at.phase = "optimizer";
     at.layer = p->layer;
-    at.shards = shards_of(p);
+    at.shards = shard_count_of(p);
     at.op = "adamw";
     at.kind = "param";
     (void)snprintf(grad, sizeof grad, "%sgrad.%s", l->options.prefix, p->name);
@@ -197,43 +212,48 @@ static invar_status weight_point(int64_t *out, const invar_learner *l, invar_pro
     return hashed ? INVAR_OK : invar_probe_device_whole(probe, *out, &p->master);
 }
 
-/* Whether digests of masters are put together from what ranks or pieces have of them. */
-static bool of_pieces(const invar_learner *l)
+/* Returns true if digests of masters are combined from those of ranks or logical shards. */
+static bool combines_digests(const invar_learner *l)
 {
     return invar_model_is_cut(l->model) || invar_zero_partition_divide(l->model);
 }
 
-/* The master of a parameter: where ranks have rows of it each, as it was collected, if it was. */
-static held master_of(const invar_learner *l, const invar_full_masters *collected, int64_t param)
+/* Returns the master of a parameter: from `collected` if data-parallel ranks divide its rows. */
+static local_tensor master_tensor_of(const invar_learner *l, const invar_full_masters *collected,
+                                     int64_t param)
 {
     const invar_param *p = &l->model->params[param];
 
     if (invar_full_masters_scattered(l->model))
-        return (held){collected->tensors ? &collected->tensors[param] : &p->master, NULL};
-    return (held){invar_param_f32(p), l->options.dev};
+        return (local_tensor){collected->tensors ? &collected->tensors[param] : &p->master, NULL};
+    return (local_tensor){invar_param_f32(p), l->options.dev};
 }
 
-/* What AdamW has made of the masters; all points are listed while it is at work. Those that are cut
- * are hashed here. */
-static invar_status hashed_points(const invar_learner *l, invar_probe *probe,
-                                  const invar_full_masters *collected)
+/*
+ * Records the digests of the masters after AdamW. All points are defined already; divided masters
+ * are hashed here.
+ */
+static invar_status record_hashed_weights(const invar_learner *l, invar_probe *probe,
+                                          const invar_full_masters *collected)
 {
     invar_digest *digests;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&digests, (size_t)l->model->n_params, sizeof *digests,
                           "digests of masters"));
-    status = of_pieces(l) ? invar_model_digests(digests, l->model, NULL, l->options.dev)
-                          : invar_optimizer_digests(digests, l->optimizer, l->model);
+    status = combines_digests(l) ? invar_model_digests(digests, l->model, NULL, l->options.dev)
+                                 : invar_optimizer_digests(digests, l->optimizer, l->model);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++) {
-        held own = master_of(l, collected, i);
-        status = give_digest(l, probe, l->weights[i], i, &own, &digests[i]);
+        local_tensor own = master_tensor_of(l, collected, i);
+        status = record_digest(l, probe, l->weights[i], i, &own, &digests[i]);
     }
     invar_free(digests);
     return status;
 }
 
-/* The sums of all rows, where somebody looks at values: each rank has those of its own. */
+/*
+ * Gathers the gradients of all rows, for probes that want values; each rank has its own rows only.
+ */
 static invar_status gather_gradients(const invar_learner *l)
 {
     invar_zero_comm slices = {.send_buffer = NULL};
@@ -249,8 +269,8 @@ static invar_status gather_gradients(const invar_learner *l)
     return status;
 }
 
-/* Of what ops read of the weights: all data-parallel ranks have the same. */
-static invar_status hash_held(invar_learner *l)
+/* Hashes the compute weights of this rank, which are the same on all data-parallel ranks. */
+static invar_status hash_compute_weights(invar_learner *l)
 {
     int64_t count = 0;
     invar_digest *of = NULL;
@@ -274,29 +294,33 @@ static invar_status hash_held(invar_learner *l)
     return status;
 }
 
-/* Who looks at values sees those of all rows, not only of those that this rank owns. */
-static invar_status bring_together(invar_full_masters *masters, invar_learner *l, bool looks)
+/*
+ * Gathers gradients and masters of all rows if the probe wants values, and hashes the compute
+ * weights.
+ */
+static invar_status prepare_divided_points(invar_full_masters *masters, invar_learner *l,
+                                           bool looks)
 {
     if (looks) {
         INVAR_TRY(gather_gradients(l));
         INVAR_TRY(invar_full_masters_collect(masters, l->model));
     }
-    return hash_held(l);
+    return hash_compute_weights(l);
 }
 
-static invar_status list_points(invar_learner *l, invar_probe *probe,
-                                const invar_full_masters *collected)
+static invar_status record_points(invar_learner *l, invar_probe *probe,
+                                  const invar_full_masters *collected)
 {
-    bool hashed = of_pieces(l) || (l->stepped && invar_optimizer_hashes(l->optimizer));
+    bool hashed = combines_digests(l) || (l->stepped && invar_optimizer_hashes(l->optimizer));
     int64_t count = l->model->n_params;
 
-    INVAR_TRY(tied_point(l, probe));
-    for (int64_t i = 0; i < count; i++) // those of gradients first: the norm is computed from them
-        INVAR_TRY(gradient_point(&l->weights[i], l, probe, i));
-    INVAR_TRY(norm_point(l, probe, l->weights));
+    INVAR_TRY(record_tied_gradient(l, probe));
+    for (int64_t i = 0; i < count; i++) // gradients first: the norm is computed from them
+        INVAR_TRY(record_gradient(&l->weights[i], l, probe, i));
+    INVAR_TRY(record_norm(l, probe, l->weights));
     for (int64_t i = 0; i < count; i++)
-        INVAR_TRY(weight_point(&l->weights[i], l, probe, &l->model->params[i], hashed));
-    return hashed ? hashed_points(l, probe, collected) : INVAR_OK;
+        INVAR_TRY(define_weight(&l->weights[i], l, probe, &l->model->params[i], hashed));
+    return hashed ? record_hashed_weights(l, probe, collected) : INVAR_OK;
 }
 
 invar_status invar_learner_points(invar_learner *l, invar_probe *probe)
@@ -305,9 +329,9 @@ invar_status invar_learner_points(invar_learner *l, invar_probe *probe)
     invar_status status = INVAR_OK;
 
     if (invar_zero_partition_divide(l->model))
-        status = bring_together(&collected, l, invar_probe_needs_values(probe));
+        status = prepare_divided_points(&collected, l, invar_probe_needs_values(probe));
     if (status == INVAR_OK)
-        status = list_points(l, probe, &collected);
+        status = record_points(l, probe, &collected);
     invar_full_masters_release(&collected);
     return status;
 }

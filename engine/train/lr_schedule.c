@@ -1,5 +1,5 @@
 /*
- * lr_schedule.c - the learning rate of an optimizer step.
+ * lr_schedule.c - learning rate of an optimizer step, in double and rounded once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +9,7 @@
 
 #include "base/invar_banned.h"
 
-static double lr_schedule_at(const invar_lr_schedule *s, int64_t step)
+static double lr_in_double(const invar_lr_schedule *s, int64_t step)
 {
     double ratio, share;
 
@@ -28,5 +28,5 @@ static double lr_schedule_at(const invar_lr_schedule *s, int64_t step)
 
 float invar_lr_schedule_at(const invar_lr_schedule *schedule, int64_t step)
 {
-    return (float)lr_schedule_at(schedule, step);
+    return (float)lr_in_double(schedule, step);
 }

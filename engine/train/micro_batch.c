@@ -1,5 +1,9 @@
 /*
- * micro_batch.c - packing.
+ * micro_batch.c - checks samples and packs their tokens, positions, targets and routing.
+ *
+ * One pass checks and counts, then one allocation holds all arrays, and a second pass fills them.
+ * Packing must not depend on the micro-batch that a sample is in: a row gets the position within
+ * its own branch, and nothing of another sample.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,9 +16,9 @@
 
 #include "base/invar_banned.h"
 
-typedef struct totals {
+typedef struct packed_counts {
     int64_t rows, targets, sequences;
-} totals;
+} packed_counts;
 
 /*
  * Only a model that replays routing reads the routing of a sample. A reference, a teacher or a
@@ -36,7 +40,7 @@ static invar_status check_routing(const invar_rl_sample *s, const invar_micro_ba
     return INVAR_OK;
 }
 
-static invar_status check_cuts(const invar_rl_sample *s)
+static invar_status check_branches(const invar_rl_sample *s)
 {
     int64_t before = s->prompt_tokens;
 
@@ -49,10 +53,10 @@ static invar_status check_cuts(const invar_rl_sample *s)
     return INVAR_OK;
 }
 
-static invar_status count_up(totals *out, const invar_rl_sample *samples,
-                             const invar_micro_batch_plan *plan)
+static invar_status count_samples(packed_counts *out, const invar_rl_sample *samples,
+                                  const invar_micro_batch_plan *plan)
 {
-    *out = (totals){0};
+    *out = (packed_counts){0};
     for (int64_t i = plan->first; i < plan->first + plan->count; i++) {
         const invar_rl_sample *s = &samples[i];
         if (s->prompt_tokens < 1 || s->n_tokens <= s->prompt_tokens)
@@ -60,7 +64,7 @@ static invar_status count_up(totals *out, const invar_rl_sample *samples,
                               "sample %" PRId64 " has %" PRId64 " tokens of prompt and %" PRId64
                               " in all; it needs a prompt and a response",
                               s->index, s->prompt_tokens, s->n_tokens);
-        INVAR_TRY(check_cuts(s));
+        INVAR_TRY(check_branches(s));
         INVAR_TRY(check_routing(s, plan));
         out->rows += invar_micro_batch_rows(s);
         out->targets += invar_rl_sample_response(s);
@@ -69,13 +73,13 @@ static invar_status count_up(totals *out, const invar_rl_sample *samples,
     return INVAR_OK;
 }
 
-/* The arrays behind the constant views of rows and head. */
-typedef struct arrays {
+/* The arrays that the const pointers of rows and head refer to. */
+typedef struct packed_arrays {
     int32_t *ids, *positions, *targets, *replay;
     int64_t *row, *samples, *units, *head_units;
-} arrays;
+} packed_arrays;
 
-static void *piece(char **next, size_t count, size_t size)
+static void *carve_array(char **next, size_t count, size_t size)
 {
     void *p = *next;
 
@@ -83,8 +87,8 @@ static void *piece(char **next, size_t count, size_t size)
     return p;
 }
 
-static invar_status lay_out(arrays *a, invar_micro_batch *batch, const totals *n,
-                            const invar_micro_batch_plan *plan)
+static invar_status alloc_arrays(packed_arrays *a, invar_micro_batch *batch, const packed_counts *n,
+                                 const invar_micro_batch_plan *plan)
 {
     size_t rows = (size_t)n->rows, targets = (size_t)n->targets, route = rows * (size_t)plan->route;
     size_t need = (2 * rows + targets + 2 * route) * sizeof(int32_t) +
@@ -98,20 +102,20 @@ static invar_status lay_out(arrays *a, invar_micro_batch *batch, const totals *n
         batch->bytes = need;
     }
     next = batch->memory;
-    a->ids = piece(&next, rows, sizeof *a->ids);
-    a->positions = piece(&next, rows, sizeof *a->positions);
-    a->targets = piece(&next, targets, sizeof *a->targets);
-    a->row = piece(&next, targets, sizeof *a->row);
-    a->samples = piece(&next, (size_t)n->sequences + 1, sizeof *a->samples);
-    a->units = piece(&next, (size_t)plan->units + 1, sizeof *a->units);
-    a->head_units = piece(&next, (size_t)plan->units + 1, sizeof *a->head_units);
-    a->replay = route && plan->replay ? piece(&next, route, sizeof *a->replay) : NULL;
-    batch->routing = route ? piece(&next, route, sizeof *batch->routing) : NULL;
+    a->ids = carve_array(&next, rows, sizeof *a->ids);
+    a->positions = carve_array(&next, rows, sizeof *a->positions);
+    a->targets = carve_array(&next, targets, sizeof *a->targets);
+    a->row = carve_array(&next, targets, sizeof *a->row);
+    a->samples = carve_array(&next, (size_t)n->sequences + 1, sizeof *a->samples);
+    a->units = carve_array(&next, (size_t)plan->units + 1, sizeof *a->units);
+    a->head_units = carve_array(&next, (size_t)plan->units + 1, sizeof *a->head_units);
+    a->replay = route && plan->replay ? carve_array(&next, route, sizeof *a->replay) : NULL;
+    batch->routing = route ? carve_array(&next, route, sizeof *batch->routing) : NULL;
     return INVAR_OK;
 }
 
-/* Appends one sample's rows and targets at the places in `at`. */
-static void arrays_pack(const arrays *a, totals *at, const invar_rl_sample *s)
+/* Appends the rows and targets of one sample at the counts in `at`. */
+static void pack_sample(const packed_arrays *a, packed_counts *at, const invar_rl_sample *s)
 {
     int64_t rows = invar_micro_batch_rows(s), response = invar_rl_sample_response(s);
 
@@ -137,19 +141,19 @@ static void arrays_pack(const arrays *a, totals *at, const invar_rl_sample *s)
 invar_status invar_micro_batch_fill(invar_micro_batch *batch, const invar_rl_sample *samples,
                                     const invar_micro_batch_plan *plan)
 {
-    totals n, at = {0};
-    arrays a = {0};
+    packed_counts n, at = {0};
+    packed_arrays a = {0};
     int64_t unit = 0;
 
-    INVAR_TRY(count_up(&n, samples, plan));
-    INVAR_TRY(lay_out(&a, batch, &n, plan));
+    INVAR_TRY(count_samples(&n, samples, plan));
+    INVAR_TRY(alloc_arrays(&a, batch, &n, plan));
     for (int64_t i = 0; i < plan->count; i++) {
         a.samples[at.sequences++] = at.rows;
         while (unit < plan->units && plan->unit_start[unit] == plan->first + i) {
             a.units[unit] = at.rows;
             a.head_units[unit++] = at.targets;
         }
-        arrays_pack(&a, &at, &samples[plan->first + i]);
+        pack_sample(&a, &at, &samples[plan->first + i]);
     }
     INVAR_CHECK(unit == plan->units);
     a.samples[n.sequences] = a.units[plan->units] = at.rows;

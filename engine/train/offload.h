@@ -1,10 +1,10 @@
 /*
- * offload.h - arrays of the host that visit a device piece by piece.
+ * offload.h - runs elementwise work on host arrays by streaming them through the device in chunks.
  *
- * For what an op needs once a step and the device has no room for. Two pieces are on the device:
- * while one is on its way back to the host the next one is brought, by copies of another order than
- * that of the ops, where the backend has such. What is computed does not depend on the pieces as
- * long as the work on them is elementwise.
+ * For data that an op needs once per step and that does not fit into device memory, such as the
+ * moments of the optimizer. Two chunks are on the device: while one is downloaded, the next one is
+ * uploaded on another stream, if the backend has one. The result does not depend on the chunk size
+ * as long as the work is elementwise.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,23 +17,29 @@
 extern "C" {
 #endif
 
-#define INVAR_OFFLOAD_ARRAYS 2 /* that travel together */
+#define INVAR_OFFLOAD_ARRAYS 2 /* arrays that are streamed together */
 
 typedef struct invar_offload invar_offload;
 
 /*
- * For arrays of `bytes` in pieces of `piece`, which is a multiple of INVAR_ALIGN. The device has
- * memory of its own, and stays where it is, open.
+ * Allocates the device buffers for arrays of `bytes` bytes in chunks of `piece` bytes, a multiple
+ * of INVAR_ALIGN. The device must have memory of its own, and must stay open and at the same
+ * address. Free with invar_offload_free.
  */
 invar_status invar_offload_new(invar_offload **out, const invar_device *dev, size_t bytes,
                                size_t piece) INVAR_MUST_USE;
 void invar_offload_free(invar_offload *offload);
 
-/* The bytes [first, first + bytes) of each array, which lie at `there` during the call. */
+/*
+ * Callback that works on the bytes [first, first + bytes) of each array, which are at `there` in
+ * device memory during the call.
+ */
 typedef invar_status (*invar_offload_chunk_fn)(void *payload, size_t first, size_t bytes,
                                                void *const there[INVAR_OFFLOAD_ARRAYS]);
 
-/* All pieces in order. A failure leaves some of them changed and some not. */
+/*
+ * Calls `work` for all chunks in order. After a failure some chunks are changed and some are not.
+ */
 invar_status invar_offload_run(invar_offload *offload, void *const arrays[INVAR_OFFLOAD_ARRAYS],
                                invar_offload_chunk_fn work, void *payload) INVAR_MUST_USE;
 

@@ -1,5 +1,11 @@
 /*
- * optimizer.c - AdamW over a model.
+ * optimizer.c - AdamW over a model: layout of the moments, checkpoint access, and the step.
+ *
+ * Masters, moments and gradients of the owned rows are in the same order, in which parameters
+ * follow each other at aligned offsets. A step merges neighbors that are contiguous in every array
+ * into one op call; AdamW is elementwise, so neither merging nor offload chunks change a bit.
+ * Compute weights that are quantized in blocks are written after the last element of their
+ * parameter.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,18 +25,18 @@ static size_t row_bytes(const invar_param *p)
     return (size_t)invar_param_row_elements(p) * sizeof(float);
 }
 
-/* Of the rows of a parameter that are moved here. */
-static size_t own_bytes(const invar_model *model, int64_t param)
+/* Returns the bytes of one moment of a parameter, for the rows that this rank owns. */
+static size_t local_moment_bytes(const invar_model *model, int64_t param)
 {
     return (size_t)invar_zero_partition_here(model, param).count * row_bytes(&model->params[param]);
 }
 
-static invar_status take_memory(invar_optimizer *o, size_t piece)
+static invar_status alloc_moments(invar_optimizer *o, size_t piece)
 {
     static const char what[] = "the optimizer's moments";
     void *memory = NULL;
 
-    if (o->local_bytes == 0) { // many ranks leave some nothing of a small model
+    if (o->local_bytes == 0) { // a rank may own no row of a small model
         INVAR_TRY(invar_device_alloc(&o->dev, &memory, INVAR_ALIGN, what));
     } else if (piece == 0) {
         INVAR_TRY(invar_device_alloc(&o->dev, &memory, 2 * o->local_bytes, what));
@@ -42,8 +48,8 @@ static invar_status take_memory(invar_optimizer *o, size_t piece)
     return INVAR_OK;
 }
 
-/* m and v are in two blocks, of which the second begins behind the first. */
-static void place_moments(invar_optimizer *o, char *first)
+/* Sets the addresses of all moments: m from `first` on, v after it. NULL clears them. */
+static void set_moment_addresses(invar_optimizer *o, char *first)
 {
     for (int64_t i = 0; i < o->params; i++) {
         o->m[i].data = first ? first + o->full_offsets[i] : NULL;
@@ -51,8 +57,10 @@ static void place_moments(invar_optimizer *o, char *first)
     }
 }
 
-/* Masters lie as moments do: what is owned of the ones is owned of the others. */
-static void lay_out(invar_optimizer *o, const invar_model *model)
+/*
+ * Computes all offsets. Moments have the offsets of the masters, since both cover the owned rows.
+ */
+static void compute_offsets(invar_optimizer *o, const invar_model *model)
 {
     for (int64_t k = 0; k < model->n_params; k++) {
         int64_t i = model->order[k];
@@ -63,11 +71,11 @@ static void lay_out(invar_optimizer *o, const invar_model *model)
         o->offsets[i] = o->local_bytes;
         INVAR_CHECK(p->master.shape[0] == invar_zero_partition_here(model, i).count);
         o->full_bytes += invar_aligned((size_t)invar_param_elements(p) * sizeof(float));
-        o->local_bytes += invar_aligned(own_bytes(model, i));
+        o->local_bytes += invar_aligned(local_moment_bytes(model, i));
     }
 }
 
-static invar_status optimizer_allocate(invar_optimizer *o, const invar_model *model, size_t piece)
+static invar_status alloc_optimizer(invar_optimizer *o, const invar_model *model, size_t piece)
 {
     size_t count = (size_t)model->n_params;
 
@@ -77,9 +85,9 @@ static invar_status optimizer_allocate(invar_optimizer *o, const invar_model *mo
         invar_alloc((void **)&o->offsets, 2 * count, sizeof *o->offsets, "the list of moments"));
     o->full_offsets = o->offsets + count;
     INVAR_TRY(invar_alloc((void **)&o->ends, count, sizeof *o->ends, "the ends of masters"));
-    lay_out(o, model);
-    INVAR_TRY(take_memory(o, piece));
-    place_moments(o, o->divided ? NULL : o->memory);
+    compute_offsets(o, model);
+    INVAR_TRY(alloc_moments(o, piece));
+    set_moment_addresses(o, o->divided ? NULL : o->memory);
     if (!o->offload && !o->divided && !invar_model_is_cut(model))
         INVAR_TRY(invar_device_alloc(&o->dev, (void **)&o->digests, count * sizeof *o->digests,
                                      "digests of masters"));
@@ -96,7 +104,7 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
     *o = (invar_optimizer){.params = model->n_params,
                            .dev = model->dev,
                            .divided = invar_zero_partition_divide(model)};
-    status = optimizer_allocate(o, model, piece);
+    status = alloc_optimizer(o, model, piece);
     if (status == INVAR_OK)
         status = invar_optimizer_reset(o);
     if (status != INVAR_OK) {
@@ -130,13 +138,13 @@ void invar_optimizer_free(invar_optimizer *optimizer)
     invar_free(optimizer);
 }
 
-/* What was collected is no longer what is there. */
-static void optimizer_drop(invar_optimizer *o)
+/* Frees the collected moments: they are about to become outdated. */
+static void free_collected(invar_optimizer *o)
 {
     invar_free(o->collected);
     o->collected = NULL;
     if (o->divided)
-        place_moments(o, NULL);
+        set_moment_addresses(o, NULL);
 }
 
 invar_status invar_optimizer_reset(invar_optimizer *optimizer)
@@ -145,7 +153,7 @@ invar_status invar_optimizer_reset(invar_optimizer *optimizer)
 
     optimizer->beta1_power = optimizer->beta2_power = 1.0f;
     optimizer->steps = 0;
-    optimizer_drop(optimizer);
+    free_collected(optimizer);
     if (bytes == 0)
         return INVAR_OK;
     if (!optimizer->offload)
@@ -157,13 +165,13 @@ invar_status invar_optimizer_reset(invar_optimizer *optimizer)
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-/* Where own moments are, whether they are divided or not. */
-static const invar_device *own_place(const invar_optimizer *o)
+/* Returns the device whose memory this rank's moments are in, NULL for host memory. */
+static const invar_device *local_moment_device(const invar_optimizer *o)
 {
     return o->offload ? NULL : &o->dev;
 }
 
-static invar_status optimizer_collect(invar_optimizer *o, invar_zero_comm *slices)
+static invar_status collect_moments(invar_optimizer *o, invar_zero_comm *slices)
 {
     char *m = NULL, *v = NULL;
 
@@ -175,7 +183,7 @@ static invar_status optimizer_collect(invar_optimizer *o, invar_zero_comm *slice
     INVAR_TRY(invar_zero_comm_collect(slices, "first moments", m, o->memory, true));
     INVAR_TRY(
         invar_zero_comm_collect(slices, "second moments", v, o->memory + o->local_bytes, true));
-    place_moments(o, m);
+    set_moment_addresses(o, m);
     return INVAR_OK;
 }
 
@@ -186,10 +194,10 @@ invar_status invar_optimizer_collect(invar_optimizer *optimizer, const invar_mod
 
     if (!optimizer->divided)
         return INVAR_OK;
-    optimizer_drop(optimizer);
-    status = invar_full_masters_slices(&slices, model, own_place(optimizer));
+    free_collected(optimizer);
+    status = invar_full_masters_slices(&slices, model, local_moment_device(optimizer));
     if (status == INVAR_OK)
-        status = optimizer_collect(optimizer, &slices);
+        status = collect_moments(optimizer, &slices);
     invar_zero_comm_release(&slices);
     return status;
 }
@@ -203,10 +211,10 @@ invar_status invar_optimizer_load(invar_optimizer *optimizer, const invar_model 
     const char *source = (const char *)values + (size_t)rows.first * each;
     char *there = o->memory + (second ? o->local_bytes : 0) + o->offsets[param];
 
-    optimizer_drop(optimizer);
+    free_collected(optimizer);
     if (bytes == 0)
         return INVAR_OK;
-    if (own_place(o))
+    if (local_moment_device(o))
         return invar_device_upload(&o->dev, there, source, bytes);
     memcpy(there, source, bytes);
     return INVAR_OK;
@@ -214,7 +222,7 @@ invar_status invar_optimizer_load(invar_optimizer *optimizer, const invar_model 
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-typedef struct step {
+typedef struct adamw_step {
     invar_op_runner caller;
     const invar_optimizer *optimizer;
     const invar_model *model;
@@ -222,61 +230,67 @@ typedef struct step {
     float clip, lr;
     bool digests;
     const invar_adamw_options *options;
-} step;
+} adamw_step;
 
-/* Elements that are moved together: of a parameter, or of several that are neighbours. */
-typedef struct part {
-    invar_tensor weight; /* zeroed: the ops read the master or a quantization of it */
+/* Elements that one op call updates: of one parameter, or of several that are contiguous. */
+typedef struct update_span {
+    invar_tensor weight; /* zeroed if ops read the master or a quantization of it */
     invar_tensor master, m, v, grad;
     float decay;
-    int64_t first, tensors; /* the parameters, by their places in the order of memory */
-} part;
+    /* the parameters: `tensors` in the order of memory, starting at index `first` */
+    int64_t first, tensors;
+} update_span;
 
-static invar_tensor elements(const invar_tensor *t, int64_t first, int64_t count)
+static invar_tensor slice_tensor(const invar_tensor *t, int64_t first, int64_t count)
 {
     size_t size = (size_t)invar_dtype_bits(t->dtype) / 8;
 
     return invar_tensor_1d((char *)t->data + (size_t)first * size, t->dtype, count);
 }
 
-static bool param_decays(const invar_param *p)
+static bool has_weight_decay(const invar_param *p)
 {
     return p->kind != INVAR_PARAM_NORM && p->kind != INVAR_PARAM_BIAS;
 }
 
-static bool param_rounds(const invar_param *p)
+static bool has_bf16_weight(const invar_param *p)
 {
     return p->weight.dtype == INVAR_DTYPE_BF16;
 }
 
-/* `first` counts from the first element that is moved here. */
-static part part_of(const step *s, int64_t place, int64_t first, int64_t count, void *m, void *v)
+/*
+ * Returns the span of `count` elements of a parameter; `first` is relative to its owned elements.
+ */
+static update_span span_of_param(const adamw_step *s, int64_t place, int64_t first, int64_t count,
+                                 void *m, void *v)
 {
     int64_t i = s->model->order[place];
     const invar_param *p = &s->model->params[i];
     int64_t before = p->master_row * invar_param_row_elements(p);
-    part out = {.master = elements(&p->master, first, count),
-                .m = invar_tensor_1d(m, INVAR_DTYPE_F32, count),
-                .v = invar_tensor_1d(v, INVAR_DTYPE_F32, count),
-                .grad = elements(&s->grads->tensors[i], before + first, count),
-                .decay = param_decays(p) ? s->options->weight_decay : 0.0f,
-                .first = place,
-                .tensors = 1};
+    update_span out = {.master = slice_tensor(&p->master, first, count),
+                       .m = invar_tensor_1d(m, INVAR_DTYPE_F32, count),
+                       .v = invar_tensor_1d(v, INVAR_DTYPE_F32, count),
+                       .grad = slice_tensor(&s->grads->tensors[i], before + first, count),
+                       .decay = has_weight_decay(p) ? s->options->weight_decay : 0.0f,
+                       .first = place,
+                       .tensors = 1};
 
-    if (param_rounds(p))
-        out.weight = elements(&p->weight, before + first, count);
+    if (has_bf16_weight(p))
+        out.weight = slice_tensor(&p->weight, before + first, count);
     return out;
 }
 
-static bool adjoin(const invar_tensor *a, const invar_tensor *b)
+static bool is_adjacent(const invar_tensor *a, const invar_tensor *b)
 {
     size_t bytes = (size_t)a->shape[0] * (size_t)invar_dtype_bits(a->dtype) / 8;
 
     return a->dtype == b->dtype && (char *)a->data + bytes == (char *)b->data;
 }
 
-/* Makes `a` longer by `b`, if that lies behind it in every array and is decayed alike. */
-static bool part_join(part *a, const part *b)
+/*
+ * Appends `b` to `a` if it follows `a` in every array and has the same decay; else returns false.
+ */
+static bool extend_span(update_span *a, const update_span *b)
 {
     invar_tensor *as[] = {&a->master, &a->m, &a->v, &a->grad, &a->weight};
     const invar_tensor *bs[] = {&b->master, &b->m, &b->v, &b->grad, &b->weight};
@@ -287,7 +301,7 @@ static bool part_join(part *a, const part *b)
         a->first + a->tensors != b->first)
         return false;
     for (size_t i = 0; i < count; i++)
-        if (!adjoin(as[i], bs[i]))
+        if (!is_adjacent(as[i], bs[i]))
             return false;
     for (size_t i = 0; i < count; i++)
         *as[i] = invar_tensor_1d(as[i]->data, as[i]->dtype, as[i]->shape[0] + bs[i]->shape[0]);
@@ -295,12 +309,12 @@ static bool part_join(part *a, const part *b)
     return true;
 }
 
-static invar_status step_update(step *s, const part *p)
+static invar_status update_elements(adamw_step *s, const update_span *p)
 {
     const invar_optimizer *o = s->optimizer;
     const invar_adamw_options *options = s->options;
 
-    if (!invar_tensor_present(&p->master)) // before the first
+    if (!invar_tensor_present(&p->master)) // no parameter has been added yet
         return INVAR_OK;
     return INVAR_CALL(
         &s->caller, ADAMW, adamw, .weight = p->weight, .master = p->master, .m = p->m, .v = p->v,
@@ -311,56 +325,56 @@ static invar_status step_update(step *s, const part *p)
         .end = s->digests ? &o->ends[p->first] : NULL, .tensors = s->digests ? p->tensors : 0);
 }
 
-/* What ops read, where that is no rounding of single elements: after the last of them. */
-static invar_status quantize(step *s, int64_t param)
+/* Writes a compute weight that is quantized in blocks. Call after its last element was updated. */
+static invar_status quantize_weight(adamw_step *s, int64_t param)
 {
     const invar_param *p = &s->model->params[param];
 
-    if (param_rounds(p) || p->weight.dtype == INVAR_DTYPE_F32)
+    if (has_bf16_weight(p) || p->weight.dtype == INVAR_DTYPE_F32)
         return INVAR_OK;
     return invar_param_loader_weight(&s->caller, p, p->master_row, &p->master);
 }
 
-/* Those parameters whose last element has its moments among these bytes. */
-static invar_status quantize_range(step *s, size_t first, size_t bytes)
+/* Quantizes the parameters whose last element has its moments among these bytes. */
+static invar_status quantize_range(adamw_step *s, size_t first, size_t bytes)
 {
     for (int64_t k = 0; k < s->model->n_params; k++) {
         int64_t i = s->model->order[k];
         size_t begin = s->optimizer->offsets[i];
-        size_t end = begin + own_bytes(s->model, i);
+        size_t end = begin + local_moment_bytes(s->model, i);
         if (begin < end && first < end && end <= first + bytes)
-            INVAR_TRY(quantize(s, i));
+            INVAR_TRY(quantize_weight(s, i));
     }
     return INVAR_OK;
 }
 
-/* All elements whose moments are among these bytes of the own m and v. */
+/* Updates all elements whose moments are among these bytes of the local m and v. */
 static invar_status update_range(void *payload, size_t first, size_t bytes,
                                  void *const there[INVAR_OFFLOAD_ARRAYS])
 {
-    step *s = payload;
+    adamw_step *s = payload;
     const invar_optimizer *o = s->optimizer;
-    part run = {0};
+    update_span run = {0};
 
     for (int64_t k = 0; k < s->model->n_params; k++) {
         int64_t i = s->model->order[k];
-        size_t begin = o->offsets[i], end = begin + own_bytes(s->model, i);
+        size_t begin = o->offsets[i], end = begin + local_moment_bytes(s->model, i);
         size_t from = begin > first ? begin : first;
         size_t to = end < first + bytes ? end : first + bytes;
 
         if (from < to) {
-            part next =
-                part_of(s, k, (int64_t)((from - begin) / sizeof(float)),
-                        (int64_t)((to - from) / sizeof(float)), (char *)there[0] + (from - first),
-                        (char *)there[1] + (from - first));
-            if (!part_join(&run, &next)) {
-                INVAR_TRY(step_update(s, &run));
+            update_span next =
+                span_of_param(s, k, (int64_t)((from - begin) / sizeof(float)),
+                              (int64_t)((to - from) / sizeof(float)),
+                              (char *)there[0] + (from - first), (char *)there[1] + (from - first));
+            if (!extend_span(&run, &next)) {
+                INVAR_TRY(update_elements(s, &run));
                 run = next;
             }
             o->ends[k] = run.master.shape[0];
         }
     }
-    INVAR_TRY(step_update(s, &run));
+    INVAR_TRY(update_elements(s, &run));
     return quantize_range(s, first, bytes);
 }
 
@@ -370,24 +384,25 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
 {
     void *const moments[INVAR_OFFLOAD_ARRAYS] = {optimizer->memory,
                                                  optimizer->memory + optimizer->local_bytes};
-    step s = {.optimizer = optimizer,
-              .model = model,
-              .grads = grads,
-              .clip = clip,
-              .lr = lr,
-              .digests = digests && invar_optimizer_hashes(optimizer),
-              .options = options};
+    adamw_step s = {.optimizer = optimizer,
+                    .model = model,
+                    .grads = grads,
+                    .clip = clip,
+                    .lr = lr,
+                    .digests = digests && invar_optimizer_hashes(optimizer),
+                    .options = options};
     invar_status status;
 
     invar_op_runner_init(&s.caller, dev);
     optimizer->beta1_power *= options->beta1;
     optimizer->beta2_power *= options->beta2;
     optimizer->steps++;
-    optimizer_drop(optimizer);
+    free_collected(optimizer);
     status = optimizer->offload ? invar_offload_run(optimizer->offload, moments, update_range, &s)
                                 : update_range(&s, 0, optimizer->local_bytes, moments);
     invar_op_runner_release(&s.caller);
-    return status == INVAR_OK ? invar_weights_gather(model) : status; // of what others have moved
+    return status == INVAR_OK ? invar_weights_gather(model)
+                              : status; // compute weights of the rows that other ranks own
 }
 
 bool invar_optimizer_hashes(const invar_optimizer *optimizer)

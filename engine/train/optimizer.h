@@ -1,14 +1,15 @@
 /*
- * optimizer.h - AdamW over all parameters of a model.
+ * optimizer.h - AdamW over all parameters of a model, with ZeRO-1 across data-parallel ranks.
  *
- * The global norm is taken over gradients in canonical order, the clip is one multiplication.
- * Norms and biases have no weight decay, as in Megatron. The powers of beta are running products.
- * The moments are where the model is, or in the host's memory, from which they visit the device.
+ * The gradient norm is taken over gradients in canonical order, and clipping is one multiplication.
+ * Norms and biases have no weight decay, as in Megatron-LM. The powers of beta are running
+ * products. The moments are in device memory, or in host memory and streamed through the device
+ * (offload.h).
  *
- * Data-parallel ranks own rows of every parameter (engine/model/shard/zero_partition.h). Each has
- * moments and masters of these alone, moves them, and gathers what ops read of the others' rows
- * (ZeRO-1): a step, and whatever is said to be so below, is a call of all of them. It changes no
- * bit.
+ * Each data-parallel rank owns some rows of every parameter (engine/model/shard/zero_partition.h).
+ * It holds moments and masters of these rows only, updates them, and gathers the compute weights of
+ * the other rows. A step is then collective: all data-parallel ranks must call it. This division
+ * changes no bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,82 +24,103 @@ extern "C" {
 #endif
 
 typedef struct invar_optimizer {
-    /* (n_params) f32, shaped as the weights; whole where no ranks divide them, or collected. */
+    /*
+     * (n_params) f32 moments in the shape of the local weights. `data` is NULL if ranks divide them
+     * and they are not collected.
+     */
     invar_tensor *m;
     invar_tensor *v;
     float beta1_power; /* beta1 ^ steps */
+    /* beta2 ^ steps */
     float beta2_power;
     int64_t steps;
-    invar_device dev;       /* the model's */
-    invar_offload *offload; /* NULL: the moments are in the device's memory */
+    invar_device dev;       /* device of the model */
+    invar_offload *offload; /* NULL if the moments are in device memory */
+    /* n_params of the model */
     int64_t params;
-    bool divided;         /* other ranks have the moments of other rows */
-    size_t *offsets;      /* (n_params) where those of a parameter's own rows begin, */
-    size_t local_bytes;   /* which have so many bytes; */
-    size_t *full_offsets; /* (n_params) where those of all rows would, */
-    size_t full_bytes;    /* which would have so many */
-    char *memory;         /* `bytes` of m, then of v */
-    char *collected;      /* the blocks of m and v in the host's memory; NULL: they are not */
-    /* Parameters in the order of memory: digests of their masters, NULL with an offload, where
-     * ranks divide the moments, or where parameters are cut; ends. */
-    invar_digest *digests; /* in the device's memory */
-    int64_t *ends;         /* among the elements that are moved together */
+    bool divided;         /* other ranks hold the moments of other rows */
+    size_t *offsets;      /* (n_params) offset of this rank's rows of each parameter, in bytes */
+    size_t local_bytes;   /* bytes of one moment, for the rows that this rank owns */
+    size_t *full_offsets; /* (n_params) offset of all local rows of each parameter, in bytes */
+    size_t full_bytes;    /* bytes of one moment, for all local rows */
+    /* (2, local_bytes) m, then v; in device memory, or in host memory if there is an offload */
+    char *memory;
+    char *collected; /* (2, full_bytes) m, then v, in host memory; NULL if they are not collected */
+    /*
+     * (n_params) digests of the masters, in the order of memory. NULL if there is an offload, if
+     * ranks divide the moments, or if parameters are divided into logical shards.
+     */
+    invar_digest *digests; /* in device memory */
+    int64_t *ends; /* (n_params) end of each parameter within the elements that one op updates */
 } invar_optimizer;
 
 typedef struct invar_adamw_options {
     float beta1, beta2, eps, weight_decay;
-    float clip_grad; /* largest norm; 0: no clipping */
+    float clip_grad; /* largest norm; 0 for no clipping */
 } invar_adamw_options;
 
+/* Value of `piece` if moments are offloaded, in bytes. */
 #define INVAR_OPTIMIZER_PIECE ((size_t)64 << 20)
 
 /*
- * Moments at zero, powers at one. `piece` bytes of each moment at a time visit the device, twice
- * over: a multiple of INVAR_ALIGN; 0: all are there for good. It changes no bit.
+ * Allocates the moments and resets them. `piece` is the number of bytes of each moment that are
+ * uploaded to the device at a time, in two buffers; a multiple of INVAR_ALIGN, or 0 if all moments
+ * stay on the device. It changes no bit.
  */
 invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model,
                                  size_t piece) INVAR_MUST_USE;
 void invar_optimizer_free(invar_optimizer *optimizer);
+/* Zeroes the moments and sets the powers of beta to one. */
 invar_status invar_optimizer_reset(invar_optimizer *optimizer) INVAR_MUST_USE;
 
-/* The device whose memory the moments are in; NULL: the host's. Where ranks divide them: where
- * they are collected. */
+/*
+ * Returns the device whose memory `m` and `v` are in, NULL for host memory. If ranks divide the
+ * moments, this is where invar_optimizer_collect puts them.
+ */
 const invar_device *invar_optimizer_place(const invar_optimizer *optimizer);
 
 /*
- * m and v whole on rank 0, for a checkpoint: until the next step or reset. Elsewhere there are none
- * afterwards. A call of all ranks; nothing where no ranks divide them.
+ * Collects the complete m and v on data-parallel rank 0, for a checkpoint; they are valid until the
+ * next step, load or reset. On other ranks their data is NULL. Collective: all data-parallel ranks
+ * must call it. Does nothing if no ranks divide the moments.
  */
 invar_status invar_optimizer_collect(invar_optimizer *optimizer,
                                      const invar_model *model) INVAR_MUST_USE;
 
-/* Moments of a parameter, whole and the host's, as from a checkpoint: m or, `second`, v. */
+/*
+ * Loads the moment m of a parameter, or v if `second` is set, from `values`: all local rows, in
+ * host memory.
+ */
 invar_status invar_optimizer_load(invar_optimizer *optimizer, const invar_model *model,
                                   int64_t param, bool second, const float *values) INVAR_MUST_USE;
 
 /*
- * `digests`: the gradients are hashed in the same read, into grads->digests. INVAR_E_STATE names a
- * parameter whose gradient is not finite; nothing has changed then. A call of all ranks that hold
- * the model together, and of the owners of its rows, with the same result.
+ * Computes the global norm of the gradients and the clip factor. If `digests` is set, the gradients
+ * are hashed in the same read, into grads->digests. Returns INVAR_E_STATE and names the parameter
+ * if a gradient is not finite; nothing has changed then. Collective: all ranks that hold the model
+ * together and all owners of its rows must call it, and get the same result.
  */
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
                                   invar_grads *grads, bool digests, float clip_grad,
                                   const invar_device *dev) INVAR_MUST_USE;
 
 /*
- * One step with the clip of `norm`; the model's compute weights follow. `digests`: the new masters
- * are hashed as they are written, where invar_optimizer_hashes.
+ * Makes one step with the clip factor of invar_optimizer_norm, and updates the compute weights. If
+ * `digests` is set and invar_optimizer_hashes is true, the new masters are hashed as they are
+ * written.
  */
 invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model,
                                   const invar_grads *grads, float clip, float lr, bool digests,
                                   const invar_adamw_options *options,
                                   const invar_device *dev) INVAR_MUST_USE;
 
-/* Moments that visit the device by pieces, or that ranks divide, leave no master whole: then a step
- * hashes none. */
+/*
+ * Returns true if a step can hash the masters. It cannot if moments are offloaded or divided among
+ * ranks, or if parameters are divided into logical shards, since then no op sees a complete master.
+ */
 bool invar_optimizer_hashes(const invar_optimizer *optimizer);
 
-/* What the last step with digests made of each parameter's master: (n_params). */
+/* Writes the digests (n_params) of the masters, from the last step with `digests`. */
 invar_status invar_optimizer_digests(invar_digest *out, const invar_optimizer *optimizer,
                                      const invar_model *model) INVAR_MUST_USE;
 

@@ -1,5 +1,10 @@
 /*
- * optimizer_norm.c - the global norm of gradients, and their digests.
+ * optimizer_norm.c - global gradient norm, clip factor and gradient digests.
+ *
+ * The norm is the square root of the sum of the squares of all logical shards in canonical order.
+ * On one rank one op computes it. If ranks divide the model or its rows, each rank computes the
+ * squares of what it holds; parts are gathered and reduced per logical shard, then over all of
+ * them, in the same tree as on one rank. Invariant: the norm has the same bits in every layout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,15 +21,15 @@
 
 #include "base/invar_banned.h"
 
-static invar_status norm_of(invar_op_runner *caller, float *norm_out, float *clip_out,
-                            const invar_tensor *grads, int64_t count, float clip_grad,
-                            invar_digest *digests)
+static invar_status run_grad_norm(invar_op_runner *caller, float *norm_out, float *clip_out,
+                                  const invar_tensor *grads, int64_t count, float clip_grad,
+                                  invar_digest *digests)
 {
     return INVAR_CALL(caller, GRAD_NORM, grad_norm, .norm = norm_out, .clip = clip_out,
                       .grads = grads, .count = count, .max_norm = clip_grad, .digest = digests);
 }
 
-static invar_status not_finite(const invar_param *p)
+static invar_status grad_not_finite_error(const invar_param *p)
 {
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "the gradient of %s is not finite or its square overflows: look at the step "
@@ -32,28 +37,29 @@ static invar_status not_finite(const invar_param *p)
                       p->name);
 }
 
-static invar_status overflow(void)
+static invar_status norm_overflow_error(void)
 {
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "the gradients' sum of squares overflows: take a smaller lr");
 }
 
-/* The norm is no number: the first parameter whose own is none either, by name. */
-static invar_status op_runner_blame(invar_op_runner *caller, const invar_model *model,
-                                    const invar_grads *grads)
+/* Fails and names the first parameter whose norm is not finite, or else reports an overflow. */
+static invar_status find_non_finite_grad(invar_op_runner *caller, const invar_model *model,
+                                         const invar_grads *grads)
 {
     float norm, clip;
 
     for (int64_t i = 0; i < model->n_params; i++) {
-        invar_status status = norm_of(caller, &norm, &clip, &grads->tensors[i], 1, 0.0f, NULL);
+        invar_status status =
+            run_grad_norm(caller, &norm, &clip, &grads->tensors[i], 1, 0.0f, NULL);
         if (status == INVAR_E_STATE)
-            return not_finite(&model->params[i]);
+            return grad_not_finite_error(&model->params[i]);
         INVAR_TRY(status);
     }
-    return overflow();
+    return norm_overflow_error();
 }
 
-/* What the op makes of the squares of all tensors. */
+/* Computes norm and clip from the squares of all logical shards, as the op does on one rank. */
 static invar_status finish_norm(float *norm_out, float *clip_out, const invar_model *model,
                                 const float *squares, int64_t count, float clip_grad)
 {
@@ -62,16 +68,16 @@ static invar_status finish_norm(float *norm_out, float *clip_out, const invar_mo
     for (int64_t i = 0; i < model->n_params; i++)
         for (int64_t k = 0; k < invar_logical_shards_of(&model->params[i]); k++)
             if (!isfinite(*next++))
-                return not_finite(&model->params[i]);
+                return grad_not_finite_error(&model->params[i]);
     *norm_out = invar_sqrtf(invar_reduce_f32(squares, count));
     if (!isfinite(*norm_out))
-        return overflow();
+        return norm_overflow_error();
     *clip_out = invar_norm_clip(*norm_out, clip_grad);
     return INVAR_OK;
 }
 
-/* Parts of a parameter's pieces (logical_shards.h) among rows. */
-static int64_t parts_among(const invar_param *p, const invar_index_range *rows)
+/* Returns the number of parts of logical shards of a parameter (logical_shards.h) in the rows. */
+static int64_t count_parts_in_rows(const invar_param *p, const invar_index_range *rows)
 {
     invar_index_range pieces = invar_logical_shards_among(p, rows);
     int64_t parts = 0;
@@ -81,7 +87,10 @@ static int64_t parts_among(const invar_param *p, const invar_index_range *rows)
     return parts;
 }
 
-/* counts = parts of each piece of a parameter, whoever owns them. */
+/*
+ * Sets counts[k] to the number of parts of the parameter's k-th local logical shard, over all
+ * owners.
+ */
 static void count_parts(int64_t *counts, const invar_model *model, int64_t param)
 {
     const invar_param *p = &model->params[param];
@@ -95,9 +104,12 @@ static void count_parts(int64_t *counts, const invar_model *model, int64_t param
     }
 }
 
-/* What REDUCE makes of the parts of each piece that this rank gives; room for as many counts. */
-static void fold_parts(float *squares, int64_t *counts, const invar_model *model,
-                       const float *parts)
+/*
+ * Reduces the parts of each logical shard that this rank contributes. `counts` is a buffer for one
+ * number per shard.
+ */
+static void reduce_parts(float *squares, int64_t *counts, const invar_model *model,
+                         const float *parts)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
@@ -111,15 +123,18 @@ static void fold_parts(float *squares, int64_t *counts, const invar_model *model
     }
 }
 
-/* The squares of pieces from those of their parts, of which each owner has its own. */
-static invar_status gather_parts(float *squares, int64_t pieces, const invar_model *model,
-                                 const float *own)
+/*
+ * Gathers the squares of parts from their owners and reduces them to `squares`, one per contributed
+ * logical shard.
+ */
+static invar_status gather_part_squares(float *squares, int64_t pieces, const invar_model *model,
+                                        const float *local)
 {
     int64_t *counts = NULL, *of_pieces = NULL, total = 0;
     float *parts = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_zero_partition_count(&counts, model, parts_among));
+    INVAR_TRY(invar_zero_partition_count(&counts, model, count_parts_in_rows));
     for (int64_t i = 0; i < model->layout->data.size * model->n_params; i++)
         total += counts[i];
     status = invar_alloc((void **)&parts, (size_t)total + 1, sizeof *parts, "squares of gradients");
@@ -127,80 +142,90 @@ static invar_status gather_parts(float *squares, int64_t pieces, const invar_mod
         status = invar_alloc((void **)&of_pieces, (size_t)pieces + 1, sizeof *of_pieces,
                              "squares of gradients");
     if (status == INVAR_OK)
-        status = invar_zero_partition_gather(parts, model, "squares of gradients", own, sizeof *own,
-                                             counts);
+        status = invar_zero_partition_gather(parts, model, "squares of gradients", local,
+                                             sizeof *local, counts);
     if (status == INVAR_OK)
-        fold_parts(squares, of_pieces, model, parts);
+        reduce_parts(squares, of_pieces, model, parts);
     invar_free(of_pieces);
     invar_free(parts);
     invar_free(counts);
     return status;
 }
 
-/* Squares: of what this rank has, of the pieces that it gives, of all pieces of the model. */
-typedef struct sums {
-    float *own, *given, *all;
-    int64_t n_own, n_given, n_all;
-} sums;
+/*
+ * Sums of squares: (n_local) of what this rank holds, (n_contributed) of the logical shards that
+ * this rank contributes, (n_all) of all logical shards of the model.
+ */
+typedef struct square_sums {
+    float *local, *contributed, *all;
+    int64_t n_local, n_contributed, n_all;
+} square_sums;
 
-static invar_status make_room(sums *out, const invar_model *model, const invar_grads *grads)
+static invar_status alloc_squares(square_sums *out, const invar_model *model,
+                                  const invar_grads *grads)
 {
-    *out = (sums){.n_own = grads->n_pieces};
+    *out = (square_sums){.n_local = grads->n_pieces};
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
         out->n_all += invar_logical_shards_of(p);
-        out->n_given +=
+        out->n_contributed +=
             invar_logical_shards_is_contributor(model, p) ? invar_logical_shards_here(p) : 0;
     }
-    INVAR_TRY(invar_alloc((void **)&out->all, (size_t)(out->n_all + out->n_given + out->n_own),
+    INVAR_TRY(invar_alloc((void **)&out->all,
+                          (size_t)(out->n_all + out->n_contributed + out->n_local),
                           sizeof *out->all, "squares of gradients"));
-    out->given = out->all + out->n_all;
-    out->own = out->given + out->n_given;
+    out->contributed = out->all + out->n_all;
+    out->local = out->contributed + out->n_contributed;
     return INVAR_OK;
 }
 
-static invar_status square_all(sums *s, invar_op_runner *caller, const invar_model *model,
-                               const invar_grads *grads)
+static invar_status gather_squares(square_sums *s, invar_op_runner *caller,
+                                   const invar_model *model, const invar_grads *grads)
 {
     float norm, clip;
-    invar_status status = INVAR_CALL(caller, GRAD_NORM, grad_norm, .norm = &norm, .clip = &clip,
-                                     .grads = grads->pieces, .count = s->n_own, .squares = s->own);
+    invar_status status =
+        INVAR_CALL(caller, GRAD_NORM, grad_norm, .norm = &norm, .clip = &clip,
+                   .grads = grads->pieces, .count = s->n_local, .squares = s->local);
 
-    if (status == INVAR_E_STATE) // all ranks find it together
+    if (status == INVAR_E_STATE) // finish_norm reports it on all ranks together
         invar_error_clear();
     else
         INVAR_TRY(status);
     if (invar_zero_partition_divide(model))
-        INVAR_TRY(gather_parts(s->given, s->n_given, model, s->own));
+        INVAR_TRY(gather_part_squares(s->contributed, s->n_contributed, model, s->local));
     else
-        s->given = s->own;
-    return invar_logical_shards_gather(s->all, model, "squares of gradients", s->given,
-                                       sizeof *s->given, NULL);
+        s->contributed = s->local;
+    return invar_logical_shards_gather(s->all, model, "squares of gradients", s->contributed,
+                                       sizeof *s->contributed, NULL);
 }
 
-/* Of what ranks divide: each squares what it gives or owns, and all add it up. */
-static invar_status norm_of_all(invar_op_runner *caller, float *norm_out, float *clip_out,
-                                const invar_model *model, const invar_grads *grads, float clip_grad)
+/*
+ * Computes the norm of a divided model: each rank squares what it holds, and all of them add up all
+ * squares.
+ */
+static invar_status compute_divided_norm(invar_op_runner *caller, float *norm_out, float *clip_out,
+                                         const invar_model *model, const invar_grads *grads,
+                                         float clip_grad)
 {
-    sums s;
+    square_sums s;
     invar_status status;
 
-    INVAR_TRY(make_room(&s, model, grads));
-    status = square_all(&s, caller, model, grads);
+    INVAR_TRY(alloc_squares(&s, model, grads));
+    status = gather_squares(&s, caller, model, grads);
     if (status == INVAR_OK)
         status = finish_norm(norm_out, clip_out, model, s.all, s.n_all, clip_grad);
     invar_free(s.all);
     return status;
 }
 
-static invar_status norm_here(invar_op_runner *caller, float *norm_out, float *clip_out,
-                              const invar_model *model, const invar_grads *grads, float clip_grad,
-                              invar_digest *digests)
+static invar_status compute_local_norm(invar_op_runner *caller, float *norm_out, float *clip_out,
+                                       const invar_model *model, const invar_grads *grads,
+                                       float clip_grad, invar_digest *digests)
 {
-    invar_status status =
-        norm_of(caller, norm_out, clip_out, grads->pieces, grads->n_pieces, clip_grad, digests);
+    invar_status status = run_grad_norm(caller, norm_out, clip_out, grads->pieces, grads->n_pieces,
+                                        clip_grad, digests);
 
-    return status == INVAR_E_STATE ? op_runner_blame(caller, model, grads) : status;
+    return status == INVAR_E_STATE ? find_non_finite_grad(caller, model, grads) : status;
 }
 
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
@@ -208,15 +233,15 @@ invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_
                                   const invar_device *dev)
 {
     bool owned = invar_zero_partition_divide(model);
-    bool cut = owned || invar_model_is_cut(model); // a digest is of all pieces
+    bool cut = owned || invar_model_is_cut(model); // a digest combines those of all logical shards
     invar_op_runner caller;
     invar_status status;
 
     invar_op_runner_init(&caller, dev);
     status = owned || invar_model_is_divided(model)
-                 ? norm_of_all(&caller, norm_out, clip_out, model, grads, clip_grad)
-                 : norm_here(&caller, norm_out, clip_out, model, grads, clip_grad,
-                             digests && !cut ? grads->digests : NULL);
+                 ? compute_divided_norm(&caller, norm_out, clip_out, model, grads, clip_grad)
+                 : compute_local_norm(&caller, norm_out, clip_out, model, grads, clip_grad,
+                                      digests && !cut ? grads->digests : NULL);
     invar_op_runner_release(&caller);
     if (status == INVAR_OK && digests && cut)
         status = invar_model_digests(grads->digests, model, grads->tensors, dev);

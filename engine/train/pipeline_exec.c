@@ -1,5 +1,11 @@
 /*
- * pipeline_exec.c - micro-batches through the layers and back.
+ * pipeline_exec.c - runs forward and backward of all micro-batches in pipeline order.
+ *
+ * The order of tasks comes from invar_pipeline_schedule (1F1B, interleaved with virtual stages).
+ * This file allocates as many activation slots per model chunk as that schedule needs, receives
+ * activations from the previous stage, runs the layers, and sends on. What happens at the loss is
+ * up to the caller, in on_forward and on_backward. A slot is idle or belongs to exactly one round
+ * of its chunk.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,9 +17,9 @@
 
 #include "base/invar_banned.h"
 
-/* ---- lanes ----------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
-static invar_status add_lane(invar_inflight_micro_batches *to, const invar_device *dev,
+static invar_status add_slot(invar_inflight_micro_batches *to, const invar_device *dev,
                              const invar_pass_options *options, int chunk)
 {
     invar_pass_options own = *options;
@@ -24,8 +30,11 @@ static invar_status add_lane(invar_inflight_micro_batches *to, const invar_devic
     return invar_pass_new(&lane->pass, dev, &own);
 }
 
-/* Lanes of a chunk: more micro-batches than fill the pipeline need no more. */
-static invar_status count_lanes(int64_t *out, const invar_layout *layout, int turn, bool back)
+/*
+ * Counts the slots of a model chunk. The schedule is simulated with enough micro-batches to fill
+ * the pipeline: more of them need no more slots.
+ */
+static invar_status count_slots(int64_t *out, const invar_layout *layout, int turn, bool back)
 {
     int stages = layout->pipeline.size, stage = layout->pipeline.rank;
     invar_pipeline_schedule tasks;
@@ -40,7 +49,7 @@ static invar_status count_lanes(int64_t *out, const invar_layout *layout, int tu
     return INVAR_OK;
 }
 
-static invar_status make_lanes(invar_inflight_micro_batches *out, const invar_device *dev,
+static invar_status make_slots(invar_inflight_micro_batches *out, const invar_device *dev,
                                const invar_pass_options *pass, const invar_layout *layout)
 {
     int stages = invar_layout_pipes(layout) ? layout->pipeline.size : 1;
@@ -49,14 +58,14 @@ static invar_status make_lanes(invar_inflight_micro_batches *out, const invar_de
 
     for (int i = 0; i < chunks; i++) {
         if (stages > 1)
-            INVAR_TRY(count_lanes(&counts[i], layout, i, pass->train));
+            INVAR_TRY(count_slots(&counts[i], layout, i, pass->train));
         all += counts[i];
     }
     INVAR_TRY(invar_alloc((void **)&out->items, (size_t)all, sizeof *out->items, "passes"));
     for (int i = 0; i < chunks; i++)
         for (int64_t k = 0; k < counts[i]; k++)
             INVAR_TRY(
-                add_lane(out, dev, pass, stages > 1 ? i * stages + layout->pipeline.rank : 0));
+                add_slot(out, dev, pass, stages > 1 ? i * stages + layout->pipeline.rank : 0));
     return INVAR_OK;
 }
 
@@ -68,7 +77,7 @@ invar_status invar_inflight_micro_batches_new(invar_inflight_micro_batches *out,
     invar_status status;
 
     *out = (invar_inflight_micro_batches){NULL, 0};
-    status = make_lanes(out, dev, pass, layout);
+    status = make_slots(out, dev, pass, layout);
     if (status != INVAR_OK)
         invar_inflight_micro_batches_free(out);
     return status;
@@ -98,8 +107,8 @@ invar_status invar_inflight_micro_batch_room(invar_inflight_micro_batch *lane, i
     return INVAR_OK;
 }
 
-/* The lane of a chunk with this round; -1: one that is free. */
-static invar_inflight_micro_batch *find_lane(const invar_inflight_micro_batches *lanes, int chunk,
+/* Returns the slot of a chunk that holds this round, or an idle one if `round` is -1. */
+static invar_inflight_micro_batch *find_slot(const invar_inflight_micro_batches *lanes, int chunk,
                                              int64_t round)
 {
     for (int64_t i = 0; i < lanes->count; i++)
@@ -115,7 +124,7 @@ int64_t invar_pipeline_exec_rounds(const invar_pipeline_exec *w)
     return (w->plan->count + w->ranks - 1) / w->ranks;
 }
 
-static int64_t pipeline_exec_responses(const invar_pipeline_exec *w, int64_t first, int64_t end)
+static int64_t count_response_tokens(const invar_pipeline_exec *w, int64_t first, int64_t end)
 {
     int64_t tokens = 0;
 
@@ -132,9 +141,9 @@ invar_dp_round invar_pipeline_exec_round(const invar_pipeline_exec *w, int64_t n
     r.count = left < w->ranks ? left : w->ranks;
     if (w->rank < r.count)
         r.local_micro_batch = first + w->rank;
-    r.first_token = pipeline_exec_responses(w, 0, first);
-    r.n_tokens = pipeline_exec_responses(w, first, first + r.count);
-    r.tokens_before = pipeline_exec_responses(
+    r.first_token = count_response_tokens(w, 0, first);
+    r.n_tokens = count_response_tokens(w, first, first + r.count);
+    r.tokens_before = count_response_tokens(
         w, first, r.local_micro_batch < 0 ? first + r.count : r.local_micro_batch);
     return r;
 }
@@ -152,8 +161,8 @@ bool invar_pipeline_exec_ends(const invar_pipeline_exec *w, const invar_inflight
     return lane->chunk == last_chunk(w);
 }
 
-static invar_status pipeline_exec_fill(invar_pipeline_exec *w, invar_inflight_micro_batch *lane,
-                                       int64_t b)
+static invar_status fill_micro_batch(invar_pipeline_exec *w, invar_inflight_micro_batch *lane,
+                                     int64_t b)
 {
     const invar_batch_plan *plan = w->plan;
     invar_micro_batch_plan part = {.first = plan->sample[b],
@@ -168,20 +177,21 @@ static invar_status pipeline_exec_fill(invar_pipeline_exec *w, invar_inflight_mi
     return invar_micro_batch_fill(&lane->batch, w->samples, &part);
 }
 
-static size_t stream_bytes(const invar_pipeline_exec *w, const invar_inflight_micro_batch *lane)
+static size_t residual_bytes(const invar_pipeline_exec *w, const invar_inflight_micro_batch *lane)
 {
     return invar_pass_stream_bytes(w->model, &lane->batch.rows);
 }
 
-/* From the stage before or behind; alone, room that nobody has filled. */
-static invar_status pipeline_exec_receive(void **out, const invar_pipeline_exec *w,
-                                          invar_pipeline_channel *way, size_t bytes)
+/* Receives from the previous or next stage. In a dry run it only returns the buffer, unfilled. */
+static invar_status receive_residual(void **out, const invar_pipeline_exec *w,
+                                     invar_pipeline_channel *way, size_t bytes)
 {
     return w->alone ? invar_pipeline_room(out, way, bytes)
                     : invar_pipeline_receive(out, way, bytes);
 }
 
-static invar_status send_on(const invar_pipeline_exec *w, invar_pipeline_channel *way, size_t bytes)
+static invar_status send_residual(const invar_pipeline_exec *w, invar_pipeline_channel *way,
+                                  size_t bytes)
 {
     return w->alone ? INVAR_OK : invar_pipeline_pending_send_on(way, bytes);
 }
@@ -193,17 +203,17 @@ static invar_status run_layers(invar_pipeline_exec *w, const invar_dp_round *r,
     void *stream = NULL;
     size_t bytes;
 
-    INVAR_TRY(pipeline_exec_fill(w, lane, r->local_micro_batch));
-    bytes = stream_bytes(w, lane);
+    INVAR_TRY(fill_micro_batch(w, lane, r->local_micro_batch));
+    bytes = residual_bytes(w, lane);
     if (lane->chunk > 0)
-        INVAR_TRY(pipeline_exec_receive(&stream, w, way, bytes));
+        INVAR_TRY(receive_residual(&stream, w, way, bytes));
     lane->batch.rows.residual_in = stream;
     INVAR_TRY(invar_pass_run(lane->pass, w->model, &lane->batch.rows));
     if (invar_pipeline_exec_ends(w, lane))
         return INVAR_OK;
     INVAR_TRY(invar_pipeline_room(&stream, way, bytes));
     INVAR_TRY(invar_pass_get_residual(lane->pass, stream));
-    return send_on(w, way, bytes);
+    return send_residual(w, way, bytes);
 }
 
 invar_status invar_pipeline_exec_back(invar_pipeline_exec *w, invar_inflight_micro_batch *lane,
@@ -211,7 +221,7 @@ invar_status invar_pipeline_exec_back(invar_pipeline_exec *w, invar_inflight_mic
 {
     void *d_stream;
 
-    INVAR_TRY(pipeline_exec_receive(&d_stream, w, &w->ways->back, stream_bytes(w, lane)));
+    INVAR_TRY(receive_residual(&d_stream, w, &w->ways->back, residual_bytes(w, lane)));
     return invar_pass_backward_stream(lane->pass, d_stream, grads);
 }
 
@@ -219,38 +229,38 @@ invar_status invar_pipeline_exec_pass_back(invar_pipeline_exec *w,
                                            const invar_inflight_micro_batch *lane)
 {
     invar_pipeline_channel *way = &w->ways->back;
-    size_t bytes = stream_bytes(w, lane);
+    size_t bytes = residual_bytes(w, lane);
     void *d_stream;
 
     if (lane->chunk == 0)
         return INVAR_OK;
     INVAR_TRY(invar_pipeline_room(&d_stream, way, bytes));
     INVAR_TRY(invar_pass_get_residual_grad(lane->pass, d_stream));
-    return send_on(w, way, bytes);
+    return send_residual(w, way, bytes);
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- schedule -------------------------------------------------------------------------------- */
 
-static invar_status go_forth(invar_pipeline_exec *w, const invar_dp_round *r,
-                             invar_inflight_micro_batch *lane)
+static invar_status run_forward_task(invar_pipeline_exec *w, const invar_dp_round *r,
+                                     invar_inflight_micro_batch *lane)
 {
     if (r->local_micro_batch >= 0)
         INVAR_TRY(run_layers(w, r, lane));
     return w->on_forward(w, r, lane);
 }
 
-static invar_status do_task(invar_pipeline_exec *w, const invar_pipeline_task *task)
+static invar_status run_task(invar_pipeline_exec *w, const invar_pipeline_task *task)
 {
     invar_dp_round r = invar_pipeline_exec_round(w, task->batch);
     invar_inflight_micro_batch *lane =
-        find_lane(w->lanes, task->chunk, task->is_backward ? task->batch : -1);
+        find_slot(w->lanes, task->chunk, task->is_backward ? task->batch : -1);
 
     INVAR_CHECK(lane);
     lane->dp_round = task->is_backward || !w->on_backward ? -1 : task->batch;
-    return task->is_backward ? w->on_backward(w, &r, lane) : go_forth(w, &r, lane);
+    return task->is_backward ? w->on_backward(w, &r, lane) : run_forward_task(w, &r, lane);
 }
 
-static invar_status do_tasks(invar_pipeline_exec *w)
+static invar_status run_schedule(invar_pipeline_exec *w)
 {
     const invar_layout *l = w->layout;
     bool pipes = invar_layout_pipes(l);
@@ -262,7 +272,7 @@ static invar_status do_tasks(invar_pipeline_exec *w)
         pipes ? l->pipeline.rank : 0, invar_pipeline_exec_rounds(w), w->on_backward != NULL));
     status = INVAR_OK;
     for (int64_t i = 0; i < tasks.count && status == INVAR_OK; i++) {
-        status = do_task(w, &tasks.tasks[i]);
+        status = run_task(w, &tasks.tasks[i]);
         if (status == INVAR_OK && w->tick)
             status = w->tick(w->watcher);
     }
@@ -270,22 +280,27 @@ static invar_status do_tasks(invar_pipeline_exec *w)
     return status;
 }
 
-/* Every lane has all of it, as if the rest of the pipeline were there. */
-static invar_status do_alone(invar_pipeline_exec *w)
+/*
+ * Dry run: uses every slot for every round, so that all memory is allocated as in a full pipeline.
+ */
+static invar_status run_dry(invar_pipeline_exec *w)
 {
     for (int64_t i = 0; i < w->lanes->count; i++)
         for (int64_t b = 0; b < invar_pipeline_exec_rounds(w); b++) {
             invar_dp_round r = invar_pipeline_exec_round(w, b);
 
-            INVAR_TRY(go_forth(w, &r, &w->lanes->items[i]));
+            INVAR_TRY(run_forward_task(w, &r, &w->lanes->items[i]));
             if (w->on_backward)
                 INVAR_TRY(w->on_backward(w, &r, &w->lanes->items[i]));
         }
     return INVAR_OK;
 }
 
-/* Whoever waits for this rank's rows, or has sent it some, is told that it is no use. */
-static void give_up(invar_pipeline_exec *w)
+/*
+ * Aborts the pipeline, so that other stages do not wait for this rank, and drains the channels. The
+ * error of this rank is kept.
+ */
+static void abort_pipeline(invar_pipeline_exec *w)
 {
     invar_error error;
 
@@ -304,8 +319,8 @@ invar_status invar_pipeline_exec_run(invar_pipeline_exec *w)
     for (int64_t i = 0; i < w->lanes->count; i++)
         w->lanes->items[i].dp_round = -1;
     if (w->alone)
-        return do_alone(w);
-    status = do_tasks(w);
+        return run_dry(w);
+    status = run_schedule(w);
     if (!invar_layout_pipes(w->layout))
         return status;
     if (status == INVAR_OK)
@@ -313,6 +328,6 @@ invar_status invar_pipeline_exec_run(invar_pipeline_exec *w)
     if (status == INVAR_OK)
         status = invar_pipeline_channel_flush(&w->ways->back);
     if (status != INVAR_OK)
-        give_up(w);
+        abort_pipeline(w);
     return status;
 }

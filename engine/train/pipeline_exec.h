@@ -1,12 +1,15 @@
 /*
- * pipeline_exec.h - micro-batches through the layers and back, in the order of the pipeline.
+ * pipeline_exec.h - runs the micro-batches of a step through the layers in pipeline order.
  *
- * Only engine/train includes this. A lane is what a micro-batch has from its forward to its
- * backward: a pass with its activations, the packed rows, the gradients that the loss gave. One
- * rank alone has one lane. A stage of a pipeline has as many for each of its chunks as there are
- * micro-batches under way there. What happens besides the layers is the caller's.
+ * Private to engine/train. The order is 1F1B, with virtual stages interleaved as in Megatron-LM
+ * (engine/ranks/layout/pipeline.h). A slot (invar_inflight_micro_batch) holds what a micro-batch
+ * needs from its forward to its backward: a pass with its activations, the packed rows, and the
+ * gradients from the loss. One rank alone has one slot; a pipeline stage has as many per model
+ * chunk as micro-batches are in flight there. The caller does everything besides the layers, in
+ * on_forward and on_backward.
  *
- * Data-parallel ranks walk in rounds: each has one of as many neighbouring micro-batches.
+ * Data-parallel ranks work in rounds: each rank has one of the consecutive micro-batches of a
+ * round.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,83 +24,111 @@
 extern "C" {
 #endif
 
+/* Slot for one micro-batch from its forward to its backward. */
 typedef struct invar_inflight_micro_batch {
     invar_pass *pass;
     invar_micro_batch batch;
-    float *gradient; /* (2, capacity): dnow, dentropy */
+    float *gradient; /* (2, capacity) gradients of log-probs and of entropies */
+    /* capacity of `gradient`, in tokens */
     int64_t capacity;
+    /* model chunk of the pass, among the chunks of all stages */
     int chunk;
-    int64_t dp_round; /* that it is on its way with; -1: none */
+    int64_t dp_round; /* data-parallel round whose micro-batch is in flight here; -1 if idle */
 } invar_inflight_micro_batch;
 
 typedef struct invar_inflight_micro_batches {
-    invar_inflight_micro_batch *items; /* (count) by chunks */
+    invar_inflight_micro_batch *items; /* (count) slots, sorted by model chunk */
     int64_t count;
 } invar_inflight_micro_batches;
 
-/* A lane for all that can be under way at a time; pass->chunk is set here. Free. */
+/*
+ * Makes a slot for each micro-batch that can be in flight at a time; pass->chunk is ignored. Free
+ * with invar_inflight_micro_batches_free.
+ */
 invar_status invar_inflight_micro_batches_new(invar_inflight_micro_batches *out,
                                               const invar_device *dev,
                                               const invar_pass_options *pass,
                                               const invar_layout *layout) INVAR_MUST_USE;
 void invar_inflight_micro_batches_free(invar_inflight_micro_batches *lanes);
 
-/* Room for so many tokens' gradients. */
+/* Grows the gradient buffer of a slot to at least `tokens` tokens. */
 invar_status invar_inflight_micro_batch_room(invar_inflight_micro_batch *lane,
                                              int64_t tokens) INVAR_MUST_USE;
 
-/* Both ways of a stage. */
+/* Forward and backward channels of a stage. */
 typedef struct invar_pipeline_channels {
     invar_pipeline_channel forth, back;
 } invar_pipeline_channels;
 
+/* Micro-batches that the data-parallel ranks compute at the same time. */
 typedef struct invar_dp_round {
+    /* index of the round in the plan */
     int64_t number;
-    int64_t first, count;          /* micro-batches */
-    int64_t local_micro_batch;     /* this rank's; -1: it has none */
-    int64_t first_token, n_tokens; /* responses before them; of all of them, */
-    int64_t tokens_before;         /* and of those before this rank's own */
+    int64_t first, count;      /* micro-batches of the round */
+    int64_t local_micro_batch; /* micro-batch of this rank, or -1 */
+    /* response tokens of all earlier rounds; response tokens of this round, on all ranks */
+    int64_t first_token, n_tokens;
+    int64_t tokens_before; /* response tokens of this round, on lower ranks */
 } invar_dp_round;
 
 typedef struct invar_pipeline_exec invar_pipeline_exec;
+
+/* One execution of a plan. The caller fills in all fields; everything is borrowed. */
 struct invar_pipeline_exec {
-    const invar_layout *layout; /* NULL: one rank */
-    bool alone;                 /* no other rank takes part: what comes from one is missing */
-    int ranks, rank;            /* that divide the plan's micro-batches, and this one */
+    const invar_layout *layout; /* NULL if there is one rank */
+    bool alone; /* dry run: no other rank takes part, and nothing is sent or received */
+    /* data-parallel ranks that divide the micro-batches, and the index of this rank */
+    int ranks, rank;
     invar_inflight_micro_batches *lanes;
     invar_pipeline_channels *ways;
     const invar_model *model;
     const invar_rl_sample *samples;
+    /* micro-batches of all data-parallel ranks */
     const invar_batch_plan *plan;
+    /* temperature of the log-probs; 1 is used if it is 0 */
     float temperature;
-    bool replay; /* the routing of the rollout */
-    /* After the layers, by ranks without a micro-batch of this round, too. */
+    bool replay; /* the routers use the routing that the rollout recorded */
+    /* Called after the layers of a micro-batch, also on ranks without one in this round. */
     invar_status (*on_forward)(invar_pipeline_exec *w, const invar_dp_round *round,
                                invar_inflight_micro_batch *lane);
-    /* In place of the layers' backward; NULL: forwards alone. */
+    /* Runs the backward of a micro-batch; NULL if there are forwards only. */
     invar_status (*on_backward)(invar_pipeline_exec *w, const invar_dp_round *round,
                                 invar_inflight_micro_batch *lane);
+    /* used by the callbacks only */
     void *payload;
-    /* Behind each task; NULL: nobody asks. */
+    /*
+     * Called after each task, as a sign of progress; a failure ends the run. NULL if it is not
+     * needed.
+     */
     invar_status (*tick)(void *watcher);
     void *watcher;
 };
 
-/* All of the plan. A failure is told to the other ranks of a pipeline at once. */
+/*
+ * Runs all micro-batches of the plan. In a pipeline, a failure is sent to the other ranks at once.
+ */
 invar_status invar_pipeline_exec_run(invar_pipeline_exec *walk) INVAR_MUST_USE;
 
+/* Returns the number of data-parallel rounds of the plan. */
 int64_t invar_pipeline_exec_rounds(const invar_pipeline_exec *walk);
+/* Returns the round with this index. */
 invar_dp_round invar_pipeline_exec_round(const invar_pipeline_exec *walk, int64_t number);
 
-/* Is it the chunk that the head is behind? */
+/* Returns true if the head follows the slot's model chunk. */
 bool invar_pipeline_exec_ends(const invar_pipeline_exec *walk,
                               const invar_inflight_micro_batch *lane);
 
-/* The backward of a chunk that others follow, from the gradient that these send. */
+/*
+ * Runs the backward of a model chunk that is not the last one, from the gradient that the next
+ * chunk sends.
+ */
 invar_status invar_pipeline_exec_back(invar_pipeline_exec *walk, invar_inflight_micro_batch *lane,
                                       invar_grads *grads) INVAR_MUST_USE;
 
-/* After the backward of a chunk: its gradient goes to the one before. */
+/*
+ * Sends the gradient of a model chunk's input to the previous chunk. Call after its backward; does
+ * nothing for the first chunk.
+ */
 invar_status invar_pipeline_exec_pass_back(invar_pipeline_exec *walk,
                                            const invar_inflight_micro_batch *lane) INVAR_MUST_USE;
 

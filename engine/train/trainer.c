@@ -1,5 +1,12 @@
 /*
- * trainer.c - scoring and learning: what happens to micro-batches besides the layers.
+ * trainer.c - scoring and training on samples: what happens around the layers of a micro-batch.
+ *
+ * pipeline_exec.c runs the layers in pipeline order and calls back into this file: after a forward
+ * for the head, the loss and the gather of log-probs, and for the backward of the head.
+ * Data-parallel ranks gather the log-probs of each round, so that all of them evaluate the loss of
+ * all samples and only backpropagate their own unit. Pipeline stages without the head get log-probs
+ * at the end and repeat the loss to count its metrics. A gradient or log-prob must never depend on
+ * the plan or on the layout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,11 +21,14 @@
 
 #include "base/invar_banned.h"
 
-/* Pieces are computed again in the backward pass: a GPU keeps 16,384 rows of 151,936 whole. */
+/*
+ * Logits beyond this size are computed in head chunks, and again in the backward pass. 12 GiB hold
+ * 16,384 rows of a vocabulary of 151,936, so a GPU usually keeps them.
+ */
 #define LOGIT_BYTES (INT64_C(1) << 28)
 #define LOGIT_BYTES_FAR (INT64_C(12) << 30)
 
-/* Where memory does not suffice. */
+/* Advice for an out-of-memory error. */
 #define ADVICE "set a small micro-batch-size, or lower max-tokens-per-gpu or log-probs-chunk-size"
 #define RECOMPUTE_ADVICE ADVICE ", or set recompute-granularity = full"
 #define UNIT_ADVICE ADVICE ", or unit-rows, which changes bits"
@@ -26,12 +36,14 @@
 struct invar_trainer {
     invar_device dev;
     invar_trainer_options options;
-    const invar_batch_plan *plan;          /* of somebody else; NULL: one by the options */
-    invar_inflight_micro_batches learning; /* keep activations */
+    /* plan of a dry run, borrowed; NULL if plans are made from the options */
+    const invar_batch_plan *plan;
+    invar_inflight_micro_batches learning; /* slots that keep activations */
     invar_inflight_micro_batches scoring;
-    invar_pipeline_channels ways; /* between stages */
-    size_t *bytes;             /* (ranks of an axis) of a gather; NULL: this rank computes alone */
-    invar_forward_hooks probe; /* `take` NULL: nobody looks at activations */
+    invar_pipeline_channels ways; /* channels between pipeline stages */
+    /* (ranks of an axis) byte counts of a gather; NULL if this rank computes alone */
+    size_t *bytes;
+    invar_forward_hooks probe; /* hooks for activations; zeroed if there is no hook */
 };
 
 int64_t invar_trainer_head_rows(const invar_device *dev, const invar_model_spec *spec)
@@ -41,13 +53,13 @@ int64_t invar_trainer_head_rows(const invar_device *dev, const invar_model_spec 
     return bytes / (int64_t)sizeof(float) / spec->vocab + 1;
 }
 
-/* Other ranks compute other samples or other layers. */
+/* Returns true if other ranks compute other samples or other layers. */
 static bool has_others(const invar_layout *layout)
 {
     return invar_layout_divides(layout) || invar_layout_pipes(layout);
 }
 
-static invar_status make_ways(invar_trainer *trainer)
+static invar_status init_channels(invar_trainer *trainer)
 {
     const invar_layout *layout = trainer->options.layout;
     int ranks;
@@ -78,7 +90,7 @@ invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
         status = invar_inflight_micro_batches_new(
             &trainer->scoring, options->scoring ? options->scoring : dev, &pass, options->layout);
     if (status == INVAR_OK)
-        status = make_ways(trainer);
+        status = init_channels(trainer);
     if (status != INVAR_OK) {
         invar_trainer_free(trainer);
         return status;
@@ -99,7 +111,7 @@ void invar_trainer_free(invar_trainer *trainer)
     invar_free(trainer);
 }
 
-static invar_status inflight_micro_batches_finalize(const invar_inflight_micro_batches *lanes)
+static invar_status alloc_pass_scratch(const invar_inflight_micro_batches *lanes)
 {
     for (int64_t i = 0; i < lanes->count; i++)
         INVAR_TRY(invar_pass_alloc_scratch(lanes->items[i].pass));
@@ -108,8 +120,8 @@ static invar_status inflight_micro_batches_finalize(const invar_inflight_micro_b
 
 invar_status invar_trainer_settle(invar_trainer *trainer)
 {
-    INVAR_TRY(inflight_micro_batches_finalize(&trainer->scoring));
-    return inflight_micro_batches_finalize(&trainer->learning);
+    INVAR_TRY(alloc_pass_scratch(&trainer->scoring));
+    return alloc_pass_scratch(&trainer->learning);
 }
 
 void invar_trainer_plan(invar_trainer *trainer, const invar_batch_plan *plan)
@@ -143,32 +155,35 @@ int64_t invar_trainer_tokens(const invar_rl_sample *samples, int64_t count)
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Whoever gives a plan runs all of it. */
-static bool trainer_together(const invar_trainer *trainer)
+/* Returns true if other ranks take part; in a dry run, none does. */
+static bool uses_all_ranks(const invar_trainer *trainer)
 {
     return trainer->bytes && !trainer->plan;
 }
 
-static bool trainer_divides(const invar_trainer *trainer)
+static bool divides_samples(const invar_trainer *trainer)
 {
-    return trainer_together(trainer) && invar_layout_divides(trainer->options.layout);
+    return uses_all_ranks(trainer) && invar_layout_divides(trainer->options.layout);
 }
 
-static bool trainer_pipes(const invar_trainer *trainer)
+static bool uses_pipeline(const invar_trainer *trainer)
 {
-    return trainer_together(trainer) && invar_layout_pipes(trainer->options.layout);
+    return uses_all_ranks(trainer) && invar_layout_pipes(trainer->options.layout);
 }
 
-/* Does this rank have what the head computes? */
+/* Returns true if this rank has the results of the head. */
 static bool has_head(const invar_trainer *trainer)
 {
     const invar_layout *layout = trainer->options.layout;
 
-    return !trainer_pipes(trainer) || layout->pipeline.rank == layout->pipeline.size - 1;
+    return !uses_pipeline(trainer) || layout->pipeline.rank == layout->pipeline.size - 1;
 }
 
-/* Of the ranks' pieces of a flat array, this one's is there: `bytes` says how long each is. */
-static invar_status trainer_gather(const invar_trainer *trainer, const char *phase, float *flat)
+/*
+ * Completes a flat array on all data-parallel ranks. This rank has filled in its range; `bytes` has
+ * the length of each rank's range.
+ */
+static invar_status gather_flat(const invar_trainer *trainer, const char *phase, float *flat)
 {
     const invar_layout *layout = trainer->options.layout;
 
@@ -176,20 +191,20 @@ static invar_status trainer_gather(const invar_trainer *trainer, const char *pha
                 : INVAR_OK;
 }
 
-/* What the head has computed goes to the stages that have none. */
-static invar_status trainer_share(const invar_trainer *trainer, const char *phase, float *flat,
-                                  int64_t tokens)
+/* Sends the results of the head to the pipeline stages without it. */
+static invar_status broadcast_from_head(const invar_trainer *trainer, const char *phase,
+                                        float *flat, int64_t tokens)
 {
-    return flat && trainer_pipes(trainer)
+    return flat && uses_pipeline(trainer)
                ? invar_pipeline_share(trainer->options.layout, phase, flat,
                                       (size_t)tokens * sizeof *flat)
                : INVAR_OK;
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- execution ------------------------------------------------------------------------------- */
 
-static invar_pipeline_exec walk_of(invar_trainer *trainer, const invar_model *model,
-                                   const invar_rl_sample *samples, bool learns, void *payload)
+static invar_pipeline_exec make_exec(invar_trainer *trainer, const invar_model *model,
+                                     const invar_rl_sample *samples, bool learns, void *payload)
 {
     const invar_trainer_options *o = &trainer->options;
 
@@ -208,9 +223,9 @@ static invar_pipeline_exec walk_of(invar_trainer *trainer, const invar_model *mo
 }
 
 /*
- * Only learning has units: samples that are scored go together as the limits have it. A rank of
- * several learns unit by unit, since each has a gradient of its own, or another place in the
- * pipeline.
+ * Makes the plan of a call. Only training has units; scoring packs samples up to the limits. With
+ * several ranks, training runs unit by unit: data-parallel ranks need the gradient of each unit,
+ * and pipeline stages run forward and backward per unit.
  */
 static invar_status make_plan(invar_batch_plan *out, const invar_trainer *trainer,
                               const invar_rl_sample *samples, int64_t count, bool learns)
@@ -221,7 +236,7 @@ static invar_status make_plan(invar_batch_plan *out, const invar_trainer *traine
 
     if (!learns)
         options.unit_rows = 1;
-    else if (trainer_together(trainer))
+    else if (uses_all_ranks(trainer))
         options.micro_batch = 1;
     INVAR_TRY(invar_alloc((void **)&rows, (size_t)count, sizeof *rows, "rows of samples"));
     for (int64_t i = 0; i < count; i++)
@@ -233,12 +248,12 @@ static invar_status make_plan(invar_batch_plan *out, const invar_trainer *traine
 
 /* ---- scoring --------------------------------------------------------------------------------- */
 
-typedef struct scores {
+typedef struct score_call {
     invar_trainer *trainer;
-    float *first;   /* log-probabilities or values of all samples */
-    float *second;  /* entropies; NULL: not wanted */
-    int64_t before; /* tokens of other ranks before this one's */
-} scores;
+    float *first;   /* log-probs or values of all samples */
+    float *second;  /* entropies; NULL if not needed */
+    int64_t before; /* response tokens of lower data-parallel ranks */
+} score_call;
 
 static invar_status score_samples(invar_pipeline_exec *w, const invar_trainer *trainer,
                                   int64_t count)
@@ -256,14 +271,14 @@ static invar_status score_samples(invar_pipeline_exec *w, const invar_trainer *t
     return status;
 }
 
-/* This rank's samples; flat arrays are whole after it. */
-static invar_status pipeline_exec_score(invar_pipeline_exec *w, scores *to, int64_t count)
+/* Scores this rank's samples and completes the flat arrays on all ranks. */
+static invar_status score_local_samples(invar_pipeline_exec *w, score_call *to, int64_t count)
 {
     invar_trainer *trainer = to->trainer;
     int64_t all = invar_trainer_tokens(w->samples, count);
     invar_index_range own = {0, count};
 
-    for (int r = 0; trainer_divides(trainer) && r < trainer->options.layout->data.size; r++) {
+    for (int r = 0; divides_samples(trainer) && r < trainer->options.layout->data.size; r++) {
         const invar_layout_axis *data = &trainer->options.layout->data;
         invar_index_range s = invar_layout_range_of(count, data->size, r);
         int64_t tokens = invar_trainer_tokens(w->samples + s.first, s.count);
@@ -275,18 +290,18 @@ static invar_status pipeline_exec_score(invar_pipeline_exec *w, scores *to, int6
     w->samples += own.first;
     if (own.count > 0)
         INVAR_TRY(score_samples(w, trainer, own.count));
-    if (trainer_divides(trainer) && has_head(trainer)) {
-        INVAR_TRY(trainer_gather(trainer, "scores", to->first));
-        INVAR_TRY(trainer_gather(trainer, "entropies", to->second));
+    if (divides_samples(trainer) && has_head(trainer)) {
+        INVAR_TRY(gather_flat(trainer, "scores", to->first));
+        INVAR_TRY(gather_flat(trainer, "entropies", to->second));
     }
-    INVAR_TRY(trainer_share(trainer, "scores", to->first, all));
-    return trainer_share(trainer, "entropies", to->second, all);
+    INVAR_TRY(broadcast_from_head(trainer, "scores", to->first, all));
+    return broadcast_from_head(trainer, "entropies", to->second, all);
 }
 
-static invar_status score_forth(invar_pipeline_exec *w, const invar_dp_round *r,
-                                invar_inflight_micro_batch *lane)
+static invar_status on_score_forward(invar_pipeline_exec *w, const invar_dp_round *r,
+                                     invar_inflight_micro_batch *lane)
 {
-    const scores *to = w->payload;
+    const score_call *to = w->payload;
     int64_t token = to->before + r->first_token;
 
     if (!invar_pipeline_exec_ends(w, lane))
@@ -299,11 +314,11 @@ invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *mode
                                  const invar_rl_sample *samples, int64_t count, float *logp_out,
                                  float *entropy_out)
 {
-    scores to = {trainer, logp_out, entropy_out, 0};
-    invar_pipeline_exec w = walk_of(trainer, model, samples, false, &to);
+    score_call to = {trainer, logp_out, entropy_out, 0};
+    invar_pipeline_exec w = make_exec(trainer, model, samples, false, &to);
 
-    w.on_forward = score_forth;
-    return invar_host_staging_advise_oom(pipeline_exec_score(&w, &to, count),
+    w.on_forward = on_score_forward;
+    return invar_host_staging_advise_oom(score_local_samples(&w, &to, count),
                                          invar_device_is_local(&trainer->dev), ADVICE);
 }
 
@@ -317,10 +332,10 @@ static invar_status read_values(float *out, const invar_device *dev,
     return invar_device_download(dev, out, values.data, (size_t)head->count * sizeof *out);
 }
 
-static invar_status values_forth(invar_pipeline_exec *w, const invar_dp_round *r,
-                                 invar_inflight_micro_batch *lane)
+static invar_status on_values_forward(invar_pipeline_exec *w, const invar_dp_round *r,
+                                      invar_inflight_micro_batch *lane)
 {
-    const scores *to = w->payload;
+    const score_call *to = w->payload;
 
     if (!invar_pipeline_exec_ends(w, lane))
         return INVAR_OK;
@@ -330,29 +345,32 @@ static invar_status values_forth(invar_pipeline_exec *w, const invar_dp_round *r
 invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *critic,
                                   const invar_rl_sample *samples, int64_t count, float *values_out)
 {
-    scores to = {trainer, values_out, NULL, 0};
-    invar_pipeline_exec w = walk_of(trainer, critic, samples, false, &to);
+    score_call to = {trainer, values_out, NULL, 0};
+    invar_pipeline_exec w = make_exec(trainer, critic, samples, false, &to);
 
-    w.on_forward = values_forth;
-    return invar_host_staging_advise_oom(pipeline_exec_score(&w, &to, count),
+    w.on_forward = on_values_forward;
+    return invar_host_staging_advise_oom(score_local_samples(&w, &to, count),
                                          invar_device_is_local(&trainer->dev), ADVICE);
 }
 
-/* ---- learning: forward ----------------------------------------------------------------------- */
+/* ---- training: forward ----------------------------------------------------------------------- */
 
-typedef struct lesson {
+typedef struct train_call {
     invar_trainer *trainer;
     const invar_trainer_loss *loss;
     invar_grads *grads;
     invar_trainer_result *result;
     invar_dp_grads ranks;
-    /* (4, tokens) where the loss is asked ahead: gradients of rounds, and what it was asked for. */
-    float *ahead;
-} lesson;
+    /*
+     * (4, tokens) for a loss that is evaluated in advance: gradients by round, then the log-probs
+     * and the entropies that they were computed from; else NULL
+     */
+    float *precomputed;
+} train_call;
 
 /*
- * How often the routers of this forward chose otherwise than those of the rollout. Routing of
- * another shape than the model's was recorded by another model and is not compared.
+ * Counts how often the routers of this forward chose other experts than those of the rollout.
+ * Routing of another shape was recorded by another model and is not compared.
  */
 static void compare_routing(const invar_pipeline_exec *w, const invar_dp_round *r,
                             const invar_inflight_micro_batch *lane, invar_trainer_result *result)
@@ -380,24 +398,24 @@ static void compare_routing(const invar_pipeline_exec *w, const invar_dp_round *
     }
 }
 
-static float *lesson_entropies(const lesson *l, const invar_pipeline_exec *w, int64_t token)
+static float *entropies_at(const train_call *l, const invar_pipeline_exec *w, int64_t token)
 {
     return l->result->entropy && !w->model->spec.value_head ? l->result->entropy + token : NULL;
 }
 
-static invar_status run_head(const invar_pipeline_exec *w, const lesson *l, const invar_dp_round *r,
-                             invar_inflight_micro_batch *lane)
+static invar_status run_head(const invar_pipeline_exec *w, const train_call *l,
+                             const invar_dp_round *r, invar_inflight_micro_batch *lane)
 {
     int64_t token = r->first_token + r->tokens_before;
     float *now = l->result->train_logp + token;
 
     return w->model->spec.value_head
                ? read_values(now, &l->trainer->dev, lane)
-               : invar_pass_head(lane->pass, &lane->batch.head, now, lesson_entropies(l, w, token));
+               : invar_pass_head(lane->pass, &lane->batch.head, now, entropies_at(l, w, token));
 }
 
-/* Each rank has computed those of its own micro-batch. */
-static invar_status gather_round(const invar_pipeline_exec *w, const lesson *l,
+/* Completes log-probs and entropies of a round; each rank has computed its own micro-batch. */
+static invar_status gather_round(const invar_pipeline_exec *w, const train_call *l,
                                  const invar_dp_round *r)
 {
     invar_trainer *trainer = l->trainer;
@@ -408,55 +426,57 @@ static invar_status gather_round(const invar_pipeline_exec *w, const lesson *l,
             k < r->count ? invar_trainer_tokens(w->samples + sample[0], sample[1] - sample[0]) : 0;
         trainer->bytes[k] = (size_t)tokens * sizeof(float);
     }
-    INVAR_TRY(trainer_gather(trainer, "log-probabilities", l->result->train_logp + r->first_token));
-    return trainer_gather(trainer, "entropies", lesson_entropies(l, w, r->first_token));
+    INVAR_TRY(gather_flat(trainer, "log-probabilities", l->result->train_logp + r->first_token));
+    return gather_flat(trainer, "entropies", entropies_at(l, w, r->first_token));
 }
 
-/* The loss of the round's samples; `gradient` (2, tokens of the round). */
-static invar_status eval_loss(const invar_pipeline_exec *w, const lesson *l,
+/* Evaluates the loss of the round's samples; `gradient` is (2, tokens of the round). */
+static invar_status eval_loss(const invar_pipeline_exec *w, const train_call *l,
                               const invar_dp_round *r, float *gradient)
 {
     bool entropy = l->loss->entropy && !w->model->spec.value_head;
     const int64_t *sample = w->plan->sample + r->first;
 
     return l->loss->run(l->loss->payload, sample[0], sample[r->count] - sample[0],
-                        l->result->train_logp + r->first_token,
-                        lesson_entropies(l, w, r->first_token), gradient,
-                        entropy ? gradient + r->n_tokens : NULL);
+                        l->result->train_logp + r->first_token, entropies_at(l, w, r->first_token),
+                        gradient, entropy ? gradient + r->n_tokens : NULL);
 }
 
-/* The lane has the gradients of its round. */
-static invar_status fill_gradient(const invar_pipeline_exec *w, const lesson *l,
+/* Writes the loss gradients of the round to the slot. */
+static invar_status fill_gradient(const invar_pipeline_exec *w, const train_call *l,
                                   const invar_dp_round *r, invar_inflight_micro_batch *lane)
 {
     INVAR_TRY(invar_inflight_micro_batch_room(lane, r->n_tokens));
-    if (!l->ahead)
+    if (!l->precomputed)
         return eval_loss(w, l, r, lane->gradient);
-    memcpy(lane->gradient, l->ahead + 2 * r->first_token, 2 * (size_t)r->n_tokens * sizeof(float));
+    memcpy(lane->gradient, l->precomputed + 2 * r->first_token,
+           2 * (size_t)r->n_tokens * sizeof(float));
     return INVAR_OK;
 }
 
-/* What a stage has shown of its layers is that of the round. */
-static invar_status end_task(const lesson *l, const invar_dp_round *r)
+/* Tells the hooks that this stage has shown its layers for a micro-batch of the round. */
+static invar_status end_hooked_task(const train_call *l, const invar_dp_round *r)
 {
     const invar_forward_hooks *probe = &l->trainer->probe;
 
-    return trainer_pipes(l->trainer) && probe->task ? probe->task(probe->payload, r->number)
+    return uses_pipeline(l->trainer) && probe->task ? probe->task(probe->payload, r->number)
                                                     : INVAR_OK;
 }
 
-static invar_status lesson_forth(invar_pipeline_exec *w, const invar_dp_round *r,
-                                 invar_inflight_micro_batch *lane)
+static invar_status on_train_forward(invar_pipeline_exec *w, const invar_dp_round *r,
+                                     invar_inflight_micro_batch *lane)
 {
-    const lesson *l = w->payload;
+    const train_call *l = w->payload;
     bool ends = invar_pipeline_exec_ends(w, lane);
 
     if (r->local_micro_batch >= 0) {
         if (ends)
             INVAR_TRY(run_head(w, l, r, lane));
-        INVAR_TRY(invar_pass_routing(lane->pass)); // what the device is waited for is there by now
+        INVAR_TRY(invar_pass_routing(
+            // the head has waited for the device already, so reading the routing does not stall it
+            lane->pass));
         compare_routing(w, r, lane, l->result);
-        INVAR_TRY(end_task(l, r));
+        INVAR_TRY(end_hooked_task(l, r));
     }
     if (!ends)
         return INVAR_OK;
@@ -465,10 +485,10 @@ static invar_status lesson_forth(invar_pipeline_exec *w, const invar_dp_round *r
     return fill_gradient(w, l, r, lane);
 }
 
-/* ---- learning: backward ---------------------------------------------------------------------- */
+/* ---- training: backward ---------------------------------------------------------------------- */
 
-static invar_status head_back(const invar_pipeline_exec *w, const lesson *l,
-                              const invar_dp_round *r, invar_inflight_micro_batch *lane)
+static invar_status run_head_backward(const invar_pipeline_exec *w, const train_call *l,
+                                      const invar_dp_round *r, invar_inflight_micro_batch *lane)
 {
     const float *dnow = lane->gradient + r->tokens_before;
 
@@ -478,18 +498,18 @@ static invar_status head_back(const invar_pipeline_exec *w, const lesson *l,
                                l->grads);
 }
 
-static invar_status lesson_back(invar_pipeline_exec *w, const invar_dp_round *r,
-                                invar_inflight_micro_batch *lane)
+static invar_status on_train_backward(invar_pipeline_exec *w, const invar_dp_round *r,
+                                      invar_inflight_micro_batch *lane)
 {
-    lesson *l = w->payload;
+    train_call *l = w->payload;
 
     if (r->local_micro_batch >= 0) {
         if (w->ranks > 1)
             INVAR_TRY(invar_dp_grads_begin(&l->ranks, lane->chunk));
-        INVAR_TRY(invar_pipeline_exec_ends(w, lane) ? head_back(w, l, r, lane)
+        INVAR_TRY(invar_pipeline_exec_ends(w, lane) ? run_head_backward(w, l, r, lane)
                                                     : invar_pipeline_exec_back(w, lane, l->grads));
         INVAR_TRY(invar_pipeline_exec_pass_back(w, lane));
-        INVAR_TRY(end_task(l, r));
+        INVAR_TRY(end_hooked_task(l, r));
     }
     if (w->ranks == 1)
         return INVAR_OK;
@@ -498,10 +518,10 @@ static invar_status lesson_back(invar_pipeline_exec *w, const invar_dp_round *r,
     return invar_dp_grads_add(&l->ranks, lane->chunk, (int)r->count);
 }
 
-/* ---- learning by several ranks --------------------------------------------------------------- */
+/* ---- training with several ranks ------------------------------------------------------------- */
 
-/* Each rank has counted its own. */
-static invar_status add_routes(const lesson *l, const invar_layout_axis *axis)
+/* Adds up the routing counts of all ranks of an axis. */
+static invar_status sum_route_counts(const train_call *l, const invar_layout_axis *axis)
 {
     invar_trainer *trainer = l->trainer;
     invar_trainer_result *result = l->result;
@@ -510,7 +530,7 @@ static invar_status add_routes(const lesson *l, const invar_layout_axis *axis)
 
     INVAR_TRY(
         invar_alloc((void **)&routes, (size_t)axis->size, sizeof *routes, "choices of experts"));
-    /* The transport of a plan moves no bytes: a plan adds zeros for the other ranks. */
+    /* A simulated transport moves no bytes: a dry run must add zeros for the other ranks. */
     memset(routes, 0, (size_t)axis->size * sizeof *routes);
     for (int r = 0; r < axis->size; r++)
         trainer->bytes[r] = sizeof *routes;
@@ -527,10 +547,14 @@ static invar_status add_routes(const lesson *l, const invar_layout_axis *axis)
     return status;
 }
 
-/* What was scored ahead are the log-probabilities that are learned from, and their entropies. */
-static invar_status compare_ahead(const invar_pipeline_exec *w, const lesson *l, int64_t tokens)
+/*
+ * Checks that the log-probs and entropies of the training forward equal those of the scoring
+ * forward that the loss was evaluated for.
+ */
+static invar_status check_precomputed_logp(const invar_pipeline_exec *w, const train_call *l,
+                                           int64_t tokens)
 {
-    const float *scored = l->ahead + 2 * tokens, *entropy = lesson_entropies(l, w, 0);
+    const float *scored = l->precomputed + 2 * tokens, *entropy = entropies_at(l, w, 0);
     size_t bytes = (size_t)tokens * sizeof *scored;
 
     if (memcmp(scored, l->result->train_logp, bytes) == 0 &&
@@ -543,38 +567,43 @@ static invar_status compare_ahead(const invar_pipeline_exec *w, const lesson *l,
 }
 
 /*
- * A loss that one rank computes for all cannot be had while stages wait for each other's rows: a
- * forward before has the same bits, and all ranks ask together.
+ * Evaluates the loss of all rounds before training. A loss that rank 0 evaluates for all ranks
+ * needs them at the same time, which is impossible while stages wait for each other. A scoring
+ * forward has the same bits as the training forward, so its log-probs can be used.
  */
-static invar_status ask_ahead(const invar_pipeline_exec *w, lesson *l)
+static invar_status precompute_loss(const invar_pipeline_exec *w, train_call *l)
 {
     int64_t tokens = invar_trainer_tokens(w->samples, w->plan->samples);
-    float *entropy = lesson_entropies(l, w, 0);
+    float *entropy = entropies_at(l, w, 0);
 
-    INVAR_TRY(invar_alloc((void **)&l->ahead, 4 * (size_t)tokens + 1, sizeof *l->ahead,
+    INVAR_TRY(invar_alloc((void **)&l->precomputed, 4 * (size_t)tokens + 1, sizeof *l->precomputed,
                           "gradients of log-probabilities"));
-    memset(l->ahead, 0, 4 * (size_t)tokens * sizeof *l->ahead);
+    memset(l->precomputed, 0, 4 * (size_t)tokens * sizeof *l->precomputed);
     INVAR_TRY(invar_trainer_score(l->trainer, w->model, w->samples, w->plan->samples,
                                   l->result->train_logp, entropy));
-    memcpy(l->ahead + 2 * tokens, l->result->train_logp, (size_t)tokens * sizeof *l->ahead);
+    memcpy(l->precomputed + 2 * tokens, l->result->train_logp,
+           (size_t)tokens * sizeof *l->precomputed);
     if (entropy)
-        memcpy(l->ahead + 3 * tokens, entropy, (size_t)tokens * sizeof *l->ahead);
+        memcpy(l->precomputed + 3 * tokens, entropy, (size_t)tokens * sizeof *l->precomputed);
     for (int64_t i = 0; i < invar_pipeline_exec_rounds(w); i++) {
         invar_dp_round r = invar_pipeline_exec_round(w, i);
-        INVAR_TRY(eval_loss(w, l, &r, l->ahead + 2 * r.first_token));
+        INVAR_TRY(eval_loss(w, l, &r, l->precomputed + 2 * r.first_token));
     }
     return INVAR_OK;
 }
 
-/* Stages without the head hear of the loss when all is done: they only count. */
-static invar_status follow_loss(const invar_pipeline_exec *w, const lesson *l)
+/*
+ * Sends log-probs and entropies to the stages without the head, which then evaluate the loss for
+ * its metrics only.
+ */
+static invar_status finish_pipeline_loss(const invar_pipeline_exec *w, const train_call *l)
 {
     int64_t tokens = invar_trainer_tokens(w->samples, w->plan->samples);
 
-    INVAR_TRY(trainer_share(l->trainer, "log-probabilities", l->result->train_logp, tokens));
-    INVAR_TRY(trainer_share(l->trainer, "entropies", lesson_entropies(l, w, 0), tokens));
-    if (l->ahead)
-        return compare_ahead(w, l, tokens);
+    INVAR_TRY(broadcast_from_head(l->trainer, "log-probabilities", l->result->train_logp, tokens));
+    INVAR_TRY(broadcast_from_head(l->trainer, "entropies", entropies_at(l, w, 0), tokens));
+    if (l->precomputed)
+        return check_precomputed_logp(w, l, tokens);
     for (int64_t i = 0; !has_head(l->trainer) && i < invar_pipeline_exec_rounds(w); i++) {
         invar_dp_round r = invar_pipeline_exec_round(w, i);
         INVAR_TRY(fill_gradient(w, l, &r, &w->lanes->items[0]));
@@ -582,50 +611,50 @@ static invar_status follow_loss(const invar_pipeline_exec *w, const lesson *l)
     return INVAR_OK;
 }
 
-/* ---- learning -------------------------------------------------------------------------------- */
+/* ---- training -------------------------------------------------------------------------------- */
 
-/* What several ranks do after the last backward. */
-static invar_status come_together(const invar_pipeline_exec *w, lesson *l)
+/* Finishes a step with several ranks, after the last backward. */
+static invar_status finish_ranks(const invar_pipeline_exec *w, train_call *l)
 {
     const invar_forward_hooks *probe = &l->trainer->probe;
     const invar_layout *layout = w->layout;
     bool routes = invar_model_sparse_layers(w->model) > 0;
 
-    if (routes && trainer_divides(l->trainer))
-        INVAR_TRY(add_routes(l, &layout->data));
-    if (routes && trainer_pipes(l->trainer))
-        INVAR_TRY(add_routes(l, &layout->pipeline));
+    if (routes && divides_samples(l->trainer))
+        INVAR_TRY(sum_route_counts(l, &layout->data));
+    if (routes && uses_pipeline(l->trainer))
+        INVAR_TRY(sum_route_counts(l, &layout->pipeline));
     INVAR_TRY(invar_dp_grads_end(&l->ranks));
-    if (!trainer_pipes(l->trainer))
+    if (!uses_pipeline(l->trainer))
         return INVAR_OK;
     if (probe->stages)
         INVAR_TRY(probe->stages(probe->payload));
-    return follow_loss(w, l);
+    return finish_pipeline_loss(w, l);
 }
 
-/* Who only rehearses has the memory of sums, too. */
-static invar_status walk_lesson(invar_pipeline_exec *w, lesson *l)
+/* Runs the step. A dry run also allocates the gradient sums of several ranks. */
+static invar_status run_train_call(invar_pipeline_exec *w, train_call *l)
 {
     const invar_layout *layout = w->layout;
 
     l->result->micro_batches = invar_pipeline_exec_rounds(w);
-    if (l->loss->led && trainer_pipes(l->trainer))
-        INVAR_TRY(ask_ahead(w, l));
+    if (l->loss->led && uses_pipeline(l->trainer))
+        INVAR_TRY(precompute_loss(w, l));
     if (l->trainer->bytes)
         INVAR_TRY(invar_dp_grads_init(&l->ranks, l->grads, w->model, layout, &l->trainer->dev));
     INVAR_TRY(invar_pipeline_exec_run(w));
-    return trainer_together(l->trainer) ? come_together(w, l) : INVAR_OK;
+    return uses_all_ranks(l->trainer) ? finish_ranks(w, l) : INVAR_OK;
 }
 
-static invar_status pipeline_exec_learn(invar_pipeline_exec *w, lesson *l, int64_t samples)
+static invar_status train_on_samples(invar_pipeline_exec *w, train_call *l, int64_t samples)
 {
     invar_trainer *trainer = l->trainer;
     invar_batch_plan own = {0};
     invar_status status;
 
-    if (trainer_together(trainer) && !l->grads->overwrite_next)
+    if (uses_all_ranks(trainer) && !l->grads->overwrite_next)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "several ranks add to gradients of zero only");
-    if (trainer_divides(trainer)) {
+    if (divides_samples(trainer)) {
         w->ranks = trainer->options.layout->data.size;
         w->rank = trainer->options.layout->data.rank;
     }
@@ -634,9 +663,9 @@ static invar_status pipeline_exec_learn(invar_pipeline_exec *w, lesson *l, int64
         INVAR_TRY(make_plan(&own, trainer, w->samples, samples, true));
         w->plan = &own;
     }
-    status = walk_lesson(w, l);
+    status = run_train_call(w, l);
     invar_dp_grads_release(&l->ranks);
-    invar_free(l->ahead);
+    invar_free(l->precomputed);
     invar_batch_plan_release(&own);
     return status;
 }
@@ -646,16 +675,16 @@ invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *mode
                                  const invar_trainer_loss *loss, invar_grads *grads,
                                  invar_trainer_result *result)
 {
-    lesson l = {.trainer = trainer, .loss = loss, .grads = grads, .result = result};
-    invar_pipeline_exec w = walk_of(trainer, model, samples, true, &l);
+    train_call l = {.trainer = trainer, .loss = loss, .grads = grads, .result = result};
+    invar_pipeline_exec w = make_exec(trainer, model, samples, true, &l);
 
-    w.on_forward = lesson_forth;
-    w.on_backward = lesson_back;
+    w.on_forward = on_train_forward;
+    w.on_backward = on_train_backward;
     if (loss->entropy && !result->entropy)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a loss over entropies needs room for them");
     result->routes = result->routes_differ = 0;
     INVAR_TRY(invar_host_staging_advise_oom(
-        pipeline_exec_learn(&w, &l, count), invar_device_is_local(&trainer->dev),
+        train_on_samples(&w, &l, count), invar_device_is_local(&trainer->dev),
         trainer->options.recompute ? UNIT_ADVICE : RECOMPUTE_ADVICE));
     return invar_grads_finalize(grads, model, &trainer->dev);
 }

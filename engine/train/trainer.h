@@ -1,12 +1,13 @@
 /*
- * trainer.h - samples through a model, forward and back, micro-batch by micro-batch.
+ * trainer.h - scores samples with a model, and computes the gradients of an optimizer step.
  *
- * The plan says which samples run together; it changes no bit. Log-probabilities and the like are
- * flat arrays over the response tokens of all samples, in order.
+ * Samples are packed into micro-batches by a plan, which changes no bit. Log-probs, entropies and
+ * values are flat arrays over the response tokens of all samples, in order.
  *
- * With a layout the data-parallel ranks divide the samples. All of them make the same calls with
- * the same arguments, and each gets every result, as one rank would have it. When a call fails on
- * one rank, it is its caller who tells the others (invar_comm_abort).
+ * If there is a layout, data-parallel ranks divide the samples and pipeline stages the layers. All
+ * of these ranks must make the same calls with the same arguments, and each gets the complete
+ * results, with the same bits as one rank alone. If a call fails on one rank, the caller must abort
+ * the others (invar_comm_abort).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,84 +24,105 @@ extern "C" {
 
 typedef struct invar_trainer_options {
     invar_batch_plan_options plan;
+    /* compute activations again in the backward pass, to save memory */
     bool recompute;
-    int64_t head_rows;           /* rows of logits at a time; 0: no limit */
-    float temperature;           /* 0, the best token, has log-probabilities at 1 */
-    const invar_model *replay;   /* runs with the routing of the rollout; NULL: none does */
-    const invar_device *scoring; /* where scoring has its memory; NULL: where learning has it */
-    const invar_layout *layout;  /* borrowed; NULL: one rank */
-    /* Behind each micro-batch: this rank gets on. Its failure ends the call. NULL: nobody asks. */
+    int64_t head_rows; /* rows of logits computed at a time; 0 for no limit */
+    /* sampling temperature; 0 stands for greedy sampling, with log-probs at temperature 1 */
+    float temperature;
+    /* the model that uses the routing of the rollout; NULL if no model does */
+    const invar_model *replay;
+    /* device whose memory scoring uses; NULL for the device of training */
+    const invar_device *scoring;
+    const invar_layout *layout; /* borrowed; NULL if there is one rank */
+    /*
+     * Called after each micro-batch, as a sign of progress; a failure ends the call. NULL if it is
+     * not needed.
+     */
     invar_status (*tick)(void *payload);
     void *payload;
 } invar_trainer_options;
 
-/* head_rows where nobody says: 256 MiB of logits, on a far device 12 GiB. */
+/*
+ * Returns the default of head_rows: 256 MiB of logits, 12 GiB on a device with memory of its own.
+ */
 int64_t invar_trainer_head_rows(const invar_device *dev, const invar_model_spec *spec);
 
 typedef struct invar_trainer invar_trainer;
 
+/* Allocates the activation slots for training and scoring. Free with invar_trainer_free. */
 invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
                                const invar_trainer_options *options) INVAR_MUST_USE;
 void invar_trainer_free(invar_trainer *trainer);
 
-/* invar_pass_alloc_scratch of both passes. */
+/* Allocates the scratch memory of all passes in advance (invar_pass_alloc_scratch). */
 invar_status invar_trainer_settle(invar_trainer *trainer) INVAR_MUST_USE;
 
 /*
- * The plan of the coming runs, in place of one by the options; borrowed, NULL ends it. This rank
- * runs all of it: no other one takes part.
+ * Dry run: the following calls use this plan instead of one made from the options, and this rank
+ * runs all of it, without other ranks. The plan is borrowed; NULL ends the dry run.
  */
 void invar_trainer_plan(invar_trainer *trainer, const invar_batch_plan *plan);
 
-/* Shows activations of the coming runs, of what this rank computes; NULL ends it. */
+/* Passes the activations that this rank computes in training to the hooks; NULL ends it. */
 void invar_trainer_probe(invar_trainer *trainer, const invar_forward_hooks *probe);
 
-/* Of all products and attention, of those that this rank computes; borrowed, NULL ends it. */
+/*
+ * Checks all matrix products and attention calls that this rank computes; the audit is borrowed,
+ * NULL ends it.
+ */
 void invar_trainer_audit(invar_trainer *trainer, invar_audit *audit);
 
-/* Log-probabilities and, unless NULL, entropies of all responses. */
+/*
+ * Computes the log-probs of all response tokens, and their entropies unless `entropy_out` is NULL.
+ */
 invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *model,
                                  const invar_rl_sample *samples, int64_t count, float *logp_out,
                                  float *entropy_out) INVAR_MUST_USE;
 
-/* A critic's values at the positions that predict the response tokens. */
+/* Computes a critic's values at the positions that predict the response tokens. */
 invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *critic,
                                   const invar_rl_sample *samples, int64_t count,
                                   float *values_out) INVAR_MUST_USE;
 
 /*
- * Asked for each micro-batch, in order: gradients with respect to `now`, the log-probabilities (or
- * values) of the samples [first, first + count), and to their entropies, if any. Each of several
- * ranks asks for all samples, so that whatever is counted on the way is the same on all of them.
+ * Loss callback, called for each micro-batch in order. Computes the gradients with respect to
+ * `now`, the log-probs (or values) of the samples [first, first + count), and with respect to their
+ * entropies, if dentropy_out is not NULL. With several ranks, each evaluates the loss of all
+ * samples, so that metrics that the callback accumulates are the same on all of them.
  */
 typedef struct invar_trainer_loss {
     invar_status (*run)(void *payload, int64_t first, int64_t count, const float *now,
                         const float *entropy, float *dnow_out, float *dentropy_out);
     void *payload;
-    bool entropy; /* it has a gradient with respect to entropies */
-    /* Of log-probabilities, by one rank, which tells the world: all ranks ask at the same time.
-       Stages of a pipeline ask before they learn, for the log-probabilities of one more forward. */
+    bool entropy; /* the loss has a gradient with respect to entropies */
+    /*
+     * Rank 0 evaluates the loss, a plug-in, and broadcasts the gradients, so all ranks must call it
+     * at the same time. Pipeline stages therefore evaluate it before training, with the log-probs
+     * of an additional forward.
+     */
     bool led;
 } invar_trainer_loss;
 
 typedef struct invar_trainer_result {
-    float *train_logp;     /* (tokens) log-probabilities or values of the training forward */
-    float *entropy;        /* (tokens); NULL: not wanted, and never of a critic */
-    int64_t routes;        /* experts: choices made again, */
-    int64_t routes_differ; /* and how many of them were others than the recorded ones */
+    float *train_logp; /* (tokens) log-probs or values of the training forward */
+    float *entropy;    /* (tokens) entropies; NULL if not needed, and not written for a critic */
+    int64_t routes;    /* expert choices of this forward that were compared with recorded ones */
+    int64_t routes_differ; /* compared choices that differ */
+    /* number of micro-batches; with several ranks, of rounds */
     int64_t micro_batches;
 } invar_trainer_result;
 
 /*
- * Forward, loss, backward of one optimizer step; adds to `grads`, which are joined at the end.
- * Several ranks want them zeroed. A micro-batch then is a round: as many units as there are ranks.
+ * Runs forward, loss and backward of one optimizer step and adds to `grads`, which are finalized at
+ * the end. With several ranks the gradients must be zero, and each micro-batch is one unit; the
+ * ranks compute one unit each in a round.
  */
 invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *model,
                                  const invar_rl_sample *samples, int64_t count,
                                  const invar_trainer_loss *loss, invar_grads *grads,
                                  invar_trainer_result *result) INVAR_MUST_USE;
 
-/* Response tokens of all samples. */
+/* Returns the number of response tokens of all samples. */
 int64_t invar_trainer_tokens(const invar_rl_sample *samples, int64_t count);
 
 #ifdef __cplusplus

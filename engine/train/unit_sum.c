@@ -1,5 +1,8 @@
 /*
- * unit_sum.c - the sum over units of gradients that several ranks compute.
+ * unit_sum.c - sum over units of gradients that several data-parallel ranks compute.
+ *
+ * Each round is scattered chunk by chunk. A received chunk is added to the sum by the op ADD, in
+ * the order of ranks; the order of additions is part of the contract and must not change.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,12 +16,13 @@
 struct invar_unit_sum {
     invar_op_runner caller;
     invar_zero_comm slices;
-    char *sum;   /* of the own slice, in the device's memory */
-    void *there; /* a piece that came through the host, where the device is far */
+    char *sum; /* sum of this rank's range, in device memory */
+    /* device buffer for a chunk received in host memory; NULL if ops can read the received chunk */
+    void *staging;
 };
 
-static invar_status unit_sum_allocate(invar_unit_sum *sum, const invar_layout *layout,
-                                      invar_zero_ranges *owned)
+static invar_status alloc_unit_sum(invar_unit_sum *sum, const invar_layout *layout,
+                                   invar_zero_ranges *owned)
 {
     const invar_device *dev = &sum->caller.dev;
     const invar_zero_comm *s = &sum->slices;
@@ -31,7 +35,7 @@ static invar_status unit_sum_allocate(invar_unit_sum *sum, const invar_layout *l
         return INVAR_OK;
     if (invar_device_is_local(dev) && !s->device_to_device)
         INVAR_TRY(invar_device_alloc(
-            dev, &sum->there, invar_bucket_plan_piece(&s->exchange, s->exchange.rank, 0).bytes,
+            dev, &sum->staging, invar_bucket_plan_piece(&s->exchange, s->exchange.rank, 0).bytes,
             "a piece of gradients"));
     INVAR_TRY(invar_device_alloc(dev, &memory, bytes, "a slice of gradients"));
     sum->sum = memory;
@@ -48,7 +52,7 @@ invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
     INVAR_TRY(invar_alloc((void **)&sum, 1, sizeof *sum, "a sum of gradients"));
     *sum = (invar_unit_sum){0};
     invar_op_runner_init(&sum->caller, dev);
-    status = unit_sum_allocate(sum, layout, owned);
+    status = alloc_unit_sum(sum, layout, owned);
     if (status != INVAR_OK) {
         invar_unit_sum_free(sum);
         return status;
@@ -63,26 +67,27 @@ void invar_unit_sum_free(invar_unit_sum *sum)
         return;
     invar_op_runner_release(&sum->caller);
     invar_device_free(&sum->caller.dev, sum->sum);
-    invar_device_free(&sum->caller.dev, sum->there);
+    invar_device_free(&sum->caller.dev, sum->staging);
     invar_zero_comm_release(&sum->slices);
     invar_free(sum);
 }
 
-/* Rows of INVAR_ALIGN bytes: whatever lies in a block ends at a multiple of it. */
-static invar_tensor rows(void *data, size_t bytes)
+/* Views bytes as f32 rows of INVAR_ALIGN bytes: the size of every range is a multiple of it. */
+static invar_tensor view_as_rows(void *data, size_t bytes)
 {
     return invar_tensor_2d(data, INVAR_DTYPE_F32, (int64_t)(bytes / INVAR_ALIGN),
                            (int64_t)(INVAR_ALIGN / sizeof(float)));
 }
 
-static invar_status unit_sum_add(invar_unit_sum *sum, const invar_byte_range *piece, char *came)
+static invar_status add_received_chunk(invar_unit_sum *sum, const invar_byte_range *piece,
+                                       char *came)
 {
-    invar_tensor to = rows(sum->sum + piece->first, piece->bytes);
+    invar_tensor to = view_as_rows(sum->sum + piece->first, piece->bytes);
 
-    if (sum->there)
-        INVAR_TRY(invar_device_upload(&sum->caller.dev, sum->there, came, piece->bytes));
+    if (sum->staging)
+        INVAR_TRY(invar_device_upload(&sum->caller.dev, sum->staging, came, piece->bytes));
     return INVAR_CALL(&sum->caller, ADD, add, .out = to, .a = to,
-                      .b = rows(sum->there ? sum->there : came, piece->bytes));
+                      .b = view_as_rows(sum->staging ? sum->staging : came, piece->bytes));
 }
 
 invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int givers)
@@ -94,7 +99,7 @@ invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int give
 
         INVAR_TRY(invar_zero_comm_scatter(s, "gradients of units", block, i, givers));
         for (int g = 0; g < givers && own.bytes > 0; g++)
-            INVAR_TRY(unit_sum_add(sum, &own, s->recv_buffer + (size_t)g * own.bytes));
+            INVAR_TRY(add_received_chunk(sum, &own, s->recv_buffer + (size_t)g * own.bytes));
     }
     return INVAR_OK;
 }

@@ -1,13 +1,14 @@
 /*
- * unit_sum.h - the sum over units of gradients that several ranks compute.
+ * unit_sum.h - sum over units of gradients that several data-parallel ranks compute.
  *
- * G = +0, then G = G + g_u for units ascending (docs/arithmetic.md, section 5), whoever computed
- * g_u: in a round the ranks 0, 1, ... hold the gradients of as many neighbouring units, each in a
- * block of its own. Every rank has the sum of its slice of the block (zero_comm.h) and adds what
- * the givers send it in the order of ranks, which is that of units. Nobody else has that sum.
+ * G = +0, then G = G + g_u for ascending units u (docs/arithmetic.md, section 5), whichever rank
+ * computed g_u. In each round the ranks 0, 1, ... hold the gradients of that many consecutive
+ * units, each in a block of its own. Every rank sums its zero range of the block (zero_comm.h): it
+ * adds what the other ranks send in the order of ranks, which is the order of units. No other rank
+ * has that sum.
  *
- * Memory: the slice, and twice a bucket of the host's; a far device has room for a piece, too. If
- * bytes go straight from device to device, it is the slice alone.
+ * Memory: the zero range and two host buckets; a device with memory of its own also holds one
+ * chunk. If bytes go from device to device, only the zero range.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,18 +24,25 @@ extern "C" {
 typedef struct invar_unit_sum invar_unit_sum;
 
 /*
- * Of what is `owned` of blocks, which is taken from the caller; of no unit, so +0. The layout is
- * borrowed; the calls are those of all ranks of its data axis.
+ * Makes the sum of the ranges `owned`, which it takes over from the caller, at +0. The layout is
+ * borrowed. Collective: all ranks of the layout's data axis must call this and the functions below.
+ * Free with invar_unit_sum_free.
  */
 invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
                                 const invar_layout *layout,
                                 invar_zero_ranges *owned) INVAR_MUST_USE;
 void invar_unit_sum_free(invar_unit_sum *sum);
 
-/* A round: the ranks below `givers` have a unit's gradients in `block`; others' are not read. */
+/*
+ * Adds one round: the ranks below `givers` have the gradients of a unit in `block`; the blocks of
+ * the other ranks are not read.
+ */
 invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int givers) INVAR_MUST_USE;
 
-/* The slice of the block becomes the sum; the rest is what the last unit has left there. */
+/*
+ * Copies the sum into this rank's range of the block. The rest of the block still has the gradients
+ * of the last unit.
+ */
 invar_status invar_unit_sum_end(invar_unit_sum *sum, void *block) INVAR_MUST_USE;
 
 #ifdef __cplusplus

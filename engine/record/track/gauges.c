@@ -1,5 +1,8 @@
 /*
- * gauges.c - the newest numbers of a run, as text that Prometheus scrapes.
+ * gauges.c - the newest metrics of a run in the text format of Prometheus.
+ *
+ * Ledger gauges that have a Prometheus name with a unit are families of their own; all other
+ * metrics are values of the family invar_metric, with their ledger name as a label.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,11 +15,11 @@
 
 #include "base/invar_banned.h"
 
-/* Gauges of the ledger that have a name with its unit; all others are values of invar_metric. */
+/* Ledger gauges with a Prometheus name and unit. */
 static const struct {
     const char *name, *family, *help;
     double factor;
-} families[] = {
+} known_families[] = {
     {"perf/step_time", "invar_step_duration_seconds", "Time of the last step.", 1.0},
     {"perf/rollout_time", "invar_rollout_duration_seconds", "Time of the last rollout.", 1.0},
     {"perf/train_time", "invar_train_duration_seconds", "Training time of the last step.", 1.0},
@@ -31,7 +34,7 @@ static const struct {
     {"perf/train_mfu", "invar_train_mfu_ratio", "The same by the peak of the devices.", 1.0},
 };
 
-enum { FAMILIES = sizeof families / sizeof *families };
+enum { FAMILIES = sizeof known_families / sizeof *known_families };
 
 void invar_gauges_release(invar_gauges *g)
 {
@@ -41,7 +44,7 @@ void invar_gauges_release(invar_gauges *g)
     *g = (invar_gauges){0};
 }
 
-static invar_status gauges_add(invar_gauges *g, const invar_export_scalar *scalar)
+static invar_status add_gauge(invar_gauges *g, const invar_export_scalar *scalar)
 {
     invar_gauge *to;
 
@@ -76,14 +79,14 @@ invar_status invar_gauges_take(invar_gauges *g, const invar_export_scalar *scala
             g->items[i].value = scalar->value;
             return INVAR_OK;
         }
-    return gauges_add(g, scalar);
+    return add_gauge(g, scalar);
 }
 
 static int family_of(const char *name)
 {
     int i = 0;
 
-    while (i < FAMILIES && strcmp(families[i].name, name) != 0)
+    while (i < FAMILIES && strcmp(known_families[i].name, name) != 0)
         i++;
     return i;
 }
@@ -93,13 +96,14 @@ static void write_family(invar_json_text *out, const invar_gauges *g, int family
 {
     for (int64_t i = 0; i < g->count; i++)
         if (family_of(g->items[i].name) == family) {
-            invar_prometheus_family(out, families[family].family, "gauge", families[family].help);
-            invar_prometheus_value(out, families[family].family, run, 1,
-                                   g->items[i].value * families[family].factor);
+            invar_prometheus_family(out, known_families[family].family, "gauge",
+                                    known_families[family].help);
+            invar_prometheus_value(out, known_families[family].family, run, 1,
+                                   g->items[i].value * known_families[family].factor);
         }
 }
 
-/* All that the ledger has under names of its own. */
+/* Appends all other metrics, with their ledger names. */
 static void write_metrics(invar_json_text *out, const invar_gauges *g,
                           const invar_prometheus_label *run)
 {

@@ -1,7 +1,8 @@
 /*
- * gauges.h - the newest numbers of a run, as text that Prometheus scrapes.
+ * gauges.h - the newest metrics of a run in the text format of Prometheus.
  *
- * A number stays until the run has a newer one: an evaluation is there between two of them.
+ * A metric keeps its value until the run has a newer one, so evaluations are shown between two of
+ * them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,21 +21,21 @@ typedef struct invar_gauge {
     double value;
 } invar_gauge;
 
-/* Zeroed: there are none yet. */
+/* Newest value of each metric. Zero-initialize before use. Release with invar_gauges_release. */
 typedef struct invar_gauges {
-    invar_gauge *items; /* (count) in the order in which they came */
+    invar_gauge *items; /* (count) in the order of first appearance */
     int64_t count, room;
-    int64_t step, ns; /* of the newest */
-    int64_t steps;    /* that were told */
+    int64_t step, ns; /* step and Unix time of the newest value */
+    int64_t steps;    /* number of training steps that were added */
 } invar_gauges;
 
 void invar_gauges_release(invar_gauges *gauges);
 
-/* A number of the ledger; those of a step come after those of the steps before. */
+/* Sets the value of a metric. Values must come in ascending order of steps. */
 invar_status invar_gauges_take(invar_gauges *gauges,
                                const invar_export_scalar *scalar) INVAR_MUST_USE;
 
-/* Appends all of them, of the run with this name and number. */
+/* Appends all metrics of the run with this name and UUID. */
 void invar_gauges_write(invar_json_text *out, const invar_gauges *gauges, const char *name,
                         const char *uuid);
 

@@ -1,5 +1,9 @@
 /*
- * lock_file.c - a file that one process writes at a time, again and again.
+ * lock_file.c - lock for a file that one process at a time rewrites again and again.
+ *
+ * The holder removes the lock file while it holds the lock. A process that opened the file before
+ * the removal would then lock a file that no other process can see, so after locking it compares
+ * the file with the one at the path, and starts over if they differ.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +21,7 @@
 
 #define SUFFIX "-lock"
 
-static invar_status name_lock(char out[INVAR_PATH_SIZE], const char *path)
+static invar_status make_lock_path(char out[INVAR_PATH_SIZE], const char *path)
 {
     size_t length = strlen(path);
 
@@ -28,7 +32,7 @@ static invar_status name_lock(char out[INVAR_PATH_SIZE], const char *path)
     return INVAR_OK;
 }
 
-static invar_status refuse(const char *lock, int code, const char *why)
+static invar_status lock_error(const char *lock, int code, const char *why)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -36,7 +40,7 @@ static invar_status refuse(const char *lock, int code, const char *why)
     return INVAR_FAIL(INVAR_E_IO, code, "its lock %s: %s", shown, why);
 }
 
-static invar_status busy(const char *path)
+static invar_status busy_error(const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -45,7 +49,10 @@ static invar_status busy(const char *path)
                       shown);
 }
 
-/* Neither through a link nor waiting at a pipe; nobody's file with something in it is a lock. */
+/*
+ * Opens the lock file without following links or blocking on pipes. A file with contents is another
+ * program's and is rejected. *out is -1 if the file does not exist and `flags` is 0.
+ */
 static invar_status open_lock(int *out, const char *lock, int flags)
 {
     struct stat info;
@@ -56,36 +63,36 @@ static invar_status open_lock(int *out, const char *lock, int flags)
     if (*out < 0 && code == ENOENT && !flags)
         return INVAR_OK;
     if (*out < 0)
-        return refuse(lock, code, strerror(code));
+        return lock_error(lock, code, strerror(code));
     if (fstat(*out, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == 0)
         return INVAR_OK;
     close(*out);
-    return refuse(lock, 0, "a file of another kind lies there; move it away");
+    return lock_error(lock, 0, "a file of another kind lies there; move it away");
 }
 
-static struct flock whole_file(void)
+static struct flock write_lock_request(void)
 {
     return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
 }
 
 invar_status invar_lock_file_check(const char *path)
 {
-    struct flock is = whole_file();
+    struct flock is = write_lock_request();
     char lock[INVAR_PATH_SIZE];
     bool taken;
     int fd;
 
-    INVAR_TRY(name_lock(lock, path));
+    INVAR_TRY(make_lock_path(lock, path));
     INVAR_TRY(open_lock(&fd, lock, 0));
     if (fd < 0)
         return INVAR_OK;
     taken = fcntl(fd, F_OFD_GETLK, &is) == 0 && is.l_type != F_UNLCK;
     close(fd);
-    return taken ? busy(path) : INVAR_OK;
+    return taken ? busy_error(path) : INVAR_OK;
 }
 
-/* False: the holder before us has removed it since we opened it. */
-static bool still_there(int fd, const char *lock)
+/* Returns false if the previous holder has removed the lock file since it was opened. */
+static bool is_current_file(int fd, const char *lock)
 {
     struct stat ours, there;
 
@@ -95,17 +102,17 @@ static bool still_there(int fd, const char *lock)
 
 invar_status invar_lock_file_take(invar_lock_file *out, const char *path)
 {
-    struct flock whole = whole_file();
+    struct flock whole = write_lock_request();
 
     *out = (invar_lock_file){.locked = false};
-    INVAR_TRY(name_lock(out->lock, path));
+    INVAR_TRY(make_lock_path(out->lock, path));
     while (!out->locked) {
         INVAR_TRY(open_lock(&out->fd, out->lock, O_CREAT));
         if (fcntl(out->fd, F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
             close(out->fd);
-            return busy(path);
+            return busy_error(path);
         }
-        out->locked = still_there(out->fd, out->lock);
+        out->locked = is_current_file(out->fd, out->lock);
         if (!out->locked)
             close(out->fd);
     }
@@ -116,7 +123,7 @@ void invar_lock_file_release(invar_lock_file *hold)
 {
     if (!hold->locked)
         return;
-    unlink(hold->lock); // while it is ours: the next one makes another
+    unlink(hold->lock); // remove it while it is locked; the next process makes a new one
     close(hold->fd);
     hold->locked = false;
 }

@@ -1,9 +1,10 @@
 /*
- * lock_file.h - a file that one process writes at a time, again and again.
+ * lock_file.h - lock for a file that one process at a time rewrites again and again.
  *
- * Each writing replaces the file, so no lock on it would last: what is locked is PATH-lock, an
- * empty file beside it, which its holder removes. The lock (F_OFD_SETLK) ends with the process, and
- * what a killed one left is taken over. On a file system without locks there is none.
+ * Each write replaces the file by renaming, so a lock on the file itself would be lost. Instead
+ * PATH-lock is locked, an empty file next to it, which its holder removes. The lock (F_OFD_SETLK)
+ * ends with the process, so the lock file of a killed process can be locked again. On a file system
+ * without locks the file is not protected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,18 +20,27 @@
 extern "C" {
 #endif
 
-/* Zeroed: nothing is held. */
+/* Zero-initialized, it holds no lock. */
 typedef struct invar_lock_file {
     bool locked;
+    /* the lock file; valid if `locked` */
     int fd;
+    /* path of the lock file */
     char lock[INVAR_PATH_SIZE];
 } invar_lock_file;
 
-/* Before anything is written: INVAR_E_BUSY where somebody holds the file now. */
+/*
+ * Returns INVAR_E_BUSY if another process holds the lock now, INVAR_E_IO if the lock file is
+ * something else. Changes nothing.
+ */
 invar_status invar_lock_file_check(const char *path) INVAR_MUST_USE;
 
-/* INVAR_E_BUSY likewise; INVAR_E_IO where something else has the lock's name. */
+/*
+ * Acquires the lock. Returns INVAR_E_BUSY if another process holds it, INVAR_E_IO if the lock file
+ * is something else. Release with invar_lock_file_release.
+ */
 invar_status invar_lock_file_take(invar_lock_file *out, const char *path) INVAR_MUST_USE;
+/* Removes the lock file and releases the lock. Does nothing if no lock is held. */
 void invar_lock_file_release(invar_lock_file *hold);
 
 #ifdef __cplusplus

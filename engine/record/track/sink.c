@@ -1,8 +1,9 @@
 /*
- * sink.c - a program of the user that is told about a run.
+ * sink.c - runs a program of the user that gets a line per event of a run.
  *
- * The pipe is written without waiting, at each line; what it does not take waits in the queue. A
- * line that was begun is always finished before the next one, so a sink never sees half of one.
+ * The pipe is nonblocking and written at each line; bytes that it does not accept stay in the
+ * queue. Only complete lines are queued or dropped, so a program never sees a part of a line,
+ * unless it stops reading.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,15 +26,15 @@
 #include "base/invar_banned.h"
 
 #define NAME "sink"
-#define LOOK_MS 20 /* between two looks whether it has ended */
+#define CHECK_MS 20 /* ms between two checks whether the program has exited */
 
 struct invar_sink {
     invar_subprocess child;
     invar_sink_log *log;
-    int in; /* our end of its input; -1: nobody reads it */
+    int input_fd; /* write end of the program's input; -1 if it was closed */
     int64_t lines, dropped;
     size_t used;
-    char queue[INVAR_SINK_QUEUE]; /* (used) */
+    char queue[INVAR_SINK_QUEUE]; /* (used) bytes to write */
 };
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -49,18 +50,18 @@ static int64_t count_lines(const char *text, size_t bytes)
 
 static void close_input(invar_sink *s)
 {
-    if (s->in >= 0)
-        close(s->in);
-    s->in = -1;
+    if (s->input_fd >= 0)
+        close(s->input_fd);
+    s->input_fd = -1;
     s->dropped += count_lines(s->queue, s->used);
     s->used = 0;
 }
 
-/* What the pipe takes now. */
-static void sink_pump(invar_sink *s)
+/* Writes as much of the queue as the pipe accepts now. */
+static void write_queue(invar_sink *s)
 {
-    while (s->used > 0 && s->in >= 0) {
-        ssize_t put = invar_subprocess_write(s->in, s->queue, s->used);
+    while (s->used > 0 && s->input_fd >= 0) {
+        ssize_t put = invar_subprocess_write(s->input_fd, s->queue, s->used);
 
         if (put < 0 && errno == EINTR)
             continue;
@@ -78,20 +79,20 @@ static void sink_pump(invar_sink *s)
 void invar_sink_put(invar_sink *s, const char *line, size_t bytes)
 {
     s->lines++;
-    if (s->in >= 0 && bytes > sizeof s->queue - s->used)
-        sink_pump(s);
-    if (s->in < 0 || bytes > sizeof s->queue - s->used) {
+    if (s->input_fd >= 0 && bytes > sizeof s->queue - s->used)
+        write_queue(s);
+    if (s->input_fd < 0 || bytes > sizeof s->queue - s->used) {
         s->dropped++;
         return;
     }
     memcpy(s->queue + s->used, line, bytes);
     s->used += bytes;
-    sink_pump(s);
+    write_queue(s);
 }
 
 bool invar_sink_gone(const invar_sink *s)
 {
-    return s->in < 0;
+    return s->input_fd < 0;
 }
 
 int invar_sink_log_ended(const invar_sink *s)
@@ -99,10 +100,10 @@ int invar_sink_log_ended(const invar_sink *s)
     return invar_sink_log_over(s->log);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- start and end --------------------------------------------------------------------------- */
 
-/* The child's ends of its streams are closed here whatever becomes of it. */
-static invar_status sink_start(invar_sink *s, char *const *words, const char *log)
+/* Starts the log and the program. Always closes the program's ends of its streams. */
+static invar_status start_program(invar_sink *s, char *const *words, const char *log)
 {
     int ends[2], out, rc;
     invar_status status;
@@ -113,8 +114,8 @@ static invar_status sink_start(invar_sink *s, char *const *words, const char *lo
         close(out);
         return INVAR_FAIL(INVAR_E_IO, rc, NAME ": no pipe: %s", strerror(rc));
     }
-    s->in = ends[1];
-    status = fcntl(s->in, F_SETFL, O_NONBLOCK) == 0
+    s->input_fd = ends[1];
+    status = fcntl(s->input_fd, F_SETFL, O_NONBLOCK) == 0
                  ? invar_subprocess_start(&s->child, NAME, words, (int[]){ends[0], out, out})
                  : INVAR_FAIL(INVAR_E_IO, errno, NAME ": no pipe: %s", strerror(errno));
     close(ends[0]);
@@ -146,10 +147,10 @@ invar_status invar_sink_open(invar_sink **out, const char *command, const char *
     if (status == INVAR_OK) {
         s->child = (invar_subprocess){0};
         s->log = NULL;
-        s->in = -1;
+        s->input_fd = -1;
         s->lines = s->dropped = 0;
         s->used = 0;
-        status = sink_start(s, words.words, log);
+        status = start_program(s, words.words, log);
     }
     invar_plugin_argv_release(&words);
     if (status == INVAR_OK) {
@@ -171,11 +172,11 @@ static int64_t left_ms(int64_t deadline)
     return left > 0 ? left : 0;
 }
 
-/* Until all is written, nobody reads, or the time is over. */
-static void sink_drain(invar_sink *s, int64_t deadline)
+/* Writes until the queue is empty, the input is closed or the deadline is over. */
+static void drain_queue(invar_sink *s, int64_t deadline)
 {
-    for (sink_pump(s); s->used > 0 && s->in >= 0 && left_ms(deadline) > 0; sink_pump(s)) {
-        struct pollfd writable = {.fd = s->in, .events = POLLOUT};
+    for (write_queue(s); s->used > 0 && s->input_fd >= 0 && left_ms(deadline) > 0; write_queue(s)) {
+        struct pollfd writable = {.fd = s->input_fd, .events = POLLOUT};
 
         (void)poll(&writable, 1, (int)left_ms(deadline));
     }
@@ -183,7 +184,7 @@ static void sink_drain(invar_sink *s, int64_t deadline)
 
 static void wait_for_end(const invar_sink *s, int64_t deadline)
 {
-    const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000};
+    const struct timespec pause = {.tv_nsec = CHECK_MS * 1000000};
 
     while (!invar_subprocess_ended(&s->child) && left_ms(deadline) > 0)
         (void)nanosleep(&pause, NULL);
@@ -193,7 +194,7 @@ bool invar_sink_finish(invar_sink *s, int64_t ms)
 {
     const int64_t deadline = invar_process_clock_ms() + ms;
 
-    sink_drain(s, deadline);
+    drain_queue(s, deadline);
     if (s->used == 0)
         close_input(s);
     wait_for_end(s, deadline);
@@ -207,7 +208,7 @@ void invar_sink_close(invar_sink_result *out, invar_sink *s)
     *out = (invar_sink_result){0};
     close_input(s);
     out->killed = !invar_subprocess_ended(&s->child);
-    invar_subprocess_kill(&s->child); // reaps it, too, and ends what it has left behind
+    invar_subprocess_kill(&s->child); // reaps the program and kills its remaining processes
     how = s->child.wait_status;
     if (!out->killed)
         out->code = WIFSIGNALED(how) ? -WTERMSIG(how) : WEXITSTATUS(how);

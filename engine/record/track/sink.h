@@ -1,14 +1,14 @@
 /*
- * sink.h - a program of the user that is told about a run, a line at a time, and never waited for.
+ * sink.h - runs a program of the user that gets a line per event of a run, without waiting for it.
  *
  *     invar_sink_open(&sink, "python3 sink.py", "runs/a/sink.log");
  *     invar_sink_put(sink, line, bytes);                            queues, writes what it can
- *     invar_sink_finish(sink, 30000);                               drains, for so long at most
+ *     invar_sink_finish(sink, 30000);                               drains, for at most 30 s
  *     invar_sink_close(&result, sink);
  *
- * Lines go to its standard input. What it prints goes to the log (sink_log.h). It may be slow, end
- * or never read: lines wait in a queue of INVAR_SINK_QUEUE bytes, and those that find no room are
- * dropped and counted. One thread calls.
+ * Lines go to the standard input of the program; its output goes to the log (sink_log.h). The
+ * program may be slow, exit or never read: lines wait in a queue of INVAR_SINK_QUEUE bytes, and
+ * lines that do not fit are dropped and counted. Not thread-safe.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,38 +25,44 @@
 extern "C" {
 #endif
 
-#define INVAR_SINK_QUEUE (1 << 20) /* bytes of lines that wait */
+#define INVAR_SINK_QUEUE (1 << 20) /* capacity of the queue, in bytes */
 
 typedef struct invar_sink invar_sink;
 
-/* How it went with a sink. */
+/* Statistics and exit status of a sink. */
 typedef struct invar_sink_result {
-    int64_t lines, dropped; /* that were put; of them, those that it did not get whole */
-    bool killed;            /* it had not ended in time */
-    int log_ended;          /* as invar_sink_log_over says */
-    int code;               /* its exit code; a signal's number negative; 0 where it was killed */
+    /* lines that were put, and those that the program did not get completely */
+    int64_t lines, dropped;
+    bool killed;   /* it did not exit in time */
+    int log_ended; /* state of the log, as returned by invar_sink_log_over */
+    int code;      /* exit code, or the negative number of a signal; 0 if it was killed */
 } invar_sink_result;
 
-/* Before all that: INVAR_E_INVALID or INVAR_E_IO for what _open would refuse. */
+/* Returns INVAR_E_INVALID or INVAR_E_IO for what invar_sink_open would reject. Changes nothing. */
 invar_status invar_sink_check(const char *command, const char *log) INVAR_MUST_USE;
 
-/* INVAR_E_IO: the program cannot be started, or the log not be written. */
+/*
+ * Starts the program and the log. Returns INVAR_E_IO if the program cannot be started or the log
+ * cannot be written. Close with invar_sink_close.
+ */
 invar_status invar_sink_open(invar_sink **out, const char *command, const char *log) INVAR_MUST_USE;
 
-/* A whole line with its end. */
+/* Queues a complete line with its newline, or drops it. Never waits. */
 void invar_sink_put(invar_sink *sink, const char *line, size_t bytes);
 
-/* It reads no more: it has ended, or closed its input. */
+/* Returns true if the program has exited or closed its input. */
 bool invar_sink_gone(const invar_sink *sink);
 
-/* Whether what it prints is kept: as invar_sink_log_over. */
+/* Returns the state of the log, like invar_sink_log_over. */
 int invar_sink_log_ended(const invar_sink *sink);
 
-/* The end of its input, once what waits is read, for which it has `ms` milliseconds at most; true
-   when it has ended, too. May be called again. */
+/*
+ * Drains the queue, closes the program's input when the queue is empty, and waits for the program
+ * to exit, for at most `ms` milliseconds in all. Returns true if it has exited. May be repeated.
+ */
 bool invar_sink_finish(invar_sink *sink, int64_t ms);
 
-/* Whoever has not ended is killed. */
+/* Kills the program if it has not exited, and frees the sink. */
 void invar_sink_close(invar_sink_result *out, invar_sink *sink);
 
 #ifdef __cplusplus

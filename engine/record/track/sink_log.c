@@ -1,5 +1,8 @@
 /*
- * sink_log.c - what a sink prints, in a file that does not grow without end.
+ * sink_log.c - writes the output of a sink to a log file of limited size.
+ *
+ * The thread owns all fields except `over`, which is atomic, and the write end of the pipe `stop`:
+ * closing it wakes the thread up, which then reads what the output pipe still has and ends.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,12 +24,12 @@
 
 #include "base/invar_banned.h"
 
-enum { BLOCK = 1 << 16, PAUSE_MS = 10 /* between two blocks that are dropped */ };
+enum { BLOCK = 1 << 16, PAUSE_MS = 10 /* pause between two blocks that are dropped */ };
 
 struct invar_sink_log {
-    int file, from; /* our end of what it prints to, read without waiting */
-    int stop[2];    /* closing the second one ends the thread */
-    size_t bytes;   /* kept by this start */
+    int log_fd, output_fd; /* the log file; the nonblocking read end of the sink's output */
+    int stop[2];           /* pipe; closing its write end stops the thread */
+    size_t bytes;          /* bytes written since the start */
     atomic_int over;
     pthread_t thread;
     char block[BLOCK];
@@ -34,12 +37,12 @@ struct invar_sink_log {
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static void sink_log_store(invar_sink_log *log, size_t bytes)
+static void write_block(invar_sink_log *log, size_t bytes)
 {
     const size_t room = INVAR_SINK_LOG_BYTES - log->bytes, most = bytes < room ? bytes : room;
 
     for (size_t done = 0; done < most && !log->over;) {
-        ssize_t put = write(log->file, log->block + done, most - done);
+        ssize_t put = write(log->log_fd, log->block + done, most - done);
 
         if (put > 0)
             done += (size_t)put;
@@ -51,18 +54,21 @@ static void sink_log_store(invar_sink_log *log, size_t bytes)
         log->over = INVAR_SINK_LOG_FULL;
 }
 
-/* Until the sink and all its children have ended, or nobody wants more. */
-static void *carry(void *payload)
+/*
+ * Thread: copies output until all writers have closed the pipe, or the log is closed and the pipe
+ * is empty.
+ */
+static void *copy_output(void *payload)
 {
     invar_sink_log *log = payload;
-    struct pollfd ends[2] = {{.fd = log->from, .events = POLLIN}, {.fd = log->stop[0]}};
+    struct pollfd ends[2] = {{.fd = log->output_fd, .events = POLLIN}, {.fd = log->stop[0]}};
     bool stops = false;
 
     for (;;) {
-        ssize_t got = read(log->from, log->block, sizeof log->block);
+        ssize_t got = read(log->output_fd, log->block, sizeof log->block);
 
         if (got > 0 && !log->over)
-            sink_log_store(log, (size_t)got);
+            write_block(log, (size_t)got);
         else if (got > 0 && !stops)
             stops = poll(&ends[1], 1, PAUSE_MS) > 0;
         else if (got < 0 && errno == EAGAIN && !stops)
@@ -72,22 +78,22 @@ static void *carry(void *payload)
     }
 }
 
-/* It takes no signal of the program's. */
-static int sink_log_start(invar_sink_log *log)
+/* Starts the thread with all signals blocked, so that the main thread gets them. */
+static int start_thread(invar_sink_log *log)
 {
     sigset_t all, before;
     int rc;
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&log->thread, NULL, carry, log);
+    rc = pthread_create(&log->thread, NULL, copy_output, log);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return rc;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
-static invar_status refuse(const char *path, int code, const char *why)
+static invar_status log_error(const char *path, int code, const char *why)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -100,12 +106,12 @@ invar_status invar_sink_log_check(const char *path)
 {
     struct stat info;
 
-    return lstat(path, &info) == 0 && !S_ISREG(info.st_mode) ? refuse(path, 0, "it is no file")
+    return lstat(path, &info) == 0 && !S_ISREG(info.st_mode) ? log_error(path, 0, "it is no file")
                                                              : INVAR_OK;
 }
 
-/* Neither through a link nor waiting for somebody who reads a pipe. */
-static invar_status open_file(int *out, const char *path)
+/* Opens the log without following links or blocking on pipes. */
+static invar_status open_log_file(int *out, const char *path)
 {
     struct stat info;
     int code;
@@ -116,9 +122,9 @@ static invar_status open_file(int *out, const char *path)
         path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
     code = errno;
     if (*out < 0)
-        return refuse(path, code, strerror(code));
+        return log_error(path, code, strerror(code));
     return fstat(*out, &info) == 0 && S_ISREG(info.st_mode) ? INVAR_OK
-                                                            : refuse(path, 0, "it is no file");
+                                                            : log_error(path, 0, "it is no file");
 }
 
 static void close_all(const int *fds, int count)
@@ -128,29 +134,29 @@ static void close_all(const int *fds, int count)
             close(fds[i]);
 }
 
-static void sink_log_release(invar_sink_log *log)
+static void free_log(invar_sink_log *log)
 {
-    close_all((int[]){log->file, log->from, log->stop[0], log->stop[1]}, 4);
+    close_all((int[]){log->log_fd, log->output_fd, log->stop[0], log->stop[1]}, 4);
     invar_free(log);
 }
 
-/* The pipes and the thread; 0 or errno. */
-static int connect_ends(invar_sink_log *log, int *end_out)
+/* Makes the pipes and starts the thread. Returns 0 or errno. */
+static int start_copying(invar_sink_log *log, int *end_out)
 {
     int ends[2], rc = invar_process_pipe(ends);
 
     if (rc)
         return rc;
-    log->from = ends[0];
+    log->output_fd = ends[0];
     *end_out = ends[1];
-    if (fcntl(log->from, F_SETFL, O_NONBLOCK) != 0)
+    if (fcntl(log->output_fd, F_SETFL, O_NONBLOCK) != 0)
         return errno;
     rc = invar_process_pipe(log->stop);
     if (rc) {
         log->stop[0] = log->stop[1] = -1;
         return rc;
     }
-    return sink_log_start(log);
+    return start_thread(log);
 }
 
 invar_status invar_sink_log_open(invar_sink_log **out, int *end_out, const char *path)
@@ -162,11 +168,11 @@ invar_status invar_sink_log_open(invar_sink_log **out, int *end_out, const char 
     *out = NULL;
     *end_out = -1;
     INVAR_TRY(invar_alloc((void **)&log, 1, sizeof *log, "a sink's log"));
-    log->from = log->stop[0] = log->stop[1] = -1;
+    log->output_fd = log->stop[0] = log->stop[1] = -1;
     log->bytes = 0;
     atomic_init(&log->over, 0);
-    status = open_file(&log->file, path);
-    rc = status == INVAR_OK ? connect_ends(log, end_out) : 0;
+    status = open_log_file(&log->log_fd, path);
+    rc = status == INVAR_OK ? start_copying(log, end_out) : 0;
     if (rc)
         status = INVAR_FAIL(INVAR_E_IO, rc, "sink: no pipe for its log: %s", strerror(rc));
     if (status == INVAR_OK) {
@@ -175,7 +181,7 @@ invar_status invar_sink_log_open(invar_sink_log **out, int *end_out, const char 
     }
     close_all(end_out, 1);
     *end_out = -1;
-    sink_log_release(log);
+    free_log(log);
     return status;
 }
 
@@ -194,6 +200,6 @@ int invar_sink_log_close(invar_sink_log *log)
     log->stop[1] = -1;
     (void)pthread_join(log->thread, NULL);
     over = log->over;
-    sink_log_release(log);
+    free_log(log);
     return over;
 }

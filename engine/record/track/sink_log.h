@@ -1,11 +1,11 @@
 /*
- * sink_log.h - what a sink prints, in a file that does not grow without end.
+ * sink_log.h - writes the output of a sink to a log file of limited size.
  *
  *     invar_sink_log_open(&log, &end, "runs/a/sink.log");   `end` becomes the sink's output
- *     invar_sink_log_close(log);                            once the sink has ended
+ *     invar_sink_log_close(log);                            after the sink has exited
  *
- * A thread carries it there. Behind INVAR_SINK_LOG_BYTES of one start all is read and dropped, no
- * faster than the pipe is looked at: a sink that prints all the time waits for itself.
+ * A thread copies the output. After INVAR_SINK_LOG_BYTES of one start, output is read slowly and
+ * dropped, so that a sink that prints without end blocks itself.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,18 +24,26 @@ enum { INVAR_SINK_LOG_FULL = -1 };
 
 typedef struct invar_sink_log invar_sink_log;
 
-/* INVAR_E_IO where something lies there that is no file; nothing is a place for one. */
+/* Returns INVAR_E_IO if `path` exists and is not a regular file. */
 invar_status invar_sink_log_check(const char *path) INVAR_MUST_USE;
 
-/* Appends to the file. The caller closes *end_out, once the sink has it. */
+/*
+ * Opens the file for appending and starts the thread. The caller closes *end_out after the sink has
+ * inherited it. Close with invar_sink_log_close.
+ */
 invar_status invar_sink_log_open(invar_sink_log **out, int *end_out,
                                  const char *path) INVAR_MUST_USE;
 
-/* 0: all was kept so far; INVAR_SINK_LOG_FULL; or the errno of a write that failed. */
+/*
+ * Returns 0 if all output was kept so far, INVAR_SINK_LOG_FULL, or the errno of a failed write.
+ * Thread-safe.
+ */
 int invar_sink_log_over(const invar_sink_log *log);
 
-/* What was printed until now is kept; who still has the other end is not waited for. Returns what
-   _over would. NULL is allowed. */
+/*
+ * Keeps the output up to now and stops the thread, without waiting for other processes that hold
+ * the write end. Returns the result of invar_sink_log_over. `log` may be NULL.
+ */
 int invar_sink_log_close(invar_sink_log *log);
 
 #ifdef __cplusplus

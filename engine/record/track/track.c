@@ -1,5 +1,10 @@
 /*
- * track.c - a run, shown elsewhere while it trains.
+ * track.c - reports a run while it trains: TensorBoard, Prometheus, a program of the user.
+ *
+ * Each tracker reads new steps from the ledger. TensorBoard reads them itself; Prometheus and the
+ * sink share one export: a scalar updates the gauges and is added to the line of its step. Failures
+ * are printed once and switch the tracker off. `run.last_step` only matters at the beginning;
+ * `reported` is the last step that all trackers have.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,48 +31,49 @@
 
 #include "base/invar_banned.h"
 
-#define PROTOCOL 1 /* of sinks */
+#define PROTOCOL 1 /* version of the sink's line format */
 
-/* Keys, in messages. */
+/* Keys, for error messages. */
 #define EVENTS_KEY "tensorboard-dir"
 #define PORT_KEY "prometheus-port"
 #define FILE_KEY "prometheus-file"
 
-#define LOG "sink.log" /* in the run's folder */
+#define LOG_NAME "sink.log" /* log of the sink, in the run's folder */
 
-#define WAIT_MS 100      /* for a sink, before somebody looks whether they still want to */
-#define PATIENCE_MS 1000 /* of people */
+#define WAIT_MS 100      /* ms of a wait for the sink, between two checks of run.stop */
+#define PATIENCE_MS 1000 /* ms before a line explains why the run does not end */
 
 struct invar_track {
     invar_track_run run;
-    int64_t told;                     /* the last step */
-    invar_tensorboard_writer *events; /* of TensorBoard; NULL: none, or no more */
-    invar_metrics_server *scrape;     /* of Prometheus; likewise */
-    const char *file;                 /* the same in a file; "": none */
-    invar_lock_file hold;             /* of that file */
-    invar_gauges gauges;              /* of both */
-    invar_sink *sink;                 /* NULL: none */
-    bool sink_gone, log_over;         /* and people know */
-    invar_json_text line;             /* for it */
-    int64_t line_step;                /* of the line that is being made, */
-    bool line_begun;                  /* if there is one */
+    int64_t reported;                 /* last reported step */
+    invar_tensorboard_writer *events; /* TensorBoard; NULL if not used, or after a failure */
+    invar_metrics_server *scrape;     /* Prometheus server; NULL if not used */
+    const char *file;                 /* Prometheus file; empty if not used, or after a failure */
+    invar_lock_file file_lock;        /* lock of `file` */
+    invar_gauges gauges;              /* metrics for server and file */
+    invar_sink *sink;                 /* NULL if not used */
+    /* the user was informed that the sink reads no more, or that its log has ended */
+    bool sink_gone_reported, log_end_reported;
+    invar_json_text line; /* line for the sink */
+    int64_t line_step;    /* step of the unfinished line; valid if line_begun */
+    bool line_begun;      /* `line` has an unfinished step */
 };
 
-static void track_print(const invar_track *t, const char *line)
+static void print_line(const invar_track *t, const char *line)
 {
     if (t->run.say)
         t->run.say(t->run.payload, line);
 }
 
-/* Who cannot be told is left alone from now on. */
-static void give_up(const invar_track *t, const char *key)
+/* Prints the last error of a tracker and clears it. */
+static void print_failure(const invar_track *t, const char *key)
 {
     char line[INVAR_ERROR_MESSAGE_SIZE + 128];
 
     (void)snprintf(line, sizeof line, "%s: %s; the run goes on without", key,
                    invar_error_last()->message);
     invar_error_clear();
-    track_print(t, line);
+    print_line(t, line);
 }
 
 /* ---- TensorBoard ----------------------------------------------------------------------------- */
@@ -88,11 +94,11 @@ static invar_status open_events(invar_track *t)
                               EVENTS_KEY);
 }
 
-static void tell_events(invar_track *t, int64_t step)
+static void report_to_tensorboard(invar_track *t, int64_t step)
 {
     if (!t->events || invar_tensorboard_writer_add(t->events, step) == INVAR_OK)
         return;
-    give_up(t, EVENTS_KEY);
+    print_failure(t, EVENTS_KEY);
     invar_tensorboard_writer_close(t->events);
     t->events = NULL;
 }
@@ -109,15 +115,17 @@ static const char *prometheus_file(const invar_recipe *recipe)
     return invar_recipe_string(recipe, INVAR_KEY_PROMETHEUS_FILE);
 }
 
-/* A file of somebody else is not replaced, nor one that another run writes. */
-static invar_status check_file(const char *path, const char *run_folder)
+/*
+ * Checks that the file can be written, is not another program's and is not locked by another run.
+ */
+static invar_status check_prometheus_file(const char *path, const char *run_folder)
 {
     INVAR_TRY(invar_path_check_writable_in(path, run_folder));
     INVAR_TRY(invar_path_check_output(path, INVAR_PROMETHEUS_MARK, 0));
     return invar_lock_file_check(path);
 }
 
-/* The port is free, and there is a server to listen at it. */
+/* Checks that the server is available and the port is free. */
 static invar_status check_port(int64_t port)
 {
     invar_metrics_server *scrape;
@@ -127,8 +135,8 @@ static invar_status check_port(int64_t port)
     return INVAR_OK;
 }
 
-/* What both show now. */
-static invar_status show_gauges(invar_track *t)
+/* Updates the server and the file. */
+static invar_status publish_gauges(invar_track *t)
 {
     invar_json_text text = {0};
     invar_status status;
@@ -149,21 +157,21 @@ static invar_status open_gauges(invar_track *t)
         INVAR_TRY(invar_error_of_key(invar_metrics_server_open(&t->scrape, port_of(t->run.recipe)),
                                      PORT_KEY));
     if (t->file[0])
-        INVAR_TRY(invar_error_of_key(invar_lock_file_take(&t->hold, t->file), FILE_KEY));
+        INVAR_TRY(invar_error_of_key(invar_lock_file_take(&t->file_lock, t->file), FILE_KEY));
     return t->scrape || t->file[0]
-               ? invar_error_of_key(show_gauges(t), t->file[0] ? FILE_KEY : PORT_KEY)
+               ? invar_error_of_key(publish_gauges(t), t->file[0] ? FILE_KEY : PORT_KEY)
                : INVAR_OK;
 }
 
-static void tell_gauges(invar_track *t)
+static void report_to_prometheus(invar_track *t)
 {
-    if ((!t->scrape && !t->file[0]) || show_gauges(t) == INVAR_OK)
+    if ((!t->scrape && !t->file[0]) || publish_gauges(t) == INVAR_OK)
         return;
-    give_up(t, t->file[0] ? FILE_KEY : PORT_KEY);
+    print_failure(t, t->file[0] ? FILE_KEY : PORT_KEY);
     t->file = "";
 }
 
-/* ---- a sink ---------------------------------------------------------------------------------- */
+/* ---- sink ------------------------------------------------------------------------------------ */
 
 static void begin_line(invar_track *t, const char *event)
 {
@@ -173,45 +181,45 @@ static void begin_line(invar_track *t, const char *event)
     invar_json_text_string(&t->line, event, strlen(event));
 }
 
-static void put_text(invar_track *t, const char *key, const char *text)
+static void put_line_text(invar_track *t, const char *key, const char *text)
 {
     invar_json_text_key(&t->line, key);
     invar_json_text_string(&t->line, text, strlen(text));
 }
 
-static void put_int(invar_track *t, const char *key, int64_t value)
+static void put_line_int(invar_track *t, const char *key, int64_t value)
 {
     invar_json_text_key(&t->line, key);
     invar_json_text_int(&t->line, value);
 }
 
-/* Once, as soon as it is known, as all about a sink. */
-static void tell_log(invar_track *t, int over)
+/* Prints once that the sink's log has ended. */
+static void report_log_end(invar_track *t, int over)
 {
     char line[INVAR_PATH_SIZE + 128];
 
-    if (!over || t->log_over)
+    if (!over || t->log_end_reported)
         return;
-    t->log_over = true;
+    t->log_end_reported = true;
     (void)snprintf(line, sizeof line, "sink: %s: %.1000s/sink.log; what it prints now is dropped",
                    over == INVAR_SINK_LOG_FULL ? "its log has 16 MiB" : strerror(over),
                    t->run.folder);
-    track_print(t, line);
+    print_line(t, line);
 }
 
-/* Lines behind that are counted as dropped. */
-static void tell_gone(invar_track *t)
+/* Prints once that the sink reads no more. Its further lines are counted as dropped. */
+static void report_sink_gone(invar_track *t)
 {
     char line[INVAR_PATH_SIZE + 128];
 
-    if (t->sink_gone || !invar_sink_gone(t->sink))
+    if (t->sink_gone_reported || !invar_sink_gone(t->sink))
         return;
-    t->sink_gone = true;
+    t->sink_gone_reported = true;
     (void)snprintf(line, sizeof line,
                    "sink: it reads no more; the run goes on without; what it printed is in "
                    "%.1000s/sink.log",
                    t->run.folder);
-    track_print(t, line);
+    print_line(t, line);
 }
 
 static void end_line(invar_track *t)
@@ -219,14 +227,17 @@ static void end_line(invar_track *t)
     invar_json_text_append(&t->line, "}\n", 2);
     if (t->line.status == INVAR_OK) {
         invar_sink_put(t->sink, t->line.data, t->line.bytes);
-        tell_gone(t);
-        tell_log(t, invar_sink_log_ended(t->sink));
+        report_sink_gone(t);
+        report_log_end(t, invar_sink_log_ended(t->sink));
         return;
     }
-    give_up(t, "sink, a line of it"); // for want of memory
+    print_failure(t, "sink, a line of it"); // out of memory
 }
 
-/* JSON has no number for what is not finite: it is text then, as in exports. */
+/*
+ * Writes a number; one that is not finite becomes text, as in exports, since JSON has no such
+ * numbers.
+ */
 static invar_status put_value(invar_json_text *line, double value)
 {
     char text[INVAR_NUMBER_SIZE];
@@ -249,12 +260,12 @@ static void end_step(invar_track *t)
     t->line_begun = false;
 }
 
-static invar_status tell_sink(invar_track *t, const invar_export_scalar *scalar)
+static invar_status add_to_sink_line(invar_track *t, const invar_export_scalar *scalar)
 {
     if (!t->line_begun || scalar->step != t->line_step) {
         end_step(t);
         begin_line(t, "step");
-        put_int(t, "step", scalar->step);
+        put_line_int(t, "step", scalar->step);
         invar_json_text_key(&t->line, "time");
         invar_json_text_f64(&t->line, (double)scalar->ns / 1e9);
         invar_json_text_key(&t->line, "metrics");
@@ -280,7 +291,7 @@ static invar_status take_key(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* As the ledger has it: what is secret there is secret here. */
+/* Writes the recipe as the ledger has it: values that are hidden there are hidden here. */
 static invar_status put_recipe(invar_track *t)
 {
     const invar_ledger_argument run = {"run",
@@ -310,7 +321,7 @@ static invar_status check_sink(const char *command, const char *folder)
 {
     char log[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_path_join(log, sizeof log, folder, LOG));
+    INVAR_TRY(invar_path_join(log, sizeof log, folder, LOG_NAME));
     return invar_sink_check(command, log);
 }
 
@@ -321,21 +332,21 @@ static invar_status open_sink(invar_track *t)
 
     if (!command[0])
         return INVAR_OK;
-    INVAR_TRY(invar_path_join(log, sizeof log, t->run.folder, LOG));
+    INVAR_TRY(invar_path_join(log, sizeof log, t->run.folder, LOG_NAME));
     INVAR_TRY(invar_sink_open(&t->sink, command, log));
     begin_line(t, "begin");
-    put_int(t, "protocol", PROTOCOL);
-    put_text(t, "run", t->run.uuid);
-    put_text(t, "name", t->run.name);
-    put_text(t, "folder", t->run.folder);
-    put_int(t, "after", t->run.last_step < 0 ? -1 : t->run.last_step);
+    put_line_int(t, "protocol", PROTOCOL);
+    put_line_text(t, "run", t->run.uuid);
+    put_line_text(t, "name", t->run.name);
+    put_line_text(t, "folder", t->run.folder);
+    put_line_int(t, "after", t->run.last_step < 0 ? -1 : t->run.last_step);
     INVAR_TRY(put_recipe(t));
     end_line(t);
     return INVAR_OK;
 }
 
-/* Lines that were lost are told, and so is a sink that was not content. */
-static void tell_result(const invar_track *t, const invar_sink_result *r, bool stopped)
+/* Prints how many lines were dropped and whether the sink failed. */
+static void report_sink_result(const invar_track *t, const invar_sink_result *r, bool stopped)
 {
     char line[INVAR_PATH_SIZE + 256];
     int used = 0;
@@ -343,7 +354,7 @@ static void tell_result(const invar_track *t, const invar_sink_result *r, bool s
     if (r->dropped)
         used = snprintf(line, sizeof line,
                         "sink: %" PRId64 " of %" PRId64 " lines were dropped: it %s", r->dropped,
-                        r->lines, t->sink_gone ? "reads no more" : "was too slow");
+                        r->lines, t->sink_gone_reported ? "reads no more" : "was too slow");
     if (r->killed)
         used += snprintf(line + used, sizeof line - (size_t)used,
                          "%sit had not ended %s, and was killed", used ? "; " : "sink: ",
@@ -356,35 +367,38 @@ static void tell_result(const invar_track *t, const invar_sink_result *r, bool s
         return;
     (void)snprintf(line + used, sizeof line - (size_t)used, "; see %.1000s/sink.log",
                    t->run.folder);
-    track_print(t, line);
+    print_line(t, line);
 }
 
-static int signal_of(const invar_track *t)
+static int pending_signal(const invar_track *t)
 {
     return t->run.stop ? __atomic_load_n(t->run.stop, __ATOMIC_ACQUIRE) : 0;
 }
 
-/* In pieces: people who wait are told, and may stop it, which is returned. */
+/*
+ * Waits for the sink to end, in short waits, and informs the user. Returns true if a signal stopped
+ * the wait.
+ */
 static bool wait_for_sink(const invar_track *t)
 {
     const int64_t seconds = invar_recipe_int(t->run.recipe, INVAR_KEY_SINK_TIMEOUT);
     const int64_t begin = invar_process_clock_ms(), end = begin + 1000 * seconds;
-    const int before = signal_of(t);
+    const int before = pending_signal(t);
     char line[128];
-    bool told = false;
+    bool reported = false;
 
     for (int64_t now = begin; now < end; now = invar_process_clock_ms()) {
         if (invar_sink_finish(t->sink, end - now < WAIT_MS ? end - now : WAIT_MS))
             return false;
-        if (signal_of(t) != before)
+        if (pending_signal(t) != before)
             return true;
-        if (!told && now - begin >= PATIENCE_MS) {
+        if (!reported && now - begin >= PATIENCE_MS) {
             (void)snprintf(line, sizeof line,
                            "sink: waiting up to %" PRId64 " s for it to end (sink-timeout); Ctrl-C "
                            "ends it",
                            seconds);
-            track_print(t, line);
-            told = true;
+            print_line(t, line);
+            reported = true;
         }
     }
     return false;
@@ -398,42 +412,44 @@ static void close_sink(invar_track *t, const char *how)
     if (!t->sink)
         return;
     begin_line(t, "end");
-    put_text(t, "status", how);
-    put_int(t, "step", t->told);
+    put_line_text(t, "status", how);
+    put_line_int(t, "step", t->reported);
     end_line(t);
     stopped = wait_for_sink(t);
     invar_sink_close(&result, t->sink);
-    tell_log(t, result.log_ended);
-    tell_result(t, &result, stopped);
+    report_log_end(t, result.log_ended);
+    report_sink_result(t, &result, stopped);
     t->sink = NULL;
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all trackers ---------------------------------------------------------------------------- */
 
-static invar_status export_scalar_take(void *payload, const invar_export_scalar *scalar)
+static invar_status on_scalar(void *payload, const invar_export_scalar *scalar)
 {
     invar_track *t = payload;
 
     if (t->scrape || t->file[0])
         INVAR_TRY(invar_gauges_take(&t->gauges, scalar));
-    return t->sink ? tell_sink(t, scalar) : INVAR_OK;
+    return t->sink ? add_to_sink_line(t, scalar) : INVAR_OK;
 }
 
-/* Those who want the newest numbers. A step of which not all can be read is told to no sink. */
-static void tell_numbers(invar_track *t, int64_t step)
+/*
+ * Exports new values to the gauges and the sink. If some of a step cannot be read, the sink does
+ * not get the step.
+ */
+static void export_values(invar_track *t, int64_t step)
 {
-    const invar_export_range range = {.gauges = true, .after = t->told, .upto = step};
+    const invar_export_range range = {.gauges = true, .after = t->reported, .upto = step};
 
     if (!t->sink && !t->scrape && !t->file[0])
         return;
-    if (invar_export_scalars(t->run.ledger, t->run.run, &range, export_scalar_take, t) !=
-        INVAR_OK) {
-        give_up(t, "numbers of the ledger");
+    if (invar_export_scalars(t->run.ledger, t->run.run, &range, on_scalar, t) != INVAR_OK) {
+        print_failure(t, "numbers of the ledger");
         t->line_begun = false;
     }
     if (t->sink)
         end_step(t);
-    tell_gauges(t);
+    report_to_prometheus(t);
 }
 
 invar_status invar_track_check(const invar_track_plan *plan)
@@ -445,14 +461,14 @@ invar_status invar_track_check(const invar_track_plan *plan)
         INVAR_TRY(invar_error_of_key(
             invar_tensorboard_writer_check(events, plan->name, plan->begins), EVENTS_KEY));
     if (file[0])
-        INVAR_TRY(invar_error_of_key(check_file(file, plan->folder), FILE_KEY));
+        INVAR_TRY(invar_error_of_key(check_prometheus_file(file, plan->folder), FILE_KEY));
     if (sink[0])
         INVAR_TRY(check_sink(sink, plan->folder));
     return port_of(plan->recipe) ? invar_error_of_key(check_port(port_of(plan->recipe)), PORT_KEY)
                                  : INVAR_OK;
 }
 
-static bool recipe_listens(const invar_recipe *recipe)
+static bool has_trackers(const invar_recipe *recipe)
 {
     return events_folder(recipe)[0] || port_of(recipe) || prometheus_file(recipe)[0] ||
            sink_command(recipe)[0];
@@ -464,13 +480,14 @@ invar_status invar_track_open(invar_track **out, const invar_track_run *run)
     invar_status status;
 
     *out = NULL;
-    if (!recipe_listens(run->recipe))
+    if (!has_trackers(run->recipe))
         return INVAR_OK;
     if (prometheus_file(run->recipe)[0])
-        INVAR_TRY(
-            invar_error_of_key(check_file(prometheus_file(run->recipe), run->folder), FILE_KEY));
+        INVAR_TRY(invar_error_of_key(
+            check_prometheus_file(prometheus_file(run->recipe), run->folder), FILE_KEY));
     INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "who is told about a run"));
-    *t = (invar_track){.run = *run, .told = run->last_step, .file = prometheus_file(run->recipe)};
+    *t = (invar_track){
+        .run = *run, .reported = run->last_step, .file = prometheus_file(run->recipe)};
     status = open_events(t);
     if (status == INVAR_OK)
         status = open_gauges(t);
@@ -490,11 +507,11 @@ invar_status invar_track_open(invar_track **out, const invar_track_run *run)
 
 void invar_track_report_steps(invar_track *t, int64_t step)
 {
-    if (!t || step <= t->told)
+    if (!t || step <= t->reported)
         return;
-    tell_events(t, step);
-    tell_numbers(t, step);
-    t->told = step;
+    report_to_tensorboard(t, step);
+    export_values(t, step);
+    t->reported = step;
 }
 
 void invar_track_close(invar_track *t, const char *how)
@@ -502,10 +519,11 @@ void invar_track_close(invar_track *t, const char *how)
     if (!t)
         return;
     close_sink(t, how);
-    tell_events(t, INT64_MAX); // a run that went back may end before steps that the ledger has
+    report_to_tensorboard(
+        t, INT64_MAX); // a run may end before the last step of the ledger if it was rolled back
     invar_tensorboard_writer_close(t->events);
     invar_metrics_server_close(t->scrape);
-    invar_lock_file_release(&t->hold);
+    invar_lock_file_release(&t->file_lock);
     invar_gauges_release(&t->gauges);
     invar_json_text_release(&t->line);
     invar_free(t);

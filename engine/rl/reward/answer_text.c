@@ -1,5 +1,8 @@
 /*
- * answer_text.c - short text that is rewritten until two answers can be compared.
+ * answer_text.c - fixed-size text buffer for normalizing answers before they are compared.
+ *
+ * invar_answer_text_splice is the only function that changes the length of a text upwards, so it
+ * alone checks the capacity; the text is always NUL-terminated.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,7 +32,7 @@ bool invar_is_letter(char c)
     return invar_lower(c) >= 'a' && invar_lower(c) <= 'z';
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- views ----------------------------------------------------------------------------------- */
 
 size_t invar_str_view_find(invar_str_view piece, size_t from, const char *what)
 {
@@ -81,7 +84,7 @@ bool invar_str_view_boxed(invar_str_view *out, invar_str_view piece)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void give_up(invar_answer_text *answer)
+static void mark_too_long(invar_answer_text *answer)
 {
     answer->length = 0;
     answer->text[0] = '\0';
@@ -94,7 +97,7 @@ void invar_answer_text_set(invar_answer_text *answer, invar_str_view piece)
     answer->text[0] = '\0';
     answer->too_long = false;
     if (piece.length > 0 && memchr(piece.text, '\0', piece.length))
-        give_up(answer);
+        mark_too_long(answer);
     else
         invar_answer_text_splice(answer, 0, 0, piece);
 }
@@ -120,7 +123,7 @@ void invar_answer_text_splice(invar_answer_text *answer, size_t at, size_t lengt
     if (answer->too_long)
         return;
     if (by.length >= INVAR_ANSWER_TEXT_ROOM - (answer->length - length)) {
-        give_up(answer);
+        mark_too_long(answer);
         return;
     }
     memmove(answer->text + at + by.length, answer->text + at + length, rest);

@@ -1,9 +1,9 @@
 /*
- * answer_text.h - short text that is rewritten until two answers can be compared.
+ * answer_text.h - fixed-size text buffer for normalizing answers before they are compared.
  *
- * Bounded on purpose: a response may be anything, and an answer longer than a page is none. What
- * does not fit marks the text as too long, and it then equals nothing. No heap, no locale; letters
- * and blanks are those of ASCII.
+ * A response may be anything, and an answer longer than a page is not an answer. Text that does not
+ * fit is marked as too long and then equals nothing. There is no heap and no locale; letters and
+ * blanks are those of ASCII.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,12 +20,13 @@ extern "C" {
 enum { INVAR_ANSWER_TEXT_ROOM = 4096 };
 
 typedef struct invar_answer_text {
-    char text[INVAR_ANSWER_TEXT_ROOM]; /* NUL-terminated; a NUL inside makes it too long */
+    /* NUL-terminated; input with a NUL inside is marked as too long */
+    char text[INVAR_ANSWER_TEXT_ROOM];
     size_t length;
     bool too_long;
 } invar_answer_text;
 
-/* A piece of text; not NUL-terminated. */
+/* View of a text; not NUL-terminated. */
 typedef struct invar_str_view {
     const char *text;
     size_t length;
@@ -36,24 +37,32 @@ bool invar_is_digit(char c);
 bool invar_is_letter(char c);
 char invar_lower(char c);
 
-/* The place of `what` in the piece at or after `from`; its length when there is none. */
+/*
+ * Returns the position of the first `what` at or after `from`; piece.length if it does not occur.
+ */
 size_t invar_str_view_find(invar_str_view piece, size_t from, const char *what);
 
-/* Without blanks at its ends. */
+/* Returns the view without blanks at its ends. */
 invar_str_view invar_str_view_trim(invar_str_view piece);
 
-/* The content of the last \boxed{}, braces balanced. False when there is none. */
+/*
+ * Finds the content of the last \boxed{}, with balanced braces. Returns false if there is no such
+ * box.
+ */
 bool invar_str_view_boxed(invar_str_view *out, invar_str_view piece);
 
+/* Replaces the text and clears too_long. */
 void invar_answer_text_set(invar_answer_text *answer, invar_str_view piece);
+/* Returns a view of the text, valid until the next change. */
 invar_str_view invar_answer_text_piece(const invar_answer_text *answer);
+/* Returns true if the texts are equal and neither is too long. */
 bool invar_answer_text_equal(const invar_answer_text *a, const invar_answer_text *b);
 
-/* Replaces [at, at + length) by `by`. */
+/* Replaces the bytes [at, at + length) by `by`. */
 void invar_answer_text_splice(invar_answer_text *answer, size_t at, size_t length,
                               invar_str_view by);
 
-/* Every occurrence, from the left, not looking at what it has put there. */
+/* Replaces every occurrence of `what` from left to right; inserted text is not searched again. */
 void invar_answer_text_replace(invar_answer_text *answer, const char *what, const char *by);
 
 void invar_answer_text_trim(invar_answer_text *answer);

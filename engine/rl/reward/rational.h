@@ -1,5 +1,5 @@
 /*
- * rational.h - the exact value of a number written out: "-3", "2.50", "7/4", "1+3/4", "2*10^6".
+ * rational.h - exact values of written numbers: "-3", "2.50", "7/4", "1+3/4", "2*10^6".
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,15 +14,17 @@
 extern "C" {
 #endif
 
-/* Reduced; the denominator is positive. */
+/* Reduced fraction with a positive denominator. */
 typedef struct invar_rational {
+    /* numerator */
     int64_t top;
+    /* denominator */
     int64_t bottom;
 } invar_rational;
 
 /*
- * Numbers, + - * / ^ and parentheses, no blanks. False when the text is anything else, when a step
- * overflows 64 bits, or when parentheses are nested more than 32 deep.
+ * Parses numbers, + - * / ^ and parentheses, without blanks. Returns false if the text is anything
+ * else, if a step overflows 64 bits, or if parentheses are nested more than 32 deep.
  */
 bool invar_rational_parse(invar_rational *out, invar_str_view piece);
 

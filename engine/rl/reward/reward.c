@@ -1,5 +1,8 @@
 /*
- * reward.c - which rule judges a response, and the rules that need a line or two.
+ * reward.c - selects the reward function of a sample, and contains the shortest ones.
+ *
+ * The table comes from rewards.def. The function, the boxed_ prefix and the part that is trained on
+ * may be overridden per sample by its metadata. Metadata are untrusted: unknown words are errors.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +19,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- rules ----------------------------------------------------------------------------------- */
+/* ---- reward functions ------------------------------------------------------------------------ */
 
 static invar_status compute_none(double *out, const invar_reward_input *c)
 {
@@ -25,7 +28,10 @@ static invar_status compute_none(double *out, const invar_reward_input *c)
     return INVAR_OK;
 }
 
-/* A rule whose samples a plug-in judges: none of them comes here but by its metadata. */
+/*
+ * Function of external rewards. A plug-in computes them, so this is called only if the metadata of
+ * a sample name one, which is an error.
+ */
 static invar_status compute_elsewhere(double *out, const invar_reward_input *c)
 {
     *out = 0.0;
@@ -35,7 +41,7 @@ static invar_status compute_elsewhere(double *out, const invar_reward_input *c)
                       c->sample->index);
 }
 
-/* The bits of a coin thrown by tokens and text: SHA-256 of "[1, 2, 3]" and the response. */
+/* Returns the first byte of SHA-256 over "[1, 2, 3]", the tokens, and the response, modulo 2. */
 static invar_status deterministic_random(double *out, const invar_reward_input *c)
 {
     const invar_rl_sample *sample = c->sample;
@@ -56,7 +62,7 @@ static invar_status deterministic_random(double *out, const invar_reward_input *
     return INVAR_OK;
 }
 
-/* 1 when the response, trimmed, is the label. */
+/* Returns 1 if response and label are equal without blanks at their ends. */
 static invar_status compute_exact(double *out, const invar_reward_input *c)
 {
     invar_str_view a = invar_str_view_trim(c->response), b = invar_str_view_trim(c->label);
@@ -65,7 +71,7 @@ static invar_status compute_exact(double *out, const invar_reward_input *c)
     return INVAR_OK;
 }
 
-/* Bytes of the character at `at`: its first and those that continue it. */
+/* Returns the bytes of the UTF-8 character at `at`. */
 static size_t char_bytes(invar_str_view p, size_t at)
 {
     size_t end = at + 1;
@@ -75,7 +81,7 @@ static size_t char_bytes(invar_str_view p, size_t at)
     return end - at;
 }
 
-/* The share of the label's characters that the response has in their place. */
+/* Returns the share of the label's characters that the response has at the same position. */
 static invar_status compute_overlap(double *out, const invar_reward_input *c)
 {
     invar_str_view a = invar_str_view_trim(c->response), b = invar_str_view_trim(c->label);
@@ -91,9 +97,9 @@ static invar_status compute_overlap(double *out, const invar_reward_input *c)
     return INVAR_OK;
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- table ----------------------------------------------------------------------------------- */
 
-static const invar_reward_traits facts[INVAR_REWARD_COUNT] = {
+static const invar_reward_traits reward_traits[INVAR_REWARD_COUNT] = {
 #define INVAR_REWARD(ID, NAME, ...) [INVAR_REWARD_##ID] = {__VA_ARGS__},
 #include "engine/rl/reward/rewards.def"
 #undef INVAR_REWARD
@@ -130,22 +136,22 @@ invar_status invar_reward_parse(invar_reward *out, bool *boxed_out, const char *
 
 bool invar_reward_needs_label(invar_reward reward)
 {
-    return facts[reward].needs_label;
+    return reward_traits[reward].needs_label;
 }
 
 bool invar_reward_is_external(invar_reward reward)
 {
-    return facts[reward].is_external;
+    return reward_traits[reward].is_external;
 }
 
 bool invar_reward_has_parts(invar_reward reward)
 {
-    return facts[reward].has_parts;
+    return reward_traits[reward].has_parts;
 }
 
 /* ---- one sample ------------------------------------------------------------------------------ */
 
-/* What GSM8K's labels have after their solution, "#### 72" as a line; else the label. */
+/* Returns the text after the last line start "####", as in labels of GSM8K; else the label. */
 static invar_str_view final_answer(invar_str_view label)
 {
     for (size_t at = label.length; at-- > 0;) {
@@ -157,8 +163,8 @@ static invar_str_view final_answer(invar_str_view label)
     return label;
 }
 
-/* metadata.rm_type goes before the recipe's; most samples have none. */
-static invar_status reward_override(invar_reward *reward, bool *boxed, const char *metadata)
+/* Applies metadata.rm_type, which takes precedence over the recipe; most samples have none. */
+static invar_status apply_rm_type(invar_reward *reward, bool *boxed, const char *metadata)
 {
     json_t *object;
     invar_status status;
@@ -180,14 +186,14 @@ invar_status invar_reward_rules(bool *out, invar_reward reward, const invar_rl_s
 {
     bool boxed = false;
 
-    INVAR_TRY(reward_override(&reward, &boxed, sample->metadata));
+    INVAR_TRY(apply_rm_type(&reward, &boxed, sample->metadata));
     *out = reward != INVAR_REWARD_NONE;
     return INVAR_OK;
 }
 
-static invar_status reward_parts_evaluate(double *out, invar_reward_parts *parts_out,
-                                          const invar_rl_sample *sample, invar_reward reward,
-                                          bool boxed, const char *key)
+static invar_status evaluate_sample(double *out, invar_reward_parts *parts_out,
+                                    const invar_rl_sample *sample, invar_reward reward, bool boxed,
+                                    const char *key)
 {
     invar_reward_input c = {
         .response = {sample->response ? sample->response : "", sample->response_bytes},
@@ -196,13 +202,13 @@ static invar_status reward_parts_evaluate(double *out, invar_reward_parts *parts
         .parts = parts_out};
     invar_status status;
 
-    INVAR_TRY(reward_override(&reward, &boxed, sample->metadata));
-    if (boxed && !facts[reward].finds_box && !invar_str_view_boxed(&c.response, c.response))
+    INVAR_TRY(apply_rm_type(&reward, &boxed, sample->metadata));
+    if (boxed && !reward_traits[reward].finds_box && !invar_str_view_boxed(&c.response, c.response))
         c.response = (invar_str_view){"", 0};
-    if (facts[reward].final_answer)
+    if (reward_traits[reward].final_answer)
         c.label = final_answer(c.label);
-    status = facts[reward].compute(out, &c);
-    if (facts[reward].parts_by_key && !key)
+    status = reward_traits[reward].compute(out, &c);
+    if (reward_traits[reward].parts_by_key && !key)
         invar_reward_parts_release(parts_out);
     return status;
 }
@@ -211,7 +217,7 @@ invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
                              const invar_rl_sample *sample)
 {
     invar_reward_parts parts = {NULL, 0};
-    invar_status status = reward_parts_evaluate(out, &parts, sample, reward, boxed, NULL);
+    invar_status status = evaluate_sample(out, &parts, sample, reward, boxed, NULL);
 
     invar_reward_parts_release(&parts);
     return status;
@@ -221,7 +227,7 @@ invar_status invar_reward_compute(invar_rl_sample *sample, invar_reward reward, 
                                   const char *key)
 {
     invar_reward_parts_release(&sample->parts);
-    INVAR_TRY(reward_parts_evaluate(&sample->reward, &sample->parts, sample, reward, boxed, key));
+    INVAR_TRY(evaluate_sample(&sample->reward, &sample->parts, sample, reward, boxed, key));
     return invar_reward_select_part(sample, key);
 }
 

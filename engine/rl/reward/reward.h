@@ -1,8 +1,8 @@
 /*
- * reward.h - built-in verifiable rewards: a response and a label give a number.
+ * reward.h - built-in verifiable rewards: a number from a response and a label.
  *
- * Pure functions of text; no clock, no locale, no network. What they accept is stated in
- * docs/recipes.md and compared with Miles' rules in tests.
+ * Rewards are pure functions of text: no clock, no locale, no network. docs/recipes.md states what
+ * each one accepts; tests compare them with the rewards of Miles.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,38 +23,47 @@ typedef enum invar_reward {
     INVAR_REWARD_COUNT
 } invar_reward;
 
-/* Recipes may put "boxed_" before a word: the last \boxed{} is judged. */
+/*
+ * Words of the key rm-type. Recipes may put "boxed_" before a word: the reward then gets the
+ * content of the last \boxed{} only.
+ */
 extern const invar_choices invar_reward_choices;
 
-/* Reads "math", "boxed_f1", ... */
+/* Parses "math", "boxed_f1", ... */
 invar_status invar_reward_parse(invar_reward *out, bool *boxed_out,
                                 const char *name) INVAR_MUST_USE;
 
-/* True when nothing is right without a label. */
+/* Returns true if the reward is always wrong without a label. */
 bool invar_reward_needs_label(invar_reward reward);
 
-/* True when a plug-in gives it: a server, or a script of this program. */
+/* Returns true if a plug-in computes the reward: a server, or a script of this program. */
 bool invar_reward_is_external(invar_reward reward);
 
-/* True when it has parts, of which reward-key can pick one. */
+/* Returns true if the reward has parts, of which the key reward-key can select one. */
 bool invar_reward_has_parts(invar_reward reward);
 
 /*
- * Judges one response: sets reward and parts of the sample. metadata.rm_type, if a sample has one,
- * goes before the recipe's. `key` names the part that is the reward; NULL: none does.
+ * Computes reward and parts of a sample. metadata.rm_type of the sample takes precedence over
+ * `reward` and `boxed`. `key` names the part that becomes the reward; NULL if no part does.
  */
 invar_status invar_reward_compute(invar_rl_sample *sample, invar_reward reward, bool boxed,
                                   const char *key) INVAR_MUST_USE;
 
-/* True if a rule gives the sample a reward: `reward`, or that of its metadata. */
+/*
+ * Sets *out to true if a reward function applies to the sample: that of `reward`, or of its
+ * metadata.
+ */
 invar_status invar_reward_rules(bool *out, invar_reward reward,
                                 const invar_rl_sample *sample) INVAR_MUST_USE;
 
-/* The reward alone. */
+/* Computes the reward without its parts, and changes nothing in the sample. */
 invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
                              const invar_rl_sample *sample) INVAR_MUST_USE;
 
-/* Makes the part that `key` names the sample's reward; NULL: the reward stays what it is. */
+/*
+ * Makes the part named `key` the sample's reward. Does nothing if `key` is NULL. Returns
+ * INVAR_E_INVALID if the sample has no such part.
+ */
 invar_status invar_reward_select_part(invar_rl_sample *sample, const char *key) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,8 @@
 /*
- * reward_dapo.c - "Answer: ..." at the end of a response, as the DAPO data set is judged.
+ * reward_dapo.c - reward of the DAPO data set: the text after the last "Answer:" equals the label.
+ *
+ * Only the last 300 characters are searched. Answer and label are normalized by the rewriting rules
+ * of DAPO's grader, in its order; the order of the rules changes results and must stay.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +16,7 @@
 
 enum { TAIL_CHARACTERS = 300 };
 
-static invar_str_view tail(invar_str_view p)
+static invar_str_view last_characters(invar_str_view p)
 {
     size_t at = p.length, characters = 0;
 
@@ -24,7 +27,7 @@ static invar_str_view tail(invar_str_view p)
     return (invar_str_view){p.text + at, p.length - at};
 }
 
-static bool says(invar_str_view p, size_t at, const char *word)
+static bool matches_word(invar_str_view p, size_t at, const char *word)
 {
     size_t length = strlen(word);
 
@@ -44,12 +47,12 @@ static size_t skip_blanks(invar_str_view p, size_t at)
     return at;
 }
 
-/* "answer", blanks, ":", blanks, then something up to the end of the line. */
+/* Matches "answer", blanks, ":", blanks, then text up to the end of the line. */
 static bool answer_at(invar_str_view *out, invar_str_view p, size_t at)
 {
     size_t first, end;
 
-    if (!says(p, at, "answer"))
+    if (!matches_word(p, at, "answer"))
         return false;
     at = skip_blanks(p, at + 6);
     if (at == p.length || p.text[at] != ':')
@@ -57,7 +60,7 @@ static bool answer_at(invar_str_view *out, invar_str_view p, size_t at)
     first = skip_blanks(p, ++at);
     while (first == p.length || (first > at && p.text[first] == '\n')) {
         if (first == at)
-            return false; // nothing but line ends follows
+            return false; // only line ends follow
         first--;
     }
     for (end = first; end < p.length && p.text[end] != '\n';)
@@ -66,7 +69,7 @@ static bool answer_at(invar_str_view *out, invar_str_view p, size_t at)
     return end > first;
 }
 
-/* The last of those that do not overlap, counted from the left. */
+/* Finds the last answer; answers do not overlap, from left to right. */
 static bool last_answer(invar_str_view *out, invar_str_view p)
 {
     bool found = false;
@@ -80,15 +83,15 @@ static bool last_answer(invar_str_view *out, invar_str_view p)
     return found;
 }
 
-/* ---- rewriting ------------------------------------------------------------------------------- */
+/* ---- normalization --------------------------------------------------------------------------- */
 
-static void answer_text_erase(invar_answer_text *a, size_t at, size_t length)
+static void erase_text(invar_answer_text *a, size_t at, size_t length)
 {
     invar_answer_text_splice(a, at, length, (invar_str_view){"", 0});
 }
 
-/* "head...}" becomes its content, up to the first brace, or the last one of all. */
-static void open_command(invar_answer_text *a, const char *head, bool last)
+/* Replaces "head...}" by its content, up to the first brace, or the last one if `last` is set. */
+static void unwrap_command(invar_answer_text *a, const char *head, bool last)
 {
     for (size_t at = 0;;) {
         size_t end, found;
@@ -102,13 +105,13 @@ static void open_command(invar_answer_text *a, const char *head, bool last)
         }
         if (end >= a->length)
             return;
-        answer_text_erase(a, end, 1);
-        answer_text_erase(a, at, strlen(head));
+        erase_text(a, end, 1);
+        erase_text(a, at, strlen(head));
         at = end - strlen(head);
     }
 }
 
-/* What is between the first two dollars, if there are two. */
+/* Keeps the text from the first to the second dollar, if there are two. */
 static void keep_formula(invar_answer_text *a)
 {
     size_t first = invar_str_view_find(invar_answer_text_piece(a), 0, "$");
@@ -116,8 +119,8 @@ static void keep_formula(invar_answer_text *a)
 
     if (first >= a->length || second >= a->length)
         return;
-    answer_text_erase(a, second + 1, a->length - second - 1);
-    answer_text_erase(a, 0, first);
+    erase_text(a, second + 1, a->length - second - 1);
+    erase_text(a, 0, first);
 }
 
 static size_t char_end(const invar_answer_text *a, size_t at)
@@ -127,12 +130,12 @@ static size_t char_end(const invar_answer_text *a, size_t at)
     return at;
 }
 
-static void answer_text_insert(invar_answer_text *a, size_t at, const char *text)
+static void insert_text(invar_answer_text *a, size_t at, const char *text)
 {
     invar_answer_text_splice(a, at, 0, (invar_str_view){text, strlen(text)});
 }
 
-/* "frac12" becomes "frac{1}{2}", "sqrt3" "sqrt{3}". */
+/* Adds braces: "frac12" becomes "frac{1}{2}", "sqrt3" becomes "sqrt{3}". */
 static void brace_arguments(invar_answer_text *a, const char *word, bool two)
 {
     for (size_t at = 0;;) {
@@ -148,16 +151,16 @@ static void brace_arguments(invar_answer_text *a, const char *word, bool two)
             continue;
         end = two ? char_end(a, middle) : middle;
         if (two && a->text[middle] != '{') {
-            answer_text_insert(a, end, "}");
-            answer_text_insert(a, middle, "{");
+            insert_text(a, end, "}");
+            insert_text(a, middle, "{");
         }
-        answer_text_insert(a, middle, "}");
-        answer_text_insert(a, at, "{");
+        insert_text(a, middle, "}");
+        insert_text(a, at, "{");
         at = end;
     }
 }
 
-/* "1,234" becomes "1234" when there is nothing but digits and commas. */
+/* Removes the commas of "1,234" if all other characters are digits. */
 static void join_digits(invar_answer_text *a)
 {
     bool digit = false;
@@ -171,7 +174,7 @@ static void join_digits(invar_answer_text *a)
         invar_answer_text_replace(a, ",", "");
 }
 
-static void answer_text_normalise(invar_answer_text *a, invar_str_view piece)
+static void normalize_answer(invar_answer_text *a, invar_str_view piece)
 {
     static const char *const replaced[][2] = {{"an ", ""},          {"a ", ""},
                                               {".$", "$"},          {"\\$", ""},
@@ -198,10 +201,10 @@ static void answer_text_normalise(invar_answer_text *a, invar_str_view piece)
     for (size_t i = 0; i < sizeof removed / sizeof removed[0]; i++)
         invar_answer_text_replace(a, removed[i], "");
     keep_formula(a);
-    open_command(a, "\\text{", false);
-    open_command(a, "\\textbf{", false);
-    open_command(a, "\\overline{", false);
-    open_command(a, "\\boxed{", true);
+    unwrap_command(a, "\\text{", false);
+    unwrap_command(a, "\\textbf{", false);
+    unwrap_command(a, "\\overline{", false);
+    unwrap_command(a, "\\boxed{", true);
     brace_arguments(a, "frac", true);
     brace_arguments(a, "sqrt", false);
     invar_answer_text_replace(a, "$", "");
@@ -209,8 +212,11 @@ static void answer_text_normalise(invar_answer_text *a, invar_str_view piece)
     invar_answer_text_trim(a);
 }
 
-/* Labels of this data set are integers: "42.0" is "42". Other text stays as it is. */
-static void as_integer(invar_answer_text *a)
+/*
+ * Truncates a number to an integer, like the labels of this data set: "42.0" becomes "42". Other
+ * text stays.
+ */
+static void truncate_to_integer(invar_answer_text *a)
 {
     char text[32];
     double value;
@@ -229,22 +235,22 @@ static void as_integer(invar_answer_text *a)
     invar_answer_text_set(a, (invar_str_view){text, strlen(text)});
 }
 
-static bool is_right(const invar_reward_input *c)
+static bool is_correct(const invar_reward_input *c)
 {
     invar_answer_text given, expected;
     invar_str_view answer;
 
-    if (!last_answer(&answer, tail(c->response)))
+    if (!last_answer(&answer, last_characters(c->response)))
         return false;
-    answer_text_normalise(&given, answer);
-    answer_text_normalise(&expected, c->label);
-    as_integer(&expected);
+    normalize_answer(&given, answer);
+    normalize_answer(&expected, c->label);
+    truncate_to_integer(&expected);
     return invar_answer_text_equal(&given, &expected);
 }
 
 invar_status invar_reward_fn_dapo(double *out, const invar_reward_input *c)
 {
-    bool right = is_right(c);
+    bool right = is_correct(c);
 
     *out = right ? 1.0 : -1.0;
     INVAR_TRY(invar_reward_parts_add(c->parts, "score", strlen("score"), *out, "dapo"));

@@ -1,5 +1,8 @@
 /*
- * reward_f1.c - the F1 of two texts' words, as SQuAD counts them.
+ * reward_f1.c - F1 score of the words of two texts, as SQuAD defines it.
+ *
+ * Words are compared in lower case without punctuation and articles. Both texts become sorted
+ * lists, whose common words are counted in one merge.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,13 +14,13 @@
 
 #include "base/invar_banned.h"
 
-/* The words of a text, in lower case, without punctuation and articles. */
-typedef struct words {
-    char *text;          /* each word ends with NUL */
-    const void **sorted; /* (count) strings */
+/* Words of a text, in lower case, without punctuation and articles. */
+typedef struct word_list {
+    char *text;          /* words, each NUL-terminated */
+    const void **sorted; /* (count) words in ascending order */
     size_t count;
     size_t bytes;
-} words;
+} word_list;
 
 static bool is_article(const char *word)
 {
@@ -29,8 +32,8 @@ static bool is_punctuation(char c)
     return c > ' ' && c < 0x7F && !invar_is_letter(c) && !invar_is_digit(c);
 }
 
-/* A word begins at `start` in the text and ends at `end`. Articles are taken back. */
-static void end_word(words *w, size_t *start)
+/* Ends the word that begins at `start`. Articles are removed again. */
+static void end_word(word_list *w, size_t *start)
 {
     if (w->bytes == *start)
         return;
@@ -47,7 +50,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-static invar_status words_init(words *w, invar_str_view piece)
+static invar_status split_words(word_list *w, invar_str_view piece)
 {
     size_t start = 0;
     void *block;
@@ -68,14 +71,14 @@ static invar_status words_init(words *w, invar_str_view piece)
     return invar_sort(w->sorted, w->count, by_text);
 }
 
-static void words_release(words *w)
+static void release_words(word_list *w)
 {
     invar_free(w->sorted);
     invar_free(w->text);
 }
 
-/* Words of both, each as often as it is in both. */
-static size_t words_common(const words *a, const words *b)
+/* Returns the number of common words; repeated words count as often as both texts have them. */
+static size_t count_common_words(const word_list *a, const word_list *b)
 {
     size_t i = 0, j = 0, n = 0;
 
@@ -88,17 +91,17 @@ static size_t words_common(const words *a, const words *b)
     return n;
 }
 
-/* "yes", "no", "noanswer": right or wrong, nothing between. */
-static bool is_verdict(const words *w)
+/* Returns true for "yes", "no" and "noanswer", which must match completely. */
+static bool is_verdict(const word_list *w)
 {
     const char *word = w->count == 1 ? w->sorted[0] : "";
 
     return strcmp(word, "yes") == 0 || strcmp(word, "no") == 0 || strcmp(word, "noanswer") == 0;
 }
 
-static double words_score(const words *given, const words *label)
+static double score_words(const word_list *given, const word_list *label)
 {
-    size_t same = words_common(given, label);
+    size_t same = count_common_words(given, label);
     double precision, recall;
 
     if (same == 0 || ((is_verdict(given) || is_verdict(label)) &&
@@ -111,14 +114,14 @@ static double words_score(const words *given, const words *label)
 
 invar_status invar_reward_fn_f1(double *out, const invar_reward_input *c)
 {
-    words given, expected = {0};
-    invar_status status = words_init(&given, c->response);
+    word_list given, expected = {0};
+    invar_status status = split_words(&given, c->response);
 
     if (status == INVAR_OK)
-        status = words_init(&expected, c->label);
+        status = split_words(&expected, c->label);
     if (status == INVAR_OK)
-        *out = words_score(&given, &expected);
-    words_release(&given);
-    words_release(&expected);
+        *out = score_words(&given, &expected);
+    release_words(&given);
+    release_words(&expected);
     return status;
 }

@@ -1,5 +1,7 @@
 /*
- * reward_functions.h - the functions of the built-in rewards. What they accept: docs/recipes.md.
+ * reward_functions.h - the functions of the built-in rewards, and their traits.
+ *
+ * docs/recipes.md states what each function accepts.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,38 +17,49 @@ extern "C" {
 #endif
 
 typedef struct invar_reward_input {
-    invar_str_view response; /* or its last \boxed{} alone */
-    invar_str_view label;    /* or the final answer in it */
+    invar_str_view response; /* response, or the content of its last \boxed{} */
+    invar_str_view label;    /* label, or the final answer in it */
     const invar_rl_sample *sample;
-    invar_reward_parts *parts; /* where a rule with parts puts them */
+    invar_reward_parts *parts; /* output of a reward with parts */
 } invar_reward_input;
 
+/* A reward function: writes the reward to *out and parts to c->parts. */
 typedef invar_status invar_reward_fn(double *out, const invar_reward_input *c);
 
-/* What sets the rewards of rewards.def apart. */
+/* Traits of a reward in rewards.def. */
 typedef struct invar_reward_traits {
     invar_reward_fn *compute;
-    bool needs_label;  /* nothing is right without one */
-    bool final_answer; /* of a label "... #### 72", as GSM8K has them, 72 alone is compared */
-    bool finds_box;    /* looks for \boxed{} itself: boxed_ changes nothing */
-    bool is_external;  /* a plug-in judges all samples, a server or a script of this program */
-    bool has_parts;    /* reward-key can pick one */
-    bool parts_by_key; /* but without reward-key it has none, as always */
+    bool needs_label;  /* no response is right without a label */
+    bool final_answer; /* compare only the 72 of a label "... #### 72", as in GSM8K */
+    bool finds_box;    /* the function finds \boxed{} itself, so boxed_ changes nothing */
+    /* computed for all samples by a plug-in, a server or a script of this program */
+    bool is_external;
+    bool has_parts;    /* reward-key can select a part */
+    bool parts_by_key; /* the sample gets parts only if reward-key is set */
 } invar_reward_traits;
 
-/* 1 when the last \boxed{} of the response is the label, as text or as a number; else 0. */
+/*
+ * Returns 1 if the last \boxed{} of the response equals the label, as a text or as a number; else
+ * 0.
+ */
 invar_reward_fn invar_reward_fn_math;
 
-/* 1 when what follows the last "Answer:" is the label, else -1: score; acc is 1 or 0. */
+/*
+ * Returns 1 if the text after the last "Answer:" equals the label, else -1. Parts: score, the same
+ * number, and acc, 1 or 0.
+ */
 invar_reward_fn invar_reward_fn_dapo;
 
-/* The F1 of the words of both, 0 to 1. */
+/* Returns the F1 score of the words of response and label, 0 to 1. */
 invar_reward_fn invar_reward_fn_f1;
 
-/* The share of the rules in its metadata that the response obeys: loose; strict is 1 or 0. */
+/*
+ * Returns the share of the metadata's rules that the response obeys. Parts: loose, the same number,
+ * and strict, 1 if it obeys all rules, else 0.
+ */
 invar_reward_fn invar_reward_fn_ifeval;
 
-/* 1 when the response names the right option; else 0. */
+/* Returns 1 if the response names the right option; else 0. */
 invar_reward_fn invar_reward_fn_gpqa;
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
 /*
- * reward_gpqa.c - which option of a multiple-choice question does the response name?
+ * reward_gpqa.c - reward of a multiple-choice question: the response names the right option.
  *
- * The letter is looked for in what follows the last "</think>", from the plainest statement to the
- * vaguest. If no letter is found, or the right one is not known, the text of the right option is
- * looked for in the response.
+ * The letter is searched in the text after the last "</think>", from the clearest statement ("the
+ * answer is B") to the vaguest (a single capital). If there is no letter, or the right one is
+ * unknown, the text of the right option is searched in the response.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,17 +17,17 @@
 
 enum { LETTERS = 26, DEFAULT_LETTERS = 10 };
 
-/* What metadata and label say about a question; strings are borrowed from the JSON. */
+/* A question, from metadata and label; strings are borrowed from the JSON. */
 typedef struct question {
     bool valid[LETTERS];
-    char letters[LETTERS]; /* in order of the options */
+    char letters[LETTERS]; /* valid letters in the order of the options */
     size_t n_letters;
-    const json_t *choices; /* NULL, a list or an object */
-    char correct;          /* 0: not known */
+    const json_t *choices; /* options, a list or an object; NULL if absent */
+    char correct;          /* right letter; 0 if unknown */
     invar_str_view label;
 } question;
 
-static char upper(char c)
+static char to_upper(char c)
 {
     return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c;
 }
@@ -37,24 +37,24 @@ static bool is_word(char c)
     return invar_is_letter(c) || invar_is_digit(c) || c == '_' || (c & 0x80) != 0;
 }
 
-/* ---- the letter in the response -------------------------------------------------------------- */
+/* ---- letter in the response ------------------------------------------------------------------ */
 
-/* An option's letter at `at` that stands alone; 0: there is none. */
+/* Returns the option's letter at `at` if it is a separate word, else 0. */
 static char letter_at(const question *q, invar_str_view p, size_t at)
 {
     bool small;
 
-    if (at >= p.length || !invar_is_letter(p.text[at]) || !q->valid[upper(p.text[at]) - 'A'] ||
+    if (at >= p.length || !invar_is_letter(p.text[at]) || !q->valid[to_upper(p.text[at]) - 'A'] ||
         (at > 0 && is_word(p.text[at - 1])) || (at + 1 < p.length && is_word(p.text[at + 1])))
         return 0;
-    // "a" may be an article: a small letter counts only where a phrase ends
-    small = p.text[at] != upper(p.text[at]);
+    // "a" may be an article: a small letter counts only at the end of a phrase
+    small = p.text[at] != to_upper(p.text[at]);
     if (small && at + 1 < p.length && !strchr(".,;:)]}*\n\r", p.text[at + 1]))
         return 0;
-    return upper(p.text[at]);
+    return to_upper(p.text[at]);
 }
 
-static bool says(invar_str_view p, size_t at, const char *word)
+static bool matches_word(invar_str_view p, size_t at, const char *word)
 {
     size_t length = strlen(word);
 
@@ -67,29 +67,32 @@ static bool says(invar_str_view p, size_t at, const char *word)
     return true;
 }
 
-static size_t skip(invar_str_view p, size_t at, const char *set)
+static size_t skip_chars(invar_str_view p, size_t at, const char *set)
 {
     while (at < p.length && p.text[at] && strchr(set, p.text[at]))
         at++;
     return at;
 }
 
-/* "answer is (B)", "Answer: **B**", "answer: \boxed{\text{B}}": the letter behind the word. */
-static char letter_behind(const question *q, invar_str_view p, size_t at, const char *word)
+/*
+ * Returns the letter after a word, as in "answer is (B)", "Answer: **B**" or "answer:
+ * \boxed{\text{B}}".
+ */
+static char letter_after_word(const question *q, invar_str_view p, size_t at, const char *word)
 {
     static const char *const commands[] = {"\\boxed", "\\text", "\\mathrm", "\\textbf"};
 
-    if (!says(p, at, word))
+    if (!matches_word(p, at, word))
         return 0;
-    at = skip(p, at + strlen(word), " \t\r\n*");
-    if (says(p, at, "is"))
+    at = skip_chars(p, at + strlen(word), " \t\r\n*");
+    if (matches_word(p, at, "is"))
         at += 2;
-    at = skip(p, at, " \t\r\n*:");
+    at = skip_chars(p, at, " \t\r\n*:");
     for (bool more = true; more;) {
         more = false;
-        at = skip(p, at, " ([{*$\"'");
+        at = skip_chars(p, at, " ([{*$\"'");
         for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-            if (says(p, at, commands[i]) && !more) {
+            if (matches_word(p, at, commands[i]) && !more) {
                 at += strlen(commands[i]);
                 more = true;
             }
@@ -98,18 +101,18 @@ static char letter_behind(const question *q, invar_str_view p, size_t at, const 
     return letter_at(q, p, at);
 }
 
-/* "B is correct", "B is the correct ...". */
+/* Returns the letter of "B is correct" or "B is the correct ...". */
 static char letter_before(const question *q, invar_str_view p, size_t at)
 {
     char letter = letter_at(q, p, at);
 
-    at = skip(p, at + 1, " )]*\t\r\n");
-    if (!letter || !says(p, at, "is"))
+    at = skip_chars(p, at + 1, " )]*\t\r\n");
+    if (!letter || !matches_word(p, at, "is"))
         return 0;
-    at = skip(p, at + 2, " \t\r\n");
-    if (says(p, at, "the"))
-        at = skip(p, at + 3, " \t\r\n");
-    return says(p, at, "correct") ? letter : 0;
+    at = skip_chars(p, at + 2, " \t\r\n");
+    if (matches_word(p, at, "the"))
+        at = skip_chars(p, at + 3, " \t\r\n");
+    return matches_word(p, at, "correct") ? letter : 0;
 }
 
 static char find_letter(const question *q, invar_str_view p)
@@ -117,17 +120,17 @@ static char find_letter(const question *q, invar_str_view p)
     static const char *const words[] = {"answer", "option", "choice"};
     char letter = 0;
 
-    // "answer" outranks the others: options are also talked about before one is chosen
+    // "answer" takes precedence: options are also discussed before one is chosen
     for (size_t at = p.length; at-- > 0 && !letter;)
-        letter = letter_behind(q, p, at, words[0]);
+        letter = letter_after_word(q, p, at, words[0]);
     for (size_t at = p.length; at-- > 0 && !letter;) {
-        letter = letter_behind(q, p, at, words[1]);
-        letter = letter ? letter : letter_behind(q, p, at, words[2]);
+        letter = letter_after_word(q, p, at, words[1]);
+        letter = letter ? letter : letter_after_word(q, p, at, words[2]);
     }
     for (size_t at = p.length; at-- > 0 && !letter;)
         letter = letter_before(q, p, at);
     for (size_t at = p.length; at-- > 0 && !letter;) {
-        if (p.text[at] == upper(p.text[at]))
+        if (p.text[at] == to_upper(p.text[at]))
             letter = letter_at(q, p, at);
     }
     return letter;
@@ -147,8 +150,11 @@ static invar_str_view after_thinking(invar_str_view p)
 
 /* ---- text of options ------------------------------------------------------------------------- */
 
-/* Letters and digits in lower case, everything else one blank; blanks at both ends. (length + 3) */
-static size_t plain(char *out, invar_str_view p)
+/*
+ * Writes letters and digits in lower case and everything else as one blank, with blanks at both
+ * ends. `out` has (length + 3) bytes. Returns the length.
+ */
+static size_t normalize_text(char *out, invar_str_view p)
 {
     size_t n = 0;
 
@@ -166,8 +172,10 @@ static size_t plain(char *out, invar_str_view p)
     return n;
 }
 
-/* `exact`: the texts are the same; else: `target` is somewhere in `text`, as whole words. */
-static invar_status matches(bool *out, invar_str_view target, invar_str_view text, bool exact)
+/*
+ * Compares normalized texts: equal if `exact` is set, else `text` contains `target` as whole words.
+ */
+static invar_status match_option(bool *out, invar_str_view target, invar_str_view text, bool exact)
 {
     size_t room = target.length + 3, length;
     void *block;
@@ -176,8 +184,8 @@ static invar_status matches(bool *out, invar_str_view target, invar_str_view tex
     INVAR_TRY(invar_alloc(&block, 1, room + text.length + 3, "texts of an option"));
     a = block;
     b = a + room;
-    length = plain(a, target);
-    plain(b, text);
+    length = normalize_text(a, target);
+    normalize_text(b, text);
     *out = length > 1 && (exact ? strcmp(a, b) == 0 : strstr(b, a) != NULL);
     invar_free(block);
     return INVAR_OK;
@@ -195,7 +203,7 @@ static size_t choice_count(const question *q)
     return json_is_array(q->choices) ? json_array_size(q->choices) : json_object_size(q->choices);
 }
 
-static invar_str_view question_choice(const question *q, size_t index)
+static invar_str_view choice_text(const question *q, size_t index)
 {
     void *at;
 
@@ -207,18 +215,18 @@ static invar_str_view question_choice(const question *q, size_t index)
     return text_of(at ? json_object_iter_value(at) : NULL);
 }
 
-/* ---- the question ---------------------------------------------------------------------------- */
+/* ---- question -------------------------------------------------------------------------------- */
 
 static void add_letter(question *q, char letter)
 {
-    letter = upper(letter);
+    letter = to_upper(letter);
     if (letter < 'A' || letter > 'Z' || q->valid[letter - 'A'])
         return;
     q->valid[letter - 'A'] = true;
     q->letters[q->n_letters++] = letter;
 }
 
-static void take_letters(question *q, const json_t *metadata)
+static void read_letters(question *q, const json_t *metadata)
 {
     const json_t *given = json_object_get(metadata, "valid_letters");
     size_t n = choice_count(q) < LETTERS ? choice_count(q) : LETTERS;
@@ -240,38 +248,41 @@ static void take_letters(question *q, const json_t *metadata)
 
 static bool names_option(const question *q, invar_str_view p)
 {
-    return p.length == 1 && invar_is_letter(p.text[0]) && q->valid[upper(p.text[0]) - 'A'];
+    return p.length == 1 && invar_is_letter(p.text[0]) && q->valid[to_upper(p.text[0]) - 'A'];
 }
 
-/* The right letter: named, or the one whose option is the label's text. */
-static invar_status take_correct(question *q, const json_t *metadata)
+/*
+ * Finds the right letter: given by metadata or label, or that of the option whose text is the
+ * label.
+ */
+static invar_status read_correct_letter(question *q, const json_t *metadata)
 {
     invar_str_view named =
         invar_str_view_trim(text_of(json_object_get(metadata, "correct_letter")));
     bool same = false;
 
     if (named.length == 1)
-        q->correct = upper(named.text[0]);
+        q->correct = to_upper(named.text[0]);
     else if (names_option(q, q->label))
-        q->correct = upper(q->label.text[0]);
+        q->correct = to_upper(q->label.text[0]);
     for (size_t i = 0; !q->correct && i < choice_count(q) && i < q->n_letters; i++) {
-        INVAR_TRY(matches(&same, question_choice(q, i), q->label, true));
+        INVAR_TRY(match_option(&same, choice_text(q, i), q->label, true));
         if (same)
             q->correct = q->letters[i];
     }
     return INVAR_OK;
 }
 
-/* Is the text of the right option, or the label's, in the response? */
-static invar_status judge_text(double *out, const question *q, invar_str_view response,
-                               const json_t *metadata)
+/* Returns 1 if the response contains the text of the right option, or the label. */
+static invar_status score_by_text(double *out, const question *q, invar_str_view response,
+                                  const json_t *metadata)
 {
     invar_str_view targets[4] = {{"", 0}};
     bool found = false;
 
     for (size_t i = 0; q->correct && i < q->n_letters; i++) {
         if (q->letters[i] == q->correct)
-            targets[0] = question_choice(q, i);
+            targets[0] = choice_text(q, i);
     }
     targets[1] = text_of(json_object_get(metadata, "correct_answer"));
     targets[2] = text_of(json_object_get(metadata, "answer_text"));
@@ -279,28 +290,28 @@ static invar_status judge_text(double *out, const question *q, invar_str_view re
         targets[3] = q->label;
     for (int i = 0; i < 4 && !found; i++) {
         if (targets[i].length > 0)
-            INVAR_TRY(matches(&found, targets[i], response, false));
+            INVAR_TRY(match_option(&found, targets[i], response, false));
     }
     *out = found ? 1.0 : 0.0;
     return INVAR_OK;
 }
 
-static invar_status judge(double *out, invar_str_view response, invar_str_view label,
-                          const json_t *metadata)
+static invar_status score_response(double *out, invar_str_view response, invar_str_view label,
+                                   const json_t *metadata)
 {
     question q = {.label = invar_str_view_trim(label)};
     char letter;
 
     q.choices = json_object_get(metadata, "choices");
-    take_letters(&q, metadata);
-    INVAR_TRY(take_correct(&q, metadata));
+    read_letters(&q, metadata);
+    INVAR_TRY(read_correct_letter(&q, metadata));
     response = after_thinking(response);
     letter = find_letter(&q, response);
     if (letter && q.correct) {
         *out = letter == q.correct ? 1.0 : 0.0;
         return INVAR_OK;
     }
-    return judge_text(out, &q, response, metadata);
+    return score_by_text(out, &q, response, metadata);
 }
 
 invar_status invar_reward_fn_gpqa(double *out, const invar_reward_input *c)
@@ -310,7 +321,7 @@ invar_status invar_reward_fn_gpqa(double *out, const invar_reward_input *c)
     json_t *object;
 
     INVAR_TRY(invar_json_parse(&object, "metadata of a sample", metadata, strlen(metadata)));
-    status = judge(out, c->response, c->label, object);
+    status = score_response(out, c->response, c->label, object);
     json_decref(object);
     return status;
 }

@@ -1,8 +1,9 @@
 /*
- * reward_ifeval.c - does the response obey rules of form that its metadata states?
+ * reward_ifeval.c - reward for obeying rules of form (IFEval) that the sample's metadata state.
  *
  * The rules are those of the data set IFEval that need no language model and no dictionary, one row
- * of a table each. Letters and blanks are those of ASCII.
+ * of a table and one function each. Letters and blanks are those of ASCII. Metadata are untrusted:
+ * unknown rules and wrong arguments are errors.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,53 +16,53 @@
 
 #include "base/invar_banned.h"
 
-/* A rule while it is checked. */
-typedef struct rule {
+/* A rule that is being checked. */
+typedef struct form_rule {
     const char *name;
     invar_str_view text;
-    const json_t *arguments; /* an object, or NULL */
+    const json_t *arguments; /* a JSON object, or NULL */
     const invar_rl_sample *sample;
-} rule;
+} form_rule;
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-static invar_status wrong_argument(const rule *r, const char *key, const char *expected)
+static invar_status argument_error(const form_rule *r, const char *key, const char *expected)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "metadata of sample %" PRId64 ": the rule %s needs \"%s\", %s",
                       r->sample->index, r->name, key, expected);
 }
 
-static invar_status count_argument(int64_t *out, const rule *r, const char *key)
+static invar_status count_argument(int64_t *out, const form_rule *r, const char *key)
 {
     const json_t *value = json_object_get(r->arguments, key);
 
     if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return wrong_argument(r, key, "a number from 0");
+        return argument_error(r, key, "a number from 0");
     *out = (int64_t)json_integer_value(value);
     return INVAR_OK;
 }
 
-static invar_status text_argument(invar_str_view *out, const rule *r, const char *key)
+static invar_status text_argument(invar_str_view *out, const form_rule *r, const char *key)
 {
     const json_t *value = json_object_get(r->arguments, key);
 
     if (!json_is_string(value) || json_string_length(value) == 0)
-        return wrong_argument(r, key, "a text");
+        return argument_error(r, key, "a text");
     *out = (invar_str_view){json_string_value(value), json_string_length(value)};
     return INVAR_OK;
 }
 
-/* `count` against the number that the rule names; "less than" or "at least". */
-static invar_status rule_compare(bool *out, const rule *r, size_t count, const char *number,
-                                 const char *relation)
+/* Compares `count` with the number and the relation ("less than", "at least") of the rule. */
+static invar_status compare_count(bool *out, const form_rule *r, size_t count, const char *number,
+                                  const char *relation)
 {
     const char *word = json_string_value(json_object_get(r->arguments, relation));
     int64_t wanted;
 
     INVAR_TRY(count_argument(&wanted, r, number));
     if (!word || (strcmp(word, "less than") != 0 && strcmp(word, "at least") != 0))
-        return wrong_argument(r, relation, "\"at least\" or \"less than\"");
+        return argument_error(r, relation, "\"at least\" or \"less than\"");
     *out = strcmp(word, "less than") == 0 ? count < (uint64_t)wanted : count >= (uint64_t)wanted;
     return INVAR_OK;
 }
@@ -73,7 +74,7 @@ static bool in_word(char c)
     return invar_is_letter(c) || invar_is_digit(c) || c == '_' || (c & 0x80) != 0;
 }
 
-static bool says(invar_str_view text, size_t at, invar_str_view what)
+static bool matches_at(invar_str_view text, size_t at, invar_str_view what)
 {
     if (what.length > text.length - at)
         return false;
@@ -83,14 +84,14 @@ static bool says(invar_str_view text, size_t at, invar_str_view what)
     return true;
 }
 
-/* How often it occurs, none in another, in any case; `whole`: as a word of its own. */
-static size_t occurrences(invar_str_view text, invar_str_view what, bool whole)
+/* Counts occurrences that do not overlap, in any case; if `whole` is set, only complete words. */
+static size_t count_occurrences(invar_str_view text, invar_str_view what, bool whole)
 {
     size_t count = 0;
 
     for (size_t at = 0; at < text.length;) {
         size_t end = at + what.length;
-        bool found = says(text, at, what);
+        bool found = matches_at(text, at, what);
         if (found && whole)
             found = (at == 0 || !in_word(text.text[at - 1])) &&
                     (end == text.length || !in_word(text.text[end]));
@@ -112,65 +113,65 @@ static invar_str_view next_line(invar_str_view *rest)
 
 /* ---- keywords -------------------------------------------------------------------------------- */
 
-static invar_status each_keyword(bool *out, const rule *r, const char *key, bool wanted)
+static invar_status check_keyword_list(bool *out, const form_rule *r, const char *key, bool wanted)
 {
     const json_t *list = json_object_get(r->arguments, key);
 
     if (json_array_size(list) == 0)
-        return wrong_argument(r, key, "a list of texts");
+        return argument_error(r, key, "a list of texts");
     *out = true;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *word = json_array_get(list, i);
         if (!json_is_string(word) || json_string_length(word) == 0)
-            return wrong_argument(r, key, "a list of texts");
+            return argument_error(r, key, "a list of texts");
         *out = *out &&
-               (occurrences(r->text,
-                            (invar_str_view){json_string_value(word), json_string_length(word)},
-                            !wanted) > 0) == wanted;
+               (count_occurrences(
+                    r->text, (invar_str_view){json_string_value(word), json_string_length(word)},
+                    !wanted) > 0) == wanted;
     }
     return INVAR_OK;
 }
 
-static invar_status rule_existence(bool *out, const rule *r)
+static invar_status check_keywords(bool *out, const form_rule *r)
 {
-    return each_keyword(out, r, "keywords", true);
+    return check_keyword_list(out, r, "keywords", true);
 }
 
-static invar_status forbidden_words(bool *out, const rule *r)
+static invar_status check_forbidden_words(bool *out, const form_rule *r)
 {
-    return each_keyword(out, r, "forbidden_words", false);
+    return check_keyword_list(out, r, "forbidden_words", false);
 }
 
-static invar_status rule_frequency(bool *out, const rule *r)
+static invar_status check_keyword_frequency(bool *out, const form_rule *r)
 {
     invar_str_view word;
 
     INVAR_TRY(text_argument(&word, r, "keyword"));
-    return rule_compare(out, r, occurrences(r->text, word, false), "frequency", "relation");
+    return compare_count(out, r, count_occurrences(r->text, word, false), "frequency", "relation");
 }
 
-static invar_status letter_frequency(bool *out, const rule *r)
+static invar_status check_letter_frequency(bool *out, const form_rule *r)
 {
     invar_str_view letter;
 
     INVAR_TRY(text_argument(&letter, r, "letter"));
-    return rule_compare(out, r, occurrences(r->text, letter, false), "let_frequency",
-                        "let_relation");
+    return compare_count(out, r, count_occurrences(r->text, letter, false), "let_frequency",
+                         "let_relation");
 }
 
 /* ---- length ---------------------------------------------------------------------------------- */
 
-static invar_status number_words(bool *out, const rule *r)
+static invar_status check_word_count(bool *out, const form_rule *r)
 {
     size_t count = 0;
 
     for (size_t i = 0; i < r->text.length; i++)
         count += in_word(r->text.text[i]) && (i == 0 || !in_word(r->text.text[i - 1]));
-    return rule_compare(out, r, count, "num_words", "relation");
+    return compare_count(out, r, count, "num_words", "relation");
 }
 
-/* A sentence has a word, and ends with the marks behind it or with the text. */
-static invar_status number_sentences(bool *out, const rule *r)
+/* Counts sentences: a sentence has a word, and ends with punctuation or with the text. */
+static invar_status check_sentence_count(bool *out, const form_rule *r)
 {
     bool begun = false;
     size_t count = 0;
@@ -180,11 +181,14 @@ static invar_status number_sentences(bool *out, const rule *r)
         count += begun && ends;
         begun = !ends && (begun || in_word(r->text.text[i]));
     }
-    return rule_compare(out, r, count + begun, "num_sentences", "relation");
+    return compare_count(out, r, count + begun, "num_sentences", "relation");
 }
 
-/* Between lines "***"; none of them empty, but before the first and after the last. */
-static invar_status number_paragraphs(bool *out, const rule *r)
+/*
+ * Counts paragraphs between lines "***"; only those before the first and after the last may be
+ * empty.
+ */
+static invar_status check_paragraph_count(bool *out, const form_rule *r)
 {
     invar_str_view rest = invar_str_view_trim(r->text);
     int64_t wanted, count = 0;
@@ -204,7 +208,7 @@ static invar_status number_paragraphs(bool *out, const rule *r)
 
 /* ---- form ------------------------------------------------------------------------------------ */
 
-static invar_status number_bullets(bool *out, const rule *r)
+static invar_status check_bullet_count(bool *out, const form_rule *r)
 {
     invar_str_view rest = r->text;
     int64_t wanted, count = 0;
@@ -219,8 +223,8 @@ static invar_status number_bullets(bool *out, const rule *r)
     return INVAR_OK;
 }
 
-/* How often something that is not blank stands between two marks, in one line. */
-static size_t between(invar_str_view text, const char *open, const char *close)
+/* Counts texts between two marks within one line that are not blank. */
+static size_t count_enclosed(invar_str_view text, const char *open, const char *close)
 {
     size_t count = 0, at = invar_str_view_find(text, 0, open);
 
@@ -235,7 +239,7 @@ static size_t between(invar_str_view text, const char *open, const char *close)
     return count;
 }
 
-static invar_status at_least(bool *out, const rule *r, size_t count, const char *number)
+static invar_status check_minimum(bool *out, const form_rule *r, size_t count, const char *number)
 {
     int64_t wanted;
 
@@ -244,33 +248,33 @@ static invar_status at_least(bool *out, const rule *r, size_t count, const char 
     return INVAR_OK;
 }
 
-static invar_status rule_highlights(bool *out, const rule *r)
+static invar_status check_highlights(bool *out, const form_rule *r)
 {
-    return at_least(out, r, between(r->text, "*", "*"), "num_highlights");
+    return check_minimum(out, r, count_enclosed(r->text, "*", "*"), "num_highlights");
 }
 
-static invar_status rule_placeholders(bool *out, const rule *r)
+static invar_status check_placeholders(bool *out, const form_rule *r)
 {
-    return at_least(out, r, between(r->text, "[", "]"), "num_placeholders");
+    return check_minimum(out, r, count_enclosed(r->text, "[", "]"), "num_placeholders");
 }
 
-static invar_status rule_title(bool *out, const rule *r)
+static invar_status check_title(bool *out, const form_rule *r)
 {
-    *out = between(r->text, "<<", ">>") > 0;
+    *out = count_enclosed(r->text, "<<", ">>") > 0;
     return INVAR_OK;
 }
 
-static invar_status rule_postscript(bool *out, const rule *r)
+static invar_status check_postscript(bool *out, const form_rule *r)
 {
     invar_str_view marker;
 
     INVAR_TRY(text_argument(&marker, r, "postscript_marker"));
-    *out = occurrences(r->text, marker, false) > 0;
+    *out = count_occurrences(r->text, marker, false) > 0;
     return INVAR_OK;
 }
 
-/* Without the fence around it, "```json" or "```". */
-static invar_str_view unfenced(invar_str_view text)
+/* Returns the text without a code fence around it, "```json" or "```". */
+static invar_str_view strip_code_fence(invar_str_view text)
 {
     invar_str_view rest = invar_str_view_trim(text), last;
 
@@ -283,9 +287,9 @@ static invar_str_view unfenced(invar_str_view text)
     return (invar_str_view){last.text, last.length - 3};
 }
 
-static invar_status json_format(bool *out, const rule *r)
+static invar_status check_json(bool *out, const form_rule *r)
 {
-    invar_str_view text = unfenced(r->text);
+    invar_str_view text = strip_code_fence(r->text);
     json_t *value = NULL;
 
     *out = invar_json_parse_raw(&value, "a response", text.text, text.length) == INVAR_OK;
@@ -296,7 +300,7 @@ static invar_status json_format(bool *out, const rule *r)
     return INVAR_OK;
 }
 
-static invar_status one_case(bool *out, const rule *r, bool capital)
+static invar_status check_case(bool *out, const form_rule *r, bool capital)
 {
     bool some = false;
 
@@ -312,23 +316,23 @@ static invar_status one_case(bool *out, const rule *r, bool capital)
     return INVAR_OK;
 }
 
-static invar_status english_capital(bool *out, const rule *r)
+static invar_status check_capitals(bool *out, const form_rule *r)
 {
-    return one_case(out, r, true);
+    return check_case(out, r, true);
 }
 
-static invar_status english_lowercase(bool *out, const rule *r)
+static invar_status check_lowercase(bool *out, const form_rule *r)
 {
-    return one_case(out, r, false);
+    return check_case(out, r, false);
 }
 
-static invar_status no_comma(bool *out, const rule *r)
+static invar_status check_no_comma(bool *out, const form_rule *r)
 {
     *out = invar_str_view_find(r->text, 0, ",") == r->text.length;
     return INVAR_OK;
 }
 
-static invar_status rule_quotation(bool *out, const rule *r)
+static invar_status check_quotation(bool *out, const form_rule *r)
 {
     invar_str_view text = invar_str_view_trim(r->text);
 
@@ -336,7 +340,7 @@ static invar_status rule_quotation(bool *out, const rule *r)
     return INVAR_OK;
 }
 
-static invar_status end_checker(bool *out, const rule *r)
+static invar_status check_end_phrase(bool *out, const form_rule *r)
 {
     invar_str_view text = invar_str_view_trim(r->text), phrase;
 
@@ -344,43 +348,43 @@ static invar_status end_checker(bool *out, const rule *r)
     phrase = invar_str_view_trim(phrase);
     if (text.length > 0 && text.text[text.length - 1] == '"')
         text = invar_str_view_trim((invar_str_view){text.text, text.length - 1});
-    *out = phrase.length <= text.length && says(text, text.length - phrase.length, phrase);
+    *out = phrase.length <= text.length && matches_at(text, text.length - phrase.length, phrase);
     return INVAR_OK;
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- table ----------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
-    invar_status (*holds)(bool *out, const rule *r);
+    invar_status (*check)(bool *out, const form_rule *r);
 } rules[] = {
-    {"keywords:existence", rule_existence},
-    {"keywords:forbidden_words", forbidden_words},
-    {"keywords:frequency", rule_frequency},
-    {"keywords:letter_frequency", letter_frequency},
-    {"length_constraints:number_words", number_words},
-    {"length_constraints:number_sentences", number_sentences},
-    {"length_constraints:number_paragraphs", number_paragraphs},
-    {"detectable_format:number_bullet_lists", number_bullets},
-    {"detectable_format:number_highlighted_sections", rule_highlights},
-    {"detectable_format:title", rule_title},
-    {"detectable_format:json_format", json_format},
-    {"detectable_content:number_placeholders", rule_placeholders},
-    {"detectable_content:postscript", rule_postscript},
-    {"change_case:english_capital", english_capital},
-    {"change_case:english_lowercase", english_lowercase},
-    {"punctuation:no_comma", no_comma},
-    {"startend:quotation", rule_quotation},
-    {"startend:end_checker", end_checker},
+    {"keywords:existence", check_keywords},
+    {"keywords:forbidden_words", check_forbidden_words},
+    {"keywords:frequency", check_keyword_frequency},
+    {"keywords:letter_frequency", check_letter_frequency},
+    {"length_constraints:number_words", check_word_count},
+    {"length_constraints:number_sentences", check_sentence_count},
+    {"length_constraints:number_paragraphs", check_paragraph_count},
+    {"detectable_format:number_bullet_lists", check_bullet_count},
+    {"detectable_format:number_highlighted_sections", check_highlights},
+    {"detectable_format:title", check_title},
+    {"detectable_format:json_format", check_json},
+    {"detectable_content:number_placeholders", check_placeholders},
+    {"detectable_content:postscript", check_postscript},
+    {"change_case:english_capital", check_capitals},
+    {"change_case:english_lowercase", check_lowercase},
+    {"punctuation:no_comma", check_no_comma},
+    {"startend:quotation", check_quotation},
+    {"startend:end_checker", check_end_phrase},
 };
 
-static invar_status rule_holds(bool *out, const rule *r)
+static invar_status check_rule(bool *out, const form_rule *r)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
 
     for (size_t i = 0; r->name && i < sizeof rules / sizeof *rules; i++)
         if (strcmp(rules[i].name, r->name) == 0)
-            return rules[i].holds(out, r);
+            return rules[i].check(out, r);
     invar_text_quote(quoted, sizeof quoted, r->name ? r->name : "", r->name ? strlen(r->name) : 0);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "metadata of sample %" PRId64
@@ -389,7 +393,7 @@ static invar_status rule_holds(bool *out, const rule *r)
                       r->sample->index, quoted);
 }
 
-/* How many of the rules hold. */
+/* Counts the rules that the response obeys. */
 static invar_status count_rules(size_t *held_out, size_t *all_out, const invar_reward_input *c,
                                 const json_t *metadata)
 {
@@ -406,12 +410,12 @@ static invar_status count_rules(size_t *held_out, size_t *all_out, const invar_r
             "long",
             c->sample->index);
     for (size_t i = 0; i < *all_out; i++) {
-        const rule r = {.name = json_string_value(json_array_get(names, i)),
-                        .text = c->response,
-                        .arguments = json_array_get(arguments, i),
-                        .sample = c->sample};
+        const form_rule r = {.name = json_string_value(json_array_get(names, i)),
+                             .text = c->response,
+                             .arguments = json_array_get(arguments, i),
+                             .sample = c->sample};
         bool held = false;
-        INVAR_TRY(rule_holds(&held, &r));
+        INVAR_TRY(check_rule(&held, &r));
         *held_out += held;
     }
     return INVAR_OK;

@@ -1,9 +1,10 @@
 /*
- * reward_math.c - is the boxed answer the label?
+ * reward_math.c - reward of math problems: the last \boxed{} of the response equals the label.
  *
- * Two readings of an answer are compared, and either is enough. As text: the rewriting that graders
- * of the MATH data set use. As a value: LaTeX is turned into a plain formula; integers, decimals
- * and fractions are compared exactly, tuples and intervals element by element.
+ * Two normal forms are compared, and either is enough. As text: the rewriting rules that graders of
+ * the MATH data set use. As a value: LaTeX becomes a plain formula; integers, decimals and
+ * fractions are compared exactly, tuples and intervals element by element. The order of the
+ * rewriting rules changes results and must stay.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +15,7 @@
 
 #include "base/invar_banned.h"
 
-static bool answer_text_starts(const invar_answer_text *a, size_t at, const char *what)
+static bool starts_with(const invar_answer_text *a, size_t at, const char *what)
 {
     size_t length = strlen(what);
 
@@ -22,7 +23,7 @@ static bool answer_text_starts(const invar_answer_text *a, size_t at, const char
            memcmp(a->text + at, what, length) == 0;
 }
 
-/* Bytes of the UTF-8 character at `at`, as far as there are any. */
+/* Returns the bytes of the UTF-8 character at `at`, at most up to the end of the text. */
 static size_t char_bytes(const invar_answer_text *a, size_t at)
 {
     size_t end = at + 1;
@@ -32,32 +33,32 @@ static size_t char_bytes(const invar_answer_text *a, size_t at)
     return end - at;
 }
 
-static void answer_text_insert(invar_answer_text *a, size_t at, const char *text)
+static void insert_text(invar_answer_text *a, size_t at, const char *text)
 {
     invar_answer_text_splice(a, at, 0, (invar_str_view){text, strlen(text)});
 }
 
-static void answer_text_erase(invar_answer_text *a, size_t at, size_t length)
+static void erase_text(invar_answer_text *a, size_t at, size_t length)
 {
     invar_answer_text_splice(a, at, length, (invar_str_view){"", 0});
 }
 
-/* \text{...} around the whole answer. */
-static void open_text(invar_answer_text *a)
+/* Removes \text{...} around the complete answer. */
+static void unwrap_text(invar_answer_text *a)
 {
     static const char head[] = "\\text{";
     size_t length = sizeof head - 1;
 
-    if (!answer_text_starts(a, 0, head) || a->length < length + 2 || a->text[a->length - 1] != '}')
+    if (!starts_with(a, 0, head) || a->length < length + 2 || a->text[a->length - 1] != '}')
         return;
-    answer_text_erase(a, a->length - 1, 1);
-    answer_text_erase(a, 0, length);
+    erase_text(a, a->length - 1, 1);
+    erase_text(a, 0, length);
     invar_answer_text_trim(a);
 }
 
-/* ---- as text --------------------------------------------------------------------------------- */
+/* ---- normal form as text --------------------------------------------------------------------- */
 
-/* "\sqrt3" becomes "\sqrt{3}". False: nothing follows. */
+/* Adds braces: "\sqrt3" becomes "\sqrt{3}". Returns false if nothing follows. */
 static bool brace_roots(invar_answer_text *a)
 {
     static const char root[] = "\\sqrt";
@@ -67,16 +68,19 @@ static bool brace_roots(invar_answer_text *a)
         if (at >= a->length)
             return true;
         at += sizeof root - 1;
-        if (at >= a->length || answer_text_starts(a, at, root))
+        if (at >= a->length || starts_with(a, at, root))
             return false;
         if (a->text[at] == '{')
             continue;
-        answer_text_insert(a, at + char_bytes(a, at), "}");
-        answer_text_insert(a, at, "{");
+        insert_text(a, at + char_bytes(a, at), "}");
+        insert_text(a, at, "{");
     }
 }
 
-/* "\frac12" becomes "\frac{1}{2}", "\frac1{72}" "\frac{1}{72}". False: nothing follows. */
+/*
+ * Adds braces: "\frac12" becomes "\frac{1}{2}", "\frac1{72}" becomes "\frac{1}{72}". Returns false
+ * if nothing follows.
+ */
 static bool brace_fractions(invar_answer_text *a)
 {
     static const char head[] = "\\frac";
@@ -88,26 +92,26 @@ static bool brace_fractions(invar_answer_text *a)
         if (at >= a->length)
             return true;
         at += sizeof head - 1;
-        if (at >= a->length || answer_text_starts(a, at, head))
+        if (at >= a->length || starts_with(a, at, head))
             return false;
         if (a->text[at] == '{')
             continue;
         second = at + char_bytes(a, at);
-        if (second >= a->length || answer_text_starts(a, second, head)) {
-            *a = before; // one argument only: the text stays as it was
+        if (second >= a->length || starts_with(a, second, head)) {
+            *a = before; // there is one argument only: keep the text unchanged
             return true;
         }
         if (a->text[second] != '{') {
-            answer_text_insert(a, second + char_bytes(a, second), "}");
-            answer_text_insert(a, second, "{");
+            insert_text(a, second + char_bytes(a, second), "}");
+            insert_text(a, second, "{");
         }
-        answer_text_insert(a, second, "}");
-        answer_text_insert(a, at, "{");
+        insert_text(a, second, "}");
+        insert_text(a, at, "{");
     }
 }
 
-/* An integer as it is usually written: no sign but -, no leading zero. */
-static bool plain_integer(invar_str_view p)
+/* Returns true for an integer as usually written: no sign but -, no leading zero. */
+static bool is_plain_integer(invar_str_view p)
 {
     bool minus = p.length > 0 && p.text[0] == '-';
     size_t first = minus ? 1 : 0;
@@ -121,31 +125,31 @@ static bool plain_integer(invar_str_view p)
     return true;
 }
 
-/* "3/4" becomes "\frac{3}{4}". */
+/* Replaces "3/4" by "\frac{3}{4}". */
 static void write_quotient(invar_answer_text *a)
 {
     invar_str_view all = invar_answer_text_piece(a);
     size_t slash = invar_str_view_find(all, 0, "/");
 
-    if (slash >= a->length || !plain_integer((invar_str_view){a->text, slash}) ||
-        !plain_integer((invar_str_view){a->text + slash + 1, a->length - slash - 1}))
+    if (slash >= a->length || !is_plain_integer((invar_str_view){a->text, slash}) ||
+        !is_plain_integer((invar_str_view){a->text + slash + 1, a->length - slash - 1}))
         return;
     invar_answer_text_splice(a, slash, 1, (invar_str_view){"}{", 2});
-    answer_text_insert(a, 0, "\\frac{");
-    answer_text_insert(a, a->length, "}");
+    insert_text(a, 0, "\\frac{");
+    insert_text(a, a->length, "}");
 }
 
-/* "x=5" becomes "5": one sign of equality, at most two characters before it. */
+/* Removes the name of "x=5": one equals sign, with at most two characters before it. */
 static void drop_name(invar_answer_text *a)
 {
     invar_str_view all = invar_answer_text_piece(a);
     size_t sign = invar_str_view_find(all, 0, "=");
 
     if (sign < a->length && sign <= 2 && invar_str_view_find(all, sign + 1, "=") == a->length)
-        answer_text_erase(a, 0, sign + 1);
+        erase_text(a, 0, sign + 1);
 }
 
-/* What stands before a unit, "\text{ m}". False: there is more than one. */
+/* Removes a unit, "\text{ m}", and everything after it. Returns false if there are two units. */
 static bool drop_unit(invar_answer_text *a)
 {
     static const char unit[] = "\\text{ ";
@@ -155,11 +159,11 @@ static bool drop_unit(invar_answer_text *a)
         return true;
     if (invar_str_view_find(invar_answer_text_piece(a), at + 1, unit) < a->length)
         return false;
-    answer_text_erase(a, at, a->length - at);
+    erase_text(a, at, a->length - at);
     return true;
 }
 
-static bool answer_text_rewrite(invar_answer_text *a)
+static bool rewrite_as_text(invar_answer_text *a)
 {
     static const char *const first[][2] = {
         {"\n", ""},     {"\\!", ""},     {"\\\\", "\\"},    {"tfrac", "frac"}, {"dfrac", "frac"},
@@ -174,7 +178,7 @@ static bool answer_text_rewrite(invar_answer_text *a)
     invar_answer_text_replace(a, " .", " 0.");
     invar_answer_text_replace(a, "{.", "{0.");
     if (a->length > 0 && a->text[0] == '.')
-        answer_text_insert(a, 0, "0");
+        insert_text(a, 0, "0");
     drop_name(a);
     if (!brace_roots(a))
         return false;
@@ -187,20 +191,20 @@ static bool answer_text_rewrite(invar_answer_text *a)
     return true;
 }
 
-static void as_text(invar_answer_text *out, invar_str_view piece)
+static void normalize_as_text(invar_answer_text *out, invar_str_view piece)
 {
     invar_answer_text before;
 
     invar_answer_text_set(out, invar_str_view_trim(piece));
-    open_text(out);
+    unwrap_text(out);
     before = *out;
-    if (!answer_text_rewrite(out))
+    if (!rewrite_as_text(out))
         *out = before;
 }
 
-/* ---- as a value ------------------------------------------------------------------------------ */
+/* ---- normal form as a value ------------------------------------------------------------------ */
 
-/* "meters^2" and the like, wherever it stands. */
+/* Removes units such as "meters^2", at any position. */
 static void drop_units(invar_answer_text *a)
 {
     static const char *const units[] = {"degree", "cm",   "centimeter", "meter", "mile",  "second",
@@ -215,22 +219,25 @@ static void drop_units(invar_answer_text *a)
             if (at >= a->length)
                 break;
             end = at + strlen(units[i]);
-            end += answer_text_starts(a, end, "es") ? 2 : 0;
-            end += answer_text_starts(a, end, "s") ? 1 : 0;
+            end += starts_with(a, end, "es") ? 2 : 0;
+            end += starts_with(a, end, "s") ? 1 : 0;
             while (end < a->length && a->text[end] == ' ')
                 end++;
             mark = end;
-            if (answer_text_starts(a, mark, "^")) {
+            if (starts_with(a, mark, "^")) {
                 for (mark++; mark < a->length && invar_is_digit(a->text[mark]);)
                     mark++;
                 end = mark > end + 1 ? mark : end;
             }
-            answer_text_erase(a, at, end - at);
+            erase_text(a, at, end - at);
         }
     }
 }
 
-/* The end of the argument at `at`: of its braces, or of one character. 0: there is none. */
+/*
+ * Returns the end of the argument at `at`: of its braces, or of one character. 0 if there is no
+ * argument.
+ */
 static size_t argument_end(const invar_answer_text *a, size_t at)
 {
     size_t depth = 0;
@@ -248,8 +255,11 @@ static size_t argument_end(const invar_answer_text *a, size_t at)
     return 0;
 }
 
-/* "{x+1}" becomes "(x+1)", "{12}" "12": parentheses only where leaving them out could mislead. */
-static void open_braces(invar_answer_text *a, size_t at, size_t end, bool always)
+/*
+ * Replaces braces by parentheses: "{x+1}" becomes "(x+1)", "{12}" becomes "12". Parentheses are
+ * left out if the meaning is clear without them.
+ */
+static void replace_braces(invar_answer_text *a, size_t at, size_t end, bool always)
 {
     bool composite = always;
 
@@ -264,14 +274,17 @@ static void open_braces(invar_answer_text *a, size_t at, size_t end, bool always
     invar_answer_text_splice(a, at, 1, (invar_str_view){"(", composite ? 1 : 0});
 }
 
-/* From the right, so that arguments hold no fraction any more: "\frac{a}{b}" becomes " a/b". */
-static void open_fractions(invar_answer_text *a)
+/*
+ * Replaces "\frac{a}{b}" by " a/b", from right to left, so that arguments contain no other
+ * fraction.
+ */
+static void replace_fractions(invar_answer_text *a)
 {
     static const char head[] = "\\frac";
 
     for (size_t at = a->length; at-- > 0;) {
         size_t top = at + sizeof head - 1, middle, end;
-        if (!answer_text_starts(a, at, head))
+        if (!starts_with(a, at, head))
             continue;
         while (top < a->length && a->text[top] == ' ')
             top++;
@@ -279,28 +292,28 @@ static void open_fractions(invar_answer_text *a)
         end = middle ? argument_end(a, middle) : 0;
         if (!end)
             continue;
-        open_braces(a, middle, end, false);
-        answer_text_insert(a, middle, "/");
-        open_braces(a, top, middle, false);
+        replace_braces(a, middle, end, false);
+        insert_text(a, middle, "/");
+        replace_braces(a, top, middle, false);
         invar_answer_text_splice(a, at, top - at, (invar_str_view){" ", 1});
     }
 }
 
-/* The argument of \sqrt, ^ and _ in parentheses, unless it is one character. */
-static void open_arguments(invar_answer_text *a)
+/* Puts the argument of \sqrt, ^ and _ into parentheses, unless it is one character. */
+static void replace_arguments(invar_answer_text *a)
 {
     for (size_t at = a->length; at-- > 0;) {
-        bool root = answer_text_starts(a, at, "\\sqrt");
+        bool root = starts_with(a, at, "\\sqrt");
         size_t open = at + (root ? 5 : 1), end;
         if (!root && a->text[at] != '^' && a->text[at] != '_')
             continue;
         end = argument_end(a, open);
         if (end)
-            open_braces(a, open, end, true);
+            replace_braces(a, open, end, true);
     }
 }
 
-static void open_latex(invar_answer_text *a)
+static void replace_latex(invar_answer_text *a)
 {
     static const char *const plain[][2] = {
         {"\\left", ""},  {"\\right", ""},  {"\\infty", "inf"}, {"\\pi", "pi"},   {"\\cup", "u"},
@@ -310,13 +323,13 @@ static void open_latex(invar_answer_text *a)
 
     invar_answer_text_replace(a, "\\tfrac", "\\frac");
     invar_answer_text_replace(a, "\\dfrac", "\\frac");
-    open_fractions(a);
-    open_arguments(a);
+    replace_fractions(a);
+    replace_arguments(a);
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
         invar_answer_text_replace(a, plain[i][0], plain[i][1]);
 }
 
-/* "7 3/4" becomes "7+3/4", "-7 3/4" "-7-3/4"; other blanks go. */
+/* Replaces "7 3/4" by "7+3/4" and "-7 3/4" by "-7-3/4", and removes other blanks. */
 static void join_mixed(invar_answer_text *a)
 {
     size_t out = 0;
@@ -341,27 +354,27 @@ static void join_mixed(invar_answer_text *a)
     a->text[out] = '\0';
 }
 
-/* "- 5" becomes "-5". */
+/* Replaces "- 5" by "-5". */
 static void join_signs(invar_answer_text *a)
 {
     for (size_t at = 0; at < a->length; at++) {
         while (a->text[at] == '-' && at + 1 < a->length && a->text[at + 1] == ' ')
-            answer_text_erase(a, at + 1, 1);
+            erase_text(a, at + 1, 1);
     }
 }
 
-/* "1,234,567" becomes "1234567"; the commas of "1,2" and "1,2345" stay. */
+/* Replaces "1,234,567" by "1234567"; the commas of "1,2" and "1,2345" stay. */
 static void join_thousands(invar_answer_text *a)
 {
     for (size_t at = 1; at + 3 < a->length; at++) {
         const char *c = a->text + at;
         if (*c == ',' && invar_is_digit(c[-1]) && invar_is_digit(c[1]) && invar_is_digit(c[2]) &&
             invar_is_digit(c[3]) && !invar_is_digit(c[4]))
-            answer_text_erase(a, at, 1);
+            erase_text(a, at, 1);
     }
 }
 
-static void as_value(invar_answer_text *a, invar_str_view piece)
+static void normalize_as_value(invar_answer_text *a, invar_str_view piece)
 {
     static const char *const first[][2] = {{"\\%", ""},
                                            {"\\$", ""},
@@ -374,31 +387,31 @@ static void as_value(invar_answer_text *a, invar_str_view piece)
                                            {"trillion", "*10^12"}};
 
     invar_answer_text_set(a, invar_str_view_trim(piece));
-    open_text(a);
+    unwrap_text(a);
     for (size_t i = 0; i < sizeof first / sizeof first[0]; i++)
         invar_answer_text_replace(a, first[i][0], first[i][1]);
     drop_units(a);
     invar_answer_text_replace(a, "^{\\circ}", "");
     invar_answer_text_replace(a, "^\\circ", "");
     if (a->length > 1 && a->text[0] == '{' && argument_end(a, 0) == a->length) {
-        answer_text_erase(a, a->length - 1, 1);
-        answer_text_erase(a, 0, 1);
+        erase_text(a, a->length - 1, 1);
+        erase_text(a, 0, 1);
     }
     invar_answer_text_replace(a, ",\\! ", "");
     invar_answer_text_replace(a, ",\\!", "");
-    open_latex(a);
+    replace_latex(a);
     join_signs(a);
     invar_answer_text_trim(a);
     join_mixed(a);
     invar_answer_text_replace(a, "{", "");
     invar_answer_text_replace(a, "}", "");
     if (a->length > 1 && a->text[a->length - 1] == '.')
-        answer_text_erase(a, a->length - 1, 1);
+        erase_text(a, a->length - 1, 1);
     invar_answer_text_to_lower(a);
     join_thousands(a);
 }
 
-/* Digits with at most one point, a sign before: what counts as written out. */
+/* Returns true for digits with at most one point and an optional sign. */
 static bool is_decimal(invar_str_view p)
 {
     size_t points = 0;
@@ -434,7 +447,10 @@ static bool is_fraction(invar_str_view p)
            invar_str_view_find(p, 0, ".") == p.length;
 }
 
-/* Two fractions must be the same text: an unreduced one is no answer. Nor is "4/2" for "2". */
+/*
+ * Compares two elements. Two fractions must be equal as text, since an unreduced one is wrong; a
+ * fraction such as "4/2" does not equal the integer "2".
+ */
 static bool equal_elements(invar_str_view a, invar_str_view b)
 {
     invar_rational x, y;
@@ -452,7 +468,7 @@ static bool is_bracket(char c)
     return c == '(' || c == ')' || c == '[' || c == ']';
 }
 
-/* A tuple or an interval: brackets at both ends and nowhere else. */
+/* Returns true for a tuple or an interval: brackets at both ends and nowhere else. */
 static bool is_tuple(const invar_answer_text *a)
 {
     if (a->length < 3 || !is_bracket(a->text[0]) || !is_bracket(a->text[a->length - 1]))
@@ -464,8 +480,8 @@ static bool is_tuple(const invar_answer_text *a)
     return true;
 }
 
-/* The element at `at`; empty at and behind the end. */
-static invar_str_view answer_text_element(const invar_answer_text *a, size_t at)
+/* Returns the element at `at`; empty at or after the end. */
+static invar_str_view element_at(const invar_answer_text *a, size_t at)
 {
     size_t last = a->length - 1;
     size_t end = invar_str_view_find((invar_str_view){a->text, last}, at, ",");
@@ -473,7 +489,7 @@ static invar_str_view answer_text_element(const invar_answer_text *a, size_t at)
     return at < last ? (invar_str_view){a->text + at, end - at} : (invar_str_view){"", 0};
 }
 
-static size_t answer_text_commas(const invar_answer_text *a)
+static size_t count_commas(const invar_answer_text *a)
 {
     size_t n = 0;
 
@@ -482,17 +498,17 @@ static size_t answer_text_commas(const invar_answer_text *a)
     return n;
 }
 
-/* Element by element; an interval's brackets count too, those of a single value do not. */
+/* Compares element by element. Brackets must be equal too, except those of a single value. */
 static bool equal_tuples(const invar_answer_text *given, const invar_answer_text *label)
 {
-    size_t left = answer_text_commas(label), i = 1, j = 1;
+    size_t left = count_commas(label), i = 1, j = 1;
     bool same_ends = given->text[0] == label->text[0] &&
                      given->text[given->length - 1] == label->text[label->length - 1];
 
-    if (left != answer_text_commas(given) || (left > 0 && !same_ends))
+    if (left != count_commas(given) || (left > 0 && !same_ends))
         return false;
     for (;; left--) {
-        invar_str_view a = answer_text_element(given, i), b = answer_text_element(label, j);
+        invar_str_view a = element_at(given, i), b = element_at(label, j);
         if (!equal_elements(a, b))
             return false;
         if (left == 0)
@@ -506,8 +522,8 @@ static bool equal_values(invar_str_view given, invar_str_view label)
 {
     invar_answer_text a, b;
 
-    as_value(&a, given);
-    as_value(&b, label);
+    normalize_as_value(&a, given);
+    normalize_as_value(&b, label);
     if (a.too_long || b.too_long || a.length == 0 || b.length == 0)
         return false;
     if (is_tuple(&a) && is_tuple(&b))
@@ -528,8 +544,8 @@ invar_status invar_reward_fn_math(double *out, const invar_reward_input *c)
         return INVAR_OK;
     if (label.length == 0)
         return INVAR_OK;
-    as_text(&a, given);
-    as_text(&b, label);
+    normalize_as_text(&a, given);
+    normalize_as_text(&b, label);
     if (invar_answer_text_equal(&a, &b) || equal_values(given, label))
         *out = 1.0;
     return INVAR_OK;

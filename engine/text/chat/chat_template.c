@@ -1,5 +1,10 @@
 /*
- * chat_template.c - messages to one text: a model's chat template, by the real Jinja2.
+ * chat_template.c - renders messages as one text with the chat template of a model, by Jinja2
+ * itself.
+ *
+ * The child process runs chat_template.py. Its first line has the template and the variables; each
+ * further line has messages and is answered by a text. Which of several templates of a model folder
+ * is used follows transformers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,24 +26,24 @@
 
 struct invar_chat_template {
     invar_line_process *program;
-    invar_json_text line; /* the question */
+    invar_json_text line; /* request to the child */
     invar_digest hash;
 };
 
-/* What is needed to begin. */
-typedef struct beginning {
-    char *file; /* the text of a template's own file; NULL: it is in the config */
+/* Template and variables that the child is started with. */
+typedef struct template_source {
+    char *file; /* text of a template in a file of its own; NULL if tokenizer_config.json has it */
     char *tool_file;
-    json_t *config; /* tokenizer_config.json; NULL: not there */
+    json_t *config; /* tokenizer_config.json; NULL if it does not exist */
     json_t *variables;
     const char *text;
-    const char *tool_text; /* NULL: the same */
-} beginning;
+    const char *tool_text; /* template for requests with tools; NULL if it is `text` */
+} template_source;
 
-/* ---- which template -------------------------------------------------------------------------- */
+/* ---- choice of the template ------------------------------------------------------------------ */
 
-/* The caller owns *out (invar_free). */
-static invar_status read_text(char **out, const char *path)
+/* Reads a template. The caller frees *out with invar_free. */
+static invar_status read_template_file(char **out, const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     size_t bytes;
@@ -52,33 +57,37 @@ static invar_status read_text(char **out, const char *path)
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a NUL in a template", shown);
 }
 
-/* The file in the folder; what it has for *out is kept where there is no such file. */
-static invar_status read_named(char **out, const char *hf_dir, const char *name)
+/* Replaces *out by the text of a file in the folder, if the file exists. */
+static invar_status read_file_if_exists(char **out, const char *hf_dir, const char *name)
 {
     char place[INVAR_PATH_SIZE], *text;
 
     INVAR_TRY(invar_path_join(place, sizeof place, hf_dir, name));
     if (!invar_path_exists(place))
         return INVAR_OK;
-    INVAR_TRY(read_text(&text, place));
+    INVAR_TRY(read_template_file(&text, place));
     invar_free(*out);
     *out = text;
     return INVAR_OK;
 }
 
-/* Files of their own go before the config, all of it; the folder of more goes before the file. */
-static invar_status read_files(beginning *b, const char *hf_dir)
+/*
+ * Template files have priority over tokenizer_config.json, and additional_chat_templates over
+ * chat_template.jinja.
+ */
+static invar_status read_template_files(template_source *b, const char *hf_dir)
 {
-    INVAR_TRY(read_named(&b->file, hf_dir, "chat_template.jinja"));
-    INVAR_TRY(read_named(&b->file, hf_dir, "additional_chat_templates/default.jinja"));
-    INVAR_TRY(read_named(&b->tool_file, hf_dir, "additional_chat_templates/tool_use.jinja"));
+    INVAR_TRY(read_file_if_exists(&b->file, hf_dir, "chat_template.jinja"));
+    INVAR_TRY(read_file_if_exists(&b->file, hf_dir, "additional_chat_templates/default.jinja"));
+    INVAR_TRY(
+        read_file_if_exists(&b->tool_file, hf_dir, "additional_chat_templates/tool_use.jinja"));
     b->text = b->file;
     b->tool_text = b->tool_file;
     return INVAR_OK;
 }
 
-/* From the member chat_template: a string, or a list of objects with name and template. */
-static invar_status beginning_choose(beginning *b)
+/* Reads the member chat_template: a string, or a list of objects with name and template. */
+static invar_status choose_config_template(template_source *b)
 {
     const json_t *value = json_object_get(b->config, "chat_template"), *item;
     const char *name, *text;
@@ -98,21 +107,21 @@ static invar_status beginning_choose(beginning *b)
     return INVAR_OK;
 }
 
-static invar_status find_template(beginning *b, const char *hf_dir, const char *path)
+static invar_status find_template(template_source *b, const char *hf_dir, const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     if (*hf_dir)
         INVAR_TRY(invar_tokenizer_config_read(&b->config, hf_dir));
     if (*path) {
-        INVAR_TRY(invar_error_of_key(read_text(&b->file, path), "chat-template-path"));
+        INVAR_TRY(invar_error_of_key(read_template_file(&b->file, path), "chat-template-path"));
         b->text = b->file;
         return INVAR_OK;
     }
     if (*hf_dir)
-        INVAR_TRY(read_files(b, hf_dir));
+        INVAR_TRY(read_template_files(b, hf_dir));
     if (!b->file && !b->tool_file)
-        INVAR_TRY(beginning_choose(b));
+        INVAR_TRY(choose_config_template(b));
     if (b->text)
         return INVAR_OK;
     invar_path_show(shown, *hf_dir ? hf_dir : "no folder");
@@ -131,7 +140,7 @@ static invar_status no_memory(void)
     return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a template's variables");
 }
 
-static invar_status add_tokens(beginning *b)
+static invar_status add_special_tokens(template_source *b)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
@@ -145,7 +154,7 @@ static invar_status add_tokens(beginning *b)
     return INVAR_OK;
 }
 
-static invar_status add_kwargs(beginning *b, const char *kwargs)
+static invar_status add_kwargs(template_source *b, const char *kwargs)
 {
     static const char *const taken[] = {"messages", "tools", "documents", "add_generation_prompt"};
     invar_status status = INVAR_OK;
@@ -167,10 +176,13 @@ static invar_status add_kwargs(beginning *b, const char *kwargs)
     return status;
 }
 
-/* ---- the child ------------------------------------------------------------------------------- */
+/* ---- child process --------------------------------------------------------------------------- */
 
-/* JSON from outside as a value of the line; it may have been written on several. */
-static void put_value(invar_json_text *line, const char *json, size_t bytes)
+/*
+ * Appends JSON from outside as a value. A request is one line, so line ends within the JSON become
+ * spaces.
+ */
+static void append_value(invar_json_text *line, const char *json, size_t bytes)
 {
     size_t begin;
 
@@ -191,7 +203,7 @@ static void hash_text(invar_hasher *hasher, const char *text, size_t bytes)
     invar_hasher_update(hasher, text, bytes);
 }
 
-static invar_status handshake(invar_chat_template *chat, const beginning *b)
+static invar_status handshake(invar_chat_template *chat, const template_source *b)
 {
     const char *tool_text = b->tool_text ? b->tool_text : "";
     invar_json_text *line = &chat->line;
@@ -222,16 +234,16 @@ static invar_status handshake(invar_chat_template *chat, const beginning *b)
     return INVAR_OK;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
-static invar_status beginning_prepare(beginning *b, const char *hf_dir, const char *path,
-                                      const char *kwargs)
+static invar_status prepare_source(template_source *b, const char *hf_dir, const char *path,
+                                   const char *kwargs)
 {
     INVAR_TRY(find_template(b, hf_dir, path));
     b->variables = json_object();
     if (!b->variables)
         return no_memory();
-    INVAR_TRY(add_tokens(b));
+    INVAR_TRY(add_special_tokens(b));
     return add_kwargs(b, kwargs);
 }
 
@@ -239,11 +251,11 @@ invar_status invar_chat_template_open_within(invar_chat_template **out, const ch
                                              const char *path, const char *kwargs, double seconds)
 {
     invar_chat_template *chat = NULL;
-    beginning b = {0};
+    template_source b = {0};
     invar_status status;
 
     *out = NULL;
-    status = beginning_prepare(&b, hf_dir, path, kwargs);
+    status = prepare_source(&b, hf_dir, path, kwargs);
     if (status == INVAR_OK)
         status = invar_alloc((void **)&chat, 1, sizeof *chat, "a chat template");
     if (status == INVAR_OK) {
@@ -286,7 +298,7 @@ void invar_chat_template_hash(invar_digest *out, const invar_chat_template *chat
 
 /* ---- rendering ------------------------------------------------------------------------------- */
 
-/* What goes to the child as it is must be JSON, and a list. */
+/* Fails unless the text is a JSON list, because it goes to the child unchanged. */
 static invar_status check_list(const char *name, const char *json, size_t bytes)
 {
     json_t *value;
@@ -314,9 +326,9 @@ invar_status invar_chat_template_render(char **out, size_t *bytes_out, invar_cha
     invar_json_text_reset(line);
     invar_json_text_open(line, '{');
     invar_json_text_key(line, "messages");
-    put_value(line, messages, strlen(messages));
+    append_value(line, messages, strlen(messages));
     invar_json_text_key(line, "tools");
-    put_value(line, *tools ? tools : "null", *tools ? strlen(tools) : 4);
+    append_value(line, *tools ? tools : "null", *tools ? strlen(tools) : 4);
     invar_json_text_key(line, "add_generation_prompt");
     invar_json_text_bool(line, add_generation_prompt);
     invar_json_text_close(line, '}');

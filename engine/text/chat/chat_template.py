@@ -2,7 +2,7 @@
 # out.
 #
 # The environment is that of apply_chat_template in transformers, without what differs from run to
-# run: the clock, chance, and addresses of objects that are no data. The first line is {"template",
+# run: the clock, random numbers and addresses of objects. The first line is {"template",
 # "tool_template", "variables"}, answered by {"ok": true}; then each {"messages", "tools",
 # "add_generation_prompt"} by {"text"}. Whatever goes wrong is answered by {"error"}. The loop is in
 # engine/ext/script_loop.py. The text is an argument within single quotes: it has none itself.

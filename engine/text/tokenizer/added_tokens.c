@@ -1,8 +1,8 @@
 /*
- * added_tokens.c - tokens found in the text as they are written, before any splitting into words.
+ * added_tokens.c - finds added tokens in a text before it is split into words.
  *
- * A trie of bytes. Node 0 is the root; its children are found by a table, those of others through a
- * list, which is short.
+ * A trie of bytes. Node 0 is the root, whose children are found by a table; those of other nodes
+ * are in a list, which is short. The matches must be those of the tokenizers library.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,17 +16,17 @@
 
 #include "base/invar_banned.h"
 
-typedef struct node {
-    int32_t child, sibling; /* 0: none */
-    int32_t id;             /* -1: no token ends here */
+typedef struct trie_node {
+    int32_t child, sibling; /* 0 if the node has none */
+    int32_t id;             /* -1 if no token ends at the node */
     unsigned char byte;
     bool lstrip, rstrip, single_word;
-} node;
+} trie_node;
 
 struct invar_added_tokens {
-    node *nodes;
+    trie_node *nodes;
     int32_t count, capacity;
-    int32_t first[256]; /* children of the root; 0: none */
+    int32_t first[256]; /* children of the root; 0 if the root has none for the byte */
 };
 
 invar_status invar_added_tokens_new(invar_added_tokens **out)
@@ -59,15 +59,15 @@ static int32_t add_child(invar_added_tokens *added, int32_t at, unsigned char by
     int32_t child = added->count++;
     int32_t *head = at == 0 ? &added->first[byte] : &added->nodes[at].child;
 
-    added->nodes[child] = (node){.sibling = *head, .id = -1, .byte = byte};
+    added->nodes[child] = (trie_node){.sibling = *head, .id = -1, .byte = byte};
     *head = child;
     return child;
 }
 
-static invar_status added_tokens_reserve(invar_added_tokens *added, size_t more)
+static invar_status reserve_nodes(invar_added_tokens *added, size_t more)
 {
     int32_t capacity = added->capacity ? added->capacity : 256;
-    node *nodes;
+    trie_node *nodes;
 
     if (added->count > INT32_MAX / 4)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "too many added tokens");
@@ -93,7 +93,7 @@ invar_status invar_added_tokens_add(invar_added_tokens *added, const invar_added
     if (token->bytes == 0 || token->bytes > INVAR_ADDED_TOKEN_MAX)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "added token \"%s\" has %zu bytes, not 1 to %d",
                           quote, token->bytes, INVAR_ADDED_TOKEN_MAX);
-    INVAR_TRY(added_tokens_reserve(added, token->bytes));
+    INVAR_TRY(reserve_nodes(added, token->bytes));
     for (size_t i = 0; i < token->bytes; i++) {
         unsigned char byte = (unsigned char)token->content[i];
         int32_t child = find_child(added, at, byte);
@@ -108,9 +108,9 @@ invar_status invar_added_tokens_add(invar_added_tokens *added, const invar_added
     return INVAR_OK;
 }
 
-/* The longest token that begins at `at`: its node, 0 when there is none. */
-static int32_t added_tokens_longest(size_t *end_out, const invar_added_tokens *added,
-                                    const char *text, size_t bytes, size_t at)
+/* Returns the node of the longest token that begins at `at`, 0 if no token does. */
+static int32_t find_longest(size_t *end_out, const invar_added_tokens *added, const char *text,
+                            size_t bytes, size_t at)
 {
     int32_t found = 0, here = 0;
 
@@ -129,15 +129,15 @@ static bool is_space(uint32_t point)
     return invar_unicode_kind(point) == INVAR_CHAR_KIND_SPACE;
 }
 
-/* Where the character that ends at `at` begins; at > floor. */
-static size_t previous(uint32_t *point_out, const char *text, size_t at, size_t floor)
+/* Returns where the character that ends at `at` begins; `at` must be greater than `floor`. */
+static size_t previous_character(uint32_t *point_out, const char *text, size_t at, size_t floor)
 {
     size_t back = at - 1;
 
     while (back > floor && ((unsigned char)text[back] & 0xC0) == 0x80)
         back--;
     if (!invar_text_utf8(point_out, text + back, at - back))
-        *point_out = 0; // the floor is inside of a character
+        *point_out = 0; // `floor` is inside of a character
     return back;
 }
 
@@ -146,7 +146,7 @@ static size_t spaces_before(const char *text, size_t at, size_t floor)
     uint32_t point;
 
     while (at > floor) {
-        size_t back = previous(&point, text, at, floor);
+        size_t back = previous_character(&point, text, at, floor);
         if (!is_space(point))
             break;
         at = back;
@@ -159,7 +159,7 @@ static bool stands_alone(const char *text, size_t bytes, size_t begin, size_t en
     uint32_t point;
 
     if (begin > 0) {
-        (void)previous(&point, text, begin, 0);
+        (void)previous_character(&point, text, begin, 0);
         if (invar_unicode_is_word(point))
             return false;
     }
@@ -184,19 +184,18 @@ bool invar_added_tokens_find(invar_added_match *out, const invar_added_tokens *a
     size_t end = 0;
 
     for (size_t at = from; at < bytes; at++) {
-        int32_t found = added->first[(unsigned char)text[at]]
-                            ? added_tokens_longest(&end, added, text, bytes, at)
-                            : 0;
-        const node *n = found ? &added->nodes[found] : NULL;
+        int32_t found =
+            added->first[(unsigned char)text[at]] ? find_longest(&end, added, text, bytes, at) : 0;
+        const trie_node *n = found ? &added->nodes[found] : NULL;
         if (!n)
             continue;
         if (n->single_word && !stands_alone(text, bytes, at, end)) {
-            at = end - 1; // the search goes on behind it
+            at = end - 1; // continue after the match
             continue;
         }
         out->id = n->id;
         out->begin = n->lstrip ? spaces_before(text, at, floor) : at;
-        // what is before the floor are spaces that a match before took, and passed already
+        // white space before `floor` was taken by the previous match
         out->end = n->rstrip ? spaces_after(text, bytes, end > floor ? end : floor) : end;
         out->next = end;
         return true;

@@ -1,8 +1,8 @@
 /*
- * added_tokens.h - tokens found in the text as they are written, before any splitting into words.
+ * added_tokens.h - finds added tokens in a text before it is split into words.
  *
- * The leftmost is taken, of several there the longest. A token may also take the white space on its
- * left or right, and may want to stand alone, with no word character beside it.
+ * The leftmost match wins, and the longest at one position. A token may also take the white space
+ * on its left or right, and may be required to be a single word, with no word character next to it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,17 +33,19 @@ typedef struct invar_added_token {
 
 #define INVAR_ADDED_TOKEN_MAX 1024
 
-/* INVAR_E_INVALID when the content is there already. */
+/* Returns INVAR_E_INVALID if the table has a token with this content. */
 invar_status invar_added_tokens_add(invar_added_tokens *added,
                                     const invar_added_token *token) INVAR_MUST_USE;
 
 typedef struct invar_added_match {
     int32_t id;
-    size_t begin, end; /* with the white space taken */
-    size_t next;       /* where the search goes on */
+    size_t begin, end; /* includes the white space that the token takes */
+    size_t next;       /* position at which the search continues */
 } invar_added_match;
 
-/* The first match from `from` on; white space before `floor` belongs to the match before. */
+/*
+ * Finds the first match from `from` on. White space before `floor` belongs to the previous match.
+ */
 bool invar_added_tokens_find(invar_added_match *out, const invar_added_tokens *added,
                              const char *text, size_t bytes, size_t from, size_t floor);
 

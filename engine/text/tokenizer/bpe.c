@@ -1,9 +1,10 @@
 /*
- * bpe.c - byte pair encoding of one word: the pairs of lowest rank are joined first.
+ * bpe.c - byte pair encoding of one word: pairs are merged in the order of their rank.
  *
- * The symbols of a word are a linked list in an array, the possible merges a heap by (rank, place).
- * An entry of the heap may be out of date when its turn comes; it counts if the pair that stands
- * there by then still gives the same symbol. That is the rule of the tokenizers library.
+ * The symbols of a word are a linked list in an array, the possible merges a heap by (rank,
+ * position). An entry of the heap may be out of date when it is taken. It still counts if the pair
+ * at its position gives the same symbol: that is the rule of the tokenizers library, and changing
+ * it would change tokens.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,18 +16,18 @@
 
 #include "base/invar_banned.h"
 
-typedef struct rule {
-    int32_t left, right; /* left is -1 where there is none */
+typedef struct merge_rule {
+    int32_t left, right; /* `left` is -1 if the slot is empty */
     int32_t rank, joined;
-} rule;
+} merge_rule;
 
 struct invar_bpe {
     size_t mask;
-    rule *rules; /* (mask + 1), open addressing */
+    merge_rule *rules; /* (mask + 1) open addressing */
 };
 
 typedef struct symbol {
-    int32_t id; /* -1: joined to the one before */
+    int32_t id; /* -1 if the symbol was merged into the previous one */
     int32_t previous, next;
 } symbol;
 
@@ -38,11 +39,11 @@ typedef struct word_state {
     const invar_bpe *bpe;
     symbol *symbols; /* (count) */
     int32_t count;
-    candidate *heap; /* room for 2 * count: a join removes one and adds at most two */
+    candidate *heap; /* capacity 2 * count: a merge removes one entry and adds at most two */
     size_t n_heap;
 } word_state;
 
-/* ---- rules ----------------------------------------------------------------------------------- */
+/* ---- merge rules ----------------------------------------------------------------------------- */
 
 invar_status invar_bpe_new(invar_bpe **out, size_t merges)
 {
@@ -74,8 +75,8 @@ void invar_bpe_free(invar_bpe *bpe)
     invar_free(bpe);
 }
 
-/* The slot of a pair: its rule, or the empty one where it would be. */
-static rule *bpe_find(const invar_bpe *bpe, int32_t left, int32_t right)
+/* Returns the slot of a pair: its rule, or the empty slot at which it would be inserted. */
+static merge_rule *find_slot(const invar_bpe *bpe, int32_t left, int32_t right)
 {
     uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     size_t slot;
@@ -91,36 +92,36 @@ static rule *bpe_find(const invar_bpe *bpe, int32_t left, int32_t right)
 
 void invar_bpe_add(invar_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t joined)
 {
-    *bpe_find(bpe, left, right) = (rule){left, right, rank, joined};
+    *find_slot(bpe, left, right) = (merge_rule){left, right, rank, joined};
 }
 
 /* ---- the heap -------------------------------------------------------------------------------- */
 
-static bool candidate_before(const candidate *a, const candidate *b)
+static bool comes_before(const candidate *a, const candidate *b)
 {
     return a->rank < b->rank || (a->rank == b->rank && a->place < b->place);
 }
 
-static void word_state_push(word_state *w, candidate c)
+static void push_candidate(word_state *w, candidate c)
 {
     size_t i = w->n_heap++;
 
-    while (i > 0 && candidate_before(&c, &w->heap[(i - 1) / 2])) {
+    while (i > 0 && comes_before(&c, &w->heap[(i - 1) / 2])) {
         w->heap[i] = w->heap[(i - 1) / 2];
         i = (i - 1) / 2;
     }
     w->heap[i] = c;
 }
 
-static candidate word_state_pop(word_state *w)
+static candidate pop_candidate(word_state *w)
 {
     candidate top = w->heap[0], last = w->heap[--w->n_heap];
     size_t i = 0, child;
 
     while ((child = 2 * i + 1) < w->n_heap) {
-        if (child + 1 < w->n_heap && candidate_before(&w->heap[child + 1], &w->heap[child]))
+        if (child + 1 < w->n_heap && comes_before(&w->heap[child + 1], &w->heap[child]))
             child++;
-        if (!candidate_before(&w->heap[child], &last))
+        if (!comes_before(&w->heap[child], &last))
             break;
         w->heap[i] = w->heap[child];
         i = child;
@@ -131,27 +132,27 @@ static candidate word_state_pop(word_state *w)
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-/* The rule for the symbol at `place` and the next one; NULL when there is none. */
-static const rule *rule_at(const word_state *w, int32_t place)
+/* Returns the rule for the symbol at `place` and the next one, or NULL. */
+static const merge_rule *find_rule(const word_state *w, int32_t place)
 {
     const symbol *s = &w->symbols[place];
-    const rule *found;
+    const merge_rule *found;
 
     if (s->next < 0)
         return NULL;
-    found = bpe_find(w->bpe, s->id, w->symbols[s->next].id);
+    found = find_slot(w->bpe, s->id, w->symbols[s->next].id);
     return found->left < 0 ? NULL : found;
 }
 
-static void word_state_propose(word_state *w, int32_t place)
+static void push_merge_at(word_state *w, int32_t place)
 {
-    const rule *r = rule_at(w, place);
+    const merge_rule *r = find_rule(w, place);
 
     if (r)
-        word_state_push(w, (candidate){r->rank, place, r->joined});
+        push_candidate(w, (candidate){r->rank, place, r->joined});
 }
 
-static void word_state_join(word_state *w, const candidate *c)
+static void merge_pair(word_state *w, const candidate *c)
 {
     symbol *left = &w->symbols[c->place], *right = &w->symbols[left->next];
 
@@ -161,23 +162,23 @@ static void word_state_join(word_state *w, const candidate *c)
     if (left->next >= 0)
         w->symbols[left->next].previous = c->place;
     if (left->previous >= 0)
-        word_state_propose(w, left->previous);
-    word_state_propose(w, c->place);
+        push_merge_at(w, left->previous);
+    push_merge_at(w, c->place);
 }
 
-static void word_state_merge(word_state *w)
+static void merge_word(word_state *w)
 {
     for (int32_t i = 0; i + 1 < w->count; i++)
-        word_state_propose(w, i);
+        push_merge_at(w, i);
     while (w->n_heap > 0) {
-        candidate top = word_state_pop(w);
-        const rule *r = w->symbols[top.place].id < 0 ? NULL : rule_at(w, top.place);
+        candidate top = pop_candidate(w);
+        const merge_rule *r = w->symbols[top.place].id < 0 ? NULL : find_rule(w, top.place);
         if (r && r->joined == top.joined)
-            word_state_join(w, &top);
+            merge_pair(w, &top);
     }
 }
 
-static invar_status bpe_scratch_reserve(invar_bpe_scratch *work, size_t symbols)
+static invar_status reserve_scratch(invar_bpe_scratch *work, size_t symbols)
 {
     size_t each = sizeof(symbol) + 2 * sizeof(candidate);
     size_t capacity = work->capacity ? work->capacity : 256;
@@ -202,12 +203,12 @@ invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe,
 
     if (*count > INT32_MAX / 4)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a word of %zu symbols is too long", *count);
-    INVAR_TRY(bpe_scratch_reserve(work, *count));
+    INVAR_TRY(reserve_scratch(work, *count));
     w.symbols = work->memory;
     w.heap = (candidate *)(w.symbols + work->capacity);
     for (int32_t i = 0; i < w.count; i++)
         w.symbols[i] = (symbol){ids[i], i - 1, i + 1 < w.count ? i + 1 : -1};
-    word_state_merge(&w);
+    merge_word(&w);
     for (int32_t i = 0; i < w.count; i++)
         if (w.symbols[i].id >= 0)
             ids[n++] = w.symbols[i].id;

@@ -1,5 +1,8 @@
 /*
- * component_json.c - members of the parts of tokenizer.json, for the files that read them.
+ * component_json.c - reads members of the components of tokenizer.json.
+ *
+ * All errors name the file and the kind of the component, so that a user finds the place in the
+ * file.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +17,7 @@
 
 #include "base/invar_banned.h"
 
-#define NAME_SIZE (INVAR_PATH_SHOWN_SIZE + 128) /* for messages: where in the file */
+#define NAME_SIZE (INVAR_PATH_SHOWN_SIZE + 128) /* file name and kind of a component */
 
 invar_status invar_component_type(const char **out, const invar_tokenizer_component *part)
 {
@@ -82,8 +85,8 @@ invar_status invar_component_pattern(const char **regex_out, invar_literal *out,
     return out->bytes ? INVAR_OK : invar_component_unknown(part, "an empty pattern");
 }
 
-static invar_status read_each(void *out, const invar_tokenizer_component *part, const char *list,
-                              invar_component_reader_fn *read, bool last)
+static invar_status read_components(void *out, const invar_tokenizer_component *part,
+                                    const char *list, invar_component_reader_fn *read, bool last)
 {
     const json_t *items = json_object_get(part->json, list);
     const char *type;
@@ -97,7 +100,7 @@ static invar_status read_each(void *out, const invar_tokenizer_component *part, 
                           part->where, part->name, list);
     for (size_t i = 0; i < count; i++) {
         const invar_tokenizer_component item = {part->where, part->name, json_array_get(items, i)};
-        INVAR_TRY(read_each(out, &item, list, read, last && i + 1 == count));
+        INVAR_TRY(read_components(out, &item, list, read, last && i + 1 == count));
     }
     return INVAR_OK;
 }
@@ -105,5 +108,5 @@ static invar_status read_each(void *out, const invar_tokenizer_component *part, 
 invar_status invar_component_each(void *out, const invar_tokenizer_component *part,
                                   const char *list, invar_component_reader_fn *read)
 {
-    return read_each(out, part, list, read, true);
+    return read_components(out, part, list, read, true);
 }

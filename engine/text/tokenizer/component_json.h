@@ -1,5 +1,5 @@
 /*
- * component_json.h - members of the parts of tokenizer.json, for the files that read them.
+ * component_json.h - reads members of the components of tokenizer.json.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,43 +16,46 @@
 extern "C" {
 #endif
 
-/* A part's kind ("normalizer"), the file it is in, and its value; for messages, too. */
+/* A component: file name and kind ("normalizer"), used in error messages, and value. */
 typedef struct invar_tokenizer_component {
     const char *where;
     const char *name;
     const json_t *json;
 } invar_tokenizer_component;
 
-/* The member "type"; "" when the part is missing or null. */
+/* Reads the member "type"; "" if the component is missing or null. */
 invar_status invar_component_type(const char **out,
                                   const invar_tokenizer_component *part) INVAR_MUST_USE;
 
-/* INVAR_E_UNSUPPORTED: the part is, or has, something that Invar does not know. */
+/* Returns INVAR_E_UNSUPPORTED with the message that `what` in the component is not known. */
 invar_status invar_component_unknown(const invar_tokenizer_component *part,
                                      const char *what) INVAR_MUST_USE;
 
-/* An optional switch. */
+/* Reads an optional switch; `fallback` if it is absent. */
 invar_status invar_component_flag(bool *out, const invar_tokenizer_component *part, const char *key,
                                   bool fallback) INVAR_MUST_USE;
 
-/* A string that fits a literal. */
+/* Reads a string that fits into a literal. */
 invar_status invar_component_literal(invar_literal *out, const invar_tokenizer_component *part,
                                      const char *key) INVAR_MUST_USE;
 
-/* One character, as UTF-8. */
+/* Reads a string of one character. */
 invar_status invar_component_char(invar_literal *out, const invar_tokenizer_component *part,
                                   const char *key) INVAR_MUST_USE;
 
-/* The member "pattern" {"String": ...}, which is not empty; NULL when it is {"Regex": ...}. */
+/*
+ * Reads the member "pattern": {"String": ...}, not empty, into *out, or {"Regex": ...} into
+ * *regex_out, which is NULL otherwise.
+ */
 invar_status invar_component_pattern(const char **regex_out, invar_literal *out,
                                      const invar_tokenizer_component *part) INVAR_MUST_USE;
 
-/*
- * Calls `read` for the part, or for each one in a Sequence, whose list is the member `list`; `last`
- * is said of the one that nothing follows.
- */
+/* Callback for one component. `last` is set if no component follows. */
 typedef invar_status invar_component_reader_fn(void *out, const invar_tokenizer_component *part,
                                                const char *type, bool last);
+/*
+ * Calls `read` for the component or, if it is a Sequence, for each component in its member `list`.
+ */
 invar_status invar_component_each(void *out, const invar_tokenizer_component *part,
                                   const char *list, invar_component_reader_fn *read) INVAR_MUST_USE;
 

@@ -1,10 +1,10 @@
 /*
- * decoder.c - how tokens become text: what each has by itself, and what happens to the whole.
+ * decoder.c - reads the decoder of tokenizer.json and applies it to single tokens.
  *
- * The library's decoders are a chain from a list of strings to a list of strings. Read here are
- * those chains whose text can be shown token by token: steps on single tokens, then runs of bytes,
- * then all tokens joined, of which one character may be replaced and which may spell bytes, then
- * what the text loses at its beginning.
+ * The decoders of the library are a chain of functions on lists of strings. Accepted are chains
+ * whose text can be shown token by token: steps on single tokens, then runs of bytes, then all
+ * tokens joined (one character may be replaced, and the characters may stand for bytes), then
+ * characters stripped from the beginning of the text. Any other order is rejected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,23 +20,26 @@
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* How far in the chain the reader is: each kind of decoder may come at some stages only. */
+/* Position in the chain: a kind of decoder is accepted at some stages only. */
 typedef enum stage {
     STAGE_BEGIN,
-    STAGE_TOKENS,  /* after steps on single tokens */
-    STAGE_STRINGS, /* after runs of bytes */
+    STAGE_TOKENS,  /* steps on single tokens were read */
+    STAGE_STRINGS, /* runs of bytes were joined */
     STAGE_FUSED,
-    STAGE_RESPELT, /* after the ByteLevel of the joined text */
+    STAGE_RESPELT, /* ByteLevel of the joined text was read */
     STAGE_END
 } stage;
 
-typedef struct chain {
+typedef struct decoder_chain {
     invar_text_decoder *out;
     stage at;
-} chain;
+} decoder_chain;
 
-/* Replaces one character, which no border between tokens divides and no broken run makes. */
-static invar_status read_joined_replace(chain *c, const invar_tokenizer_component *part,
+/*
+ * Accepts one character only, because a character is never divided between tokens, and not U+FFFD,
+ * because a run that is not UTF-8 produces it.
+ */
+static invar_status read_joined_replace(decoder_chain *c, const invar_tokenizer_component *part,
                                         const invar_token_step *step)
 {
     uint32_t point;
@@ -52,7 +55,7 @@ static invar_status read_joined_replace(chain *c, const invar_tokenizer_componen
     return INVAR_OK;
 }
 
-static invar_status read_replace(chain *c, const invar_tokenizer_component *part)
+static invar_status read_replace(decoder_chain *c, const invar_tokenizer_component *part)
 {
     invar_token_step step = {.kind = INVAR_TOKEN_REPLACE};
     const char *regex;
@@ -70,7 +73,7 @@ static invar_status read_replace(chain *c, const invar_tokenizer_component *part
     return INVAR_OK;
 }
 
-static invar_status read_strip(chain *c, const invar_tokenizer_component *part)
+static invar_status read_strip(decoder_chain *c, const invar_tokenizer_component *part)
 {
     invar_token_step step = {.kind = INVAR_TOKEN_STRIP};
     int64_t start, stop;
@@ -92,7 +95,7 @@ static invar_status read_strip(chain *c, const invar_tokenizer_component *part)
     return INVAR_OK;
 }
 
-static invar_status read_metaspace(chain *c, const invar_tokenizer_component *part)
+static invar_status read_metaspace(decoder_chain *c, const invar_tokenizer_component *part)
 {
     const char *scheme = "always";
     bool prefix;
@@ -106,8 +109,10 @@ static invar_status read_metaspace(chain *c, const invar_tokenizer_component *pa
     return INVAR_OK;
 }
 
-/* Each token spells bytes or is text; after Fuse, the joined text is one token. */
-static invar_status read_byte_level(chain *c, const invar_tokenizer_component *part)
+/*
+ * Reads ByteLevel. Each token is bytes or text by itself; after Fuse, the joined text is one token.
+ */
+static invar_status read_byte_level(decoder_chain *c, const invar_tokenizer_component *part)
 {
     if (c->at > STAGE_TOKENS && (c->at != STAGE_FUSED || c->out->byte_level))
         return invar_component_unknown(part, "ByteLevel at this place of the Sequence");
@@ -121,10 +126,10 @@ static invar_status read_byte_level(chain *c, const invar_tokenizer_component *p
     return INVAR_OK;
 }
 
-static invar_status read_one(void *out, const invar_tokenizer_component *part, const char *type,
-                             bool last)
+static invar_status read_decoder(void *out, const invar_tokenizer_component *part, const char *type,
+                                 bool last)
 {
-    chain *c = out;
+    decoder_chain *c = out;
 
     (void)last;
     if (strcmp(type, "ByteLevel") == 0)
@@ -150,17 +155,17 @@ static invar_status read_one(void *out, const invar_tokenizer_component *part, c
 invar_status invar_text_decoder_read(invar_text_decoder *out, const json_t *json, const char *where)
 {
     const invar_tokenizer_component part = {where, "decoder", json};
-    chain c = {out, STAGE_BEGIN};
+    decoder_chain c = {out, STAGE_BEGIN};
 
     *out = (invar_text_decoder){0};
     out->spaced = !json || json_is_null(json);
-    return out->spaced ? INVAR_OK : invar_component_each(&c, &part, "decoders", read_one);
+    return out->spaced ? INVAR_OK : invar_component_each(&c, &part, "decoders", read_decoder);
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static size_t literal_stripped(const invar_literal *character, size_t count, const char *text,
-                               size_t bytes)
+static size_t count_stripped(const invar_literal *character, size_t count, const char *text,
+                             size_t bytes)
 {
     size_t at = 0;
 
@@ -174,7 +179,7 @@ static size_t literal_stripped(const invar_literal *character, size_t count, con
 size_t invar_text_decoder_stripped(const invar_text_decoder *decoder, const char *text,
                                    size_t bytes)
 {
-    return literal_stripped(&decoder->strip, decoder->n_strip, text, bytes);
+    return count_stripped(&decoder->strip, decoder->n_strip, text, bytes);
 }
 
 static int hex_digit(char c)
@@ -185,8 +190,8 @@ static int hex_digit(char c)
                                   : -1;
 }
 
-/* The byte of "<0x0A>"; -1 when the text is not of that form. A plus for the first digit counts. */
-static int byte_of(const char *text, size_t bytes)
+/* Returns the byte of "<0x0A>", or -1. The first digit may be a plus sign, as in the library. */
+static int parse_byte_token(const char *text, size_t bytes)
 {
     int high, low;
 
@@ -197,8 +202,8 @@ static int byte_of(const char *text, size_t bytes)
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-/* *text is ours to change, and may become another block. */
-static invar_status token_step_apply(char **text, size_t *bytes, const invar_token_step *step)
+/* Applies a step in place. *text may be replaced by another block. */
+static invar_status apply_token_step(char **text, size_t *bytes, const invar_token_step *step)
 {
     size_t cut, length;
     char *next;
@@ -212,14 +217,14 @@ static invar_status token_step_apply(char **text, size_t *bytes, const invar_tok
         }
         return INVAR_OK;
     }
-    cut = literal_stripped(&step->from, step->count, *text, *bytes);
+    cut = count_stripped(&step->from, step->count, *text, *bytes);
     memmove(*text, *text + cut, *bytes - cut);
     *bytes -= cut;
     return INVAR_OK;
 }
 
-/* The bytes that *text spells; a text that does not spell bytes stays. */
-static invar_status spell(char **text, size_t *bytes, const invar_byte_chars *map)
+/* Replaces *text by the bytes that it stands for. Keeps it if a character stands for no byte. */
+static invar_status decode_byte_chars(char **text, size_t *bytes, const invar_byte_chars *map)
 {
     size_t length;
     char *spelt;
@@ -247,15 +252,15 @@ invar_status invar_text_decoder_token(char **out, size_t *bytes_out, bool *byte_
     INVAR_TRY(invar_alloc((void **)out, *bytes_out, 1, "a token"));
     memcpy(*out, name, *bytes_out);
     for (size_t i = 0; i < decoder->n_steps && status == INVAR_OK; i++)
-        status = token_step_apply(out, bytes_out, &decoder->steps[i]);
+        status = apply_token_step(out, bytes_out, &decoder->steps[i]);
     if (status == INVAR_OK && decoder->byte_level)
-        status = spell(out, bytes_out, map);
+        status = decode_byte_chars(out, bytes_out, map);
     if (status != INVAR_OK) {
         invar_free(*out);
         *out = NULL;
         return status;
     }
-    byte = decoder->byte_fallback && !decoder->byte_level ? byte_of(*out, *bytes_out) : -1;
+    byte = decoder->byte_fallback && !decoder->byte_level ? parse_byte_token(*out, *bytes_out) : -1;
     if (byte >= 0) {
         (*out)[0] = (char)byte;
         *bytes_out = 1;

@@ -1,5 +1,5 @@
 /*
- * hf_tokenizer_config.c - what transformers knows of a tokenizer beside tokenizer.json.
+ * hf_tokenizer_config.c - reads tokenizer_config.json and special_tokens_map.json of transformers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +11,7 @@
 
 #define MAX_BYTES ((size_t)8 << 20)
 
-static invar_status read_one(json_t **out, const char *dir, const char *name)
+static invar_status read_config_file(json_t **out, const char *dir, const char *name)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -20,7 +20,7 @@ static invar_status read_one(json_t **out, const char *dir, const char *name)
     return invar_path_exists(path) ? invar_json_read(out, path, MAX_BYTES) : INVAR_OK;
 }
 
-static invar_status add_special(json_t **config, json_t *special, const char *dir)
+static invar_status override_special_tokens(json_t **config, json_t *special, const char *dir)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -41,12 +41,12 @@ invar_status invar_tokenizer_config_read(json_t **out, const char *dir)
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(read_one(&config, dir, "tokenizer_config.json"));
+    INVAR_TRY(read_config_file(&config, dir, "tokenizer_config.json"));
     status = INVAR_OK;
     if (!config || (json_is_object(config) && !json_object_get(config, "added_tokens_decoder")))
-        status = read_one(&special, dir, "special_tokens_map.json");
+        status = read_config_file(&special, dir, "special_tokens_map.json");
     if (special)
-        status = add_special(&config, special, dir);
+        status = override_special_tokens(&config, special, dir);
     json_decref(special);
     if (status != INVAR_OK) {
         json_decref(config);

@@ -1,5 +1,5 @@
 /*
- * hf_tokenizer_config.h - what transformers knows of a tokenizer beside tokenizer.json.
+ * hf_tokenizer_config.h - reads tokenizer_config.json and special_tokens_map.json of transformers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,10 +13,10 @@ extern "C" {
 #endif
 
 /*
- * DIR/tokenizer_config.json. Where it lists no added tokens (added_tokens_decoder), as before
- * transformers 4.34, or is not there, the tokens of DIR/special_tokens_map.json go before its own,
- * as they do in transformers.
- * The caller owns *out (json_decref); NULL where neither file is there.
+ * Reads DIR/tokenizer_config.json. If it does not exist, or lists no added tokens
+ * (added_tokens_decoder), as before transformers 4.34, the tokens of DIR/special_tokens_map.json
+ * override its own, as in transformers. The caller frees *out with json_decref; *out is NULL if
+ * neither file exists.
  */
 invar_status invar_tokenizer_config_read(json_t **out, const char *dir) INVAR_MUST_USE;
 

@@ -1,5 +1,8 @@
 /*
- * model.c - the member "model" of tokenizer.json: vocabulary, merges, first symbols.
+ * model.c - reads the member "model" of tokenizer.json: vocabulary, merges, first symbols.
+ *
+ * Only BPE without options that change the result is accepted. Ids are checked by read.c before the
+ * merges are filled.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +20,7 @@ typedef invar_tokenizer_reader reader;
 
 /* ---- switches -------------------------------------------------------------------------------- */
 
-/* An option of the model that must be absent, null, false, zero or empty. */
+/* Fails unless the option is absent, null, false, zero or empty. */
 static invar_status must_be_off(const reader *r, const json_t *model, const char *key)
 {
     const json_t *value = json_object_get(model, key);
@@ -30,7 +33,7 @@ static invar_status must_be_off(const reader *r, const json_t *model, const char
                       r->where, key);
 }
 
-/* One that is false where it is absent. */
+/* Reads a switch of the model; an absent one is false. */
 static invar_status read_switch(bool *out, const reader *r, const json_t *model, const char *key)
 {
     *out = false;
@@ -42,7 +45,7 @@ invar_status invar_tokenizer_read_model(reader *r)
     static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
     const json_t *model = json_object_get(r->root, "model");
     char quote[INVAR_TEXT_QUOTE_SIZE];
-    const char *type = "BPE"; // files of the first years do not say it
+    const char *type = "BPE"; // early files do not have the member
 
     if (!json_is_object(model))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"model\" is missing", r->where);
@@ -73,12 +76,12 @@ invar_status invar_tokenizer_read_model(reader *r)
 
 /* ---- merges ---------------------------------------------------------------------------------- */
 
-static invar_status bad_merge(const reader *r, size_t rank, const char *why)
+static invar_status fail_merge(const reader *r, size_t rank, const char *why)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: merge %zu %s", r->where, rank, why);
 }
 
-/* The two names of a merge: ["a", "b"], or "a b". Not terminated. */
+/* Splits a merge, ["a", "b"] or "a b", into its two names, which are not terminated. */
 static bool merge_names(const char *names[2], size_t lengths[2], const json_t *item)
 {
     const char *text = json_string_value(item);
@@ -103,7 +106,7 @@ static bool merge_names(const char *names[2], size_t lengths[2], const json_t *i
     return true;
 }
 
-static int32_t id_of(const reader *r, char *room, const char *name, size_t length)
+static int32_t find_id(const reader *r, char *room, const char *name, size_t length)
 {
     const json_t *id;
 
@@ -120,18 +123,18 @@ static invar_status add_merge(reader *r, size_t rank, const json_t *item, char *
     int32_t ids[3];
 
     if (json_is_string(item) && strncmp(json_string_value(item), "#version", 8) == 0)
-        return INVAR_OK; // the first line of merges.txt, in files made from one
+        return INVAR_OK; // first line of a merges.txt that was converted
     if (!merge_names(names, lengths, item))
-        return bad_merge(r, rank, "is not two tokens");
+        return fail_merge(r, rank, "is not two tokens");
     if (lengths[0] > INVAR_TOKEN_MAX_BYTES || lengths[1] > INVAR_TOKEN_MAX_BYTES)
-        return bad_merge(r, rank, "is too long");
-    ids[0] = id_of(r, room, names[0], lengths[0]);
-    ids[1] = id_of(r, room, names[1], lengths[1]);
+        return fail_merge(r, rank, "is too long");
+    ids[0] = find_id(r, room, names[0], lengths[0]);
+    ids[1] = find_id(r, room, names[1], lengths[1]);
     memcpy(room, names[0], lengths[0]);
     memcpy(room + lengths[0], names[1], lengths[1]);
-    ids[2] = id_of(r, room, room, lengths[0] + lengths[1]);
+    ids[2] = find_id(r, room, room, lengths[0] + lengths[1]);
     if (ids[0] < 0 || ids[1] < 0 || ids[2] < 0)
-        return bad_merge(r, rank, "has a token that is not in the vocabulary");
+        return fail_merge(r, rank, "has a token that is not in the vocabulary");
     invar_bpe_add(r->t->bpe, ids[0], ids[1], (int32_t)rank, ids[2]);
     return INVAR_OK;
 }
@@ -157,15 +160,15 @@ static invar_status fill_merges(reader *r)
 
 /* ---- symbols --------------------------------------------------------------------------------- */
 
-/* True when the name is one character. */
-static bool is_char(uint32_t *point_out, const char *name)
+/* Returns whether the name is one character. */
+static bool is_one_character(uint32_t *point_out, const char *name)
 {
     size_t bytes = strlen(name);
 
     return bytes > 0 && invar_text_utf8(point_out, name, bytes) == bytes;
 }
 
-/* The tokens of one character, which words begin from. */
+/* Fills the tokens of one character, from which words begin. */
 static invar_status fill_chars(reader *r)
 {
     invar_symbols *s = &r->t->symbols;
@@ -174,12 +177,12 @@ static invar_status fill_chars(reader *r)
     const json_t *id;
     uint32_t point;
 
-    json_object_foreach((json_t *)r->vocab, name, id) count += is_char(&point, name);
+    json_object_foreach((json_t *)r->vocab, name, id) count += is_one_character(&point, name);
     INVAR_TRY(invar_token_map_new(&s->chars, count, 4 * count));
     memset(s->low, -1, sizeof s->low);
     json_object_foreach((json_t *)r->vocab, name, id)
     {
-        if (!is_char(&point, name))
+        if (!is_one_character(&point, name))
             continue;
         if (point < INVAR_BYTE_CHARS_END)
             s->low[point] = (int32_t)json_integer_value(id);
@@ -199,7 +202,7 @@ static invar_status fill_symbols(reader *r)
     for (unsigned b = 0; b < 256; b++) {
         char code[8], room[8];
         (void)snprintf(code, sizeof code, "<0x%02X>", b);
-        s->fallback[b] = r->byte_fallback ? id_of(r, room, code, strlen(code)) : -1;
+        s->fallback[b] = r->byte_fallback ? find_id(r, room, code, strlen(code)) : -1;
     }
     s->fuse_unknown = r->fuse_unknown;
     s->unknown = INVAR_UNKNOWN_DROPPED;
@@ -212,7 +215,7 @@ static invar_status fill_symbols(reader *r)
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-/* The words that are one token: of a byte-level vocabulary those that spell bytes. */
+/* Fills the words that are one token; in a byte-level vocabulary, those that stand for bytes. */
 static invar_status fill_words(reader *r)
 {
     const char *name;

@@ -1,8 +1,9 @@
 /*
- * read.c - a tokenizer from the bytes of tokenizer.json.
+ * read.c - reads a tokenizer from tokenizer.json and tokenizer_config.json.
  *
- * The file may be hostile: every size in it is bounded, and what is not known to be without effect
- * is refused by name.
+ * The files are untrusted: every size is bounded. Everything in them that may change a result must
+ * be known; the rest is rejected by name. Ids are read first, then the added tokens, which need the
+ * normalizer, and then the text of each token, which needs the decoder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,7 +25,7 @@
 
 typedef invar_tokenizer_reader reader;
 
-static const char *quoted(char out[INVAR_TEXT_QUOTE_SIZE], const char *text)
+static const char *quote_text(char out[INVAR_TEXT_QUOTE_SIZE], const char *text)
 {
     invar_text_quote(out, INVAR_TEXT_QUOTE_SIZE, text, strlen(text));
     return out;
@@ -38,15 +39,15 @@ static invar_status check_id(const reader *r, const char *name, const json_t *id
 
     if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= ID_MAX)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the id of \"%s\" is not a number below %d",
-                          r->where, quoted(quote, name), ID_MAX);
+                          r->where, quote_text(quote, name), ID_MAX);
     if (strlen(name) > INVAR_TOKEN_MAX_BYTES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the token \"%s\" is longer than %d bytes",
-                          r->where, quoted(quote, name), INVAR_TOKEN_MAX_BYTES);
+                          r->where, quote_text(quote, name), INVAR_TOKEN_MAX_BYTES);
     return INVAR_OK;
 }
 
-/* The id that the library gives to the added token: the file's number must be that one. */
-static int64_t expected_id(const reader *r, const char *content, int64_t highest)
+/* Returns the id that the tokenizers library gives to an added token, which the file must have. */
+static int64_t library_id(const reader *r, const char *content, int64_t highest)
 {
     const json_t *id = json_object_get(r->vocab, content);
     int64_t count = (int64_t)json_object_size(r->vocab);
@@ -56,8 +57,8 @@ static int64_t expected_id(const reader *r, const char *content, int64_t highest
     return highest >= count ? highest + 1 : count;
 }
 
-/* Finds the number of ids, and that every added token has the right one. */
-static invar_status reader_measure(reader *r)
+/* Counts the ids and checks that every added token has the id that the library gives it. */
+static invar_status count_ids(reader *r)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
     const char *name, *content;
@@ -76,12 +77,12 @@ static invar_status reader_measure(reader *r)
         INVAR_TRY(invar_json_string(&content, value, "content", r->where));
         INVAR_TRY(check_id(r, content, json_object_get(value, "id")));
         id = json_integer_value(json_object_get(value, "id"));
-        if (id != expected_id(r, content, highest))
+        if (id != library_id(r, content, highest))
             return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                               "%s: added token \"%s\" has id %lld, where the tokenizers library "
                               "gives it %lld",
-                              r->where, quoted(quote, content), (long long)id,
-                              (long long)expected_id(r, content, highest));
+                              r->where, quote_text(quote, content), (long long)id,
+                              (long long)library_id(r, content, highest));
         highest = id > highest ? id : highest;
         r->size = id >= r->size ? id + 1 : r->size;
     }
@@ -96,7 +97,7 @@ static invar_status set_name(reader *r, const char *name, int64_t id)
         return INVAR_OK;
     if (r->names[id])
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" has the id %lld of another token",
-                          r->where, quoted(quote, name), (long long)id);
+                          r->where, quote_text(quote, name), (long long)id);
     r->names[id] = name;
     r->name_bytes += strlen(name);
     return INVAR_OK;
@@ -164,8 +165,8 @@ static invar_status fill_tokens(reader *r)
     return INVAR_OK;
 }
 
-/* Looks for tokens that do not spell bytes, in a decoder that spells bytes of the joined text. */
-static invar_status find_plain(reader *r)
+/* Finds tokens that do not stand for bytes, for decoders that respell the joined text as bytes. */
+static invar_status find_plain_tokens(reader *r)
 {
     for (int64_t id = 0; id < r->size && r->pipeline.decoder.respell; id++) {
         invar_text_stream stream = {0};
@@ -180,11 +181,12 @@ static invar_status find_plain(reader *r)
 }
 
 /*
- * A token stands for no more bytes of text than its name has: merges join names, and what is not in
- * the vocabulary has a token for each byte. Otherwise text may be dropped, or many characters may
- * become one unknown token.
+ * Finds the longest text that one token stands for. A token stands for at most the bytes of its
+ * name: merges join names, and text that is not in the vocabulary has a token for each byte.
+ * Otherwise text may be dropped, or many characters may become one unknown token; then there is no
+ * limit.
  */
-static void find_longest(reader *r)
+static void find_longest_token(reader *r)
 {
     const invar_symbols *s = &r->t->symbols;
     bool complete = !r->drops_text;
@@ -205,7 +207,10 @@ static void find_longest(reader *r)
 
 /* ---- added tokens ---------------------------------------------------------------------------- */
 
-/* The text that stands for the token in normalized text, with a NUL; NULL when it is the same. */
+/*
+ * Normalizes the content of an added token, with a NUL at the end. *out is NULL if it does not
+ * change.
+ */
 static invar_status normalize_token(char **out, const reader *r, const char *content)
 {
     size_t bytes;
@@ -225,8 +230,8 @@ static invar_status normalize_token(char **out, const reader *r, const char *con
     return *out ? INVAR_OK : invar_error_last()->status;
 }
 
-/* What tokenizer_config.json says of the added token; NULL when nothing. */
-static const json_t *config_token(const reader *r, int32_t id)
+/* Returns the entry of an added token in tokenizer_config.json, or NULL. */
+static const json_t *find_config_token(const reader *r, int32_t id)
 {
     char key[16];
 
@@ -234,11 +239,14 @@ static const json_t *config_token(const reader *r, int32_t id)
     return json_object_get(json_object_get(r->config, "added_tokens_decoder"), key);
 }
 
-/* A switch of an added token: transformers gives it the value of its own file, where it has one. */
+/*
+ * Reads a switch of an added token. As in transformers, tokenizer_config.json overrides
+ * tokenizer.json.
+ */
 static invar_status read_token_switch(bool *out, reader *r, const json_t *item, int32_t id,
                                       const char *key)
 {
-    const json_t *other = config_token(r, id);
+    const json_t *other = find_config_token(r, id);
     bool value;
 
     INVAR_TRY(invar_json_bool(out, item, key, r->where));
@@ -269,7 +277,7 @@ static invar_status add_token(reader *r, const json_t *item)
     r->normal[token.id] = NULL;
     if (normalized)
         INVAR_TRY(normalize_token(&r->normal[token.id], r, token.content));
-    // the library knows special tokens by their content, and skips none whose text is another
+    // the library finds special tokens by content and does not skip those whose text differs
     if (special && !r->normal[token.id])
         r->t->flags[token.id] |= INVAR_TOKEN_IS_SPECIAL;
     if (r->normal[token.id])
@@ -279,7 +287,7 @@ static invar_status add_token(reader *r, const json_t *item)
     return invar_added_tokens_add(normalized ? r->t->normalized : r->t->raw, &token);
 }
 
-static invar_status fill_added(reader *r)
+static invar_status fill_added_tokens(reader *r)
 {
     const json_t *item;
     size_t i;
@@ -294,7 +302,7 @@ static invar_status fill_added(reader *r)
 
 /* ---- tokenizer_config.json ------------------------------------------------------------------- */
 
-/* The id of a token by its name, -1 when there is none. */
+/* Returns the id of a token by its name, or -1. */
 static int32_t find_token(const reader *r, const char *name)
 {
     for (int64_t id = 0; id < r->size; id++)
@@ -303,7 +311,7 @@ static int32_t find_token(const reader *r, const char *name)
     return -1;
 }
 
-/* A token as text, or as an object with "content". */
+/* Returns the text of a token that is given as a string or as an object with "content". */
 static const char *token_text(const json_t *value)
 {
     return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
@@ -322,7 +330,7 @@ static invar_status check_config_token(const reader *r, const char *key, const j
         INVAR_E_UNSUPPORTED, 0,
         "%s: added token \"%s\" of tokenizer_config.json is not there, or has another "
         "id",
-        r->where, quoted(quote, text ? text : key));
+        r->where, quote_text(quote, text ? text : key));
 }
 
 static invar_status check_config(const reader *r)
@@ -351,13 +359,13 @@ static invar_status read_eos(reader *r)
             INVAR_E_INVALID, 0,
             "%s: eos_token \"%s\" of tokenizer_config.json (or special_tokens_map.json) is no "
             "token",
-            r->where, quoted(quote, token_text(eos) ? token_text(eos) : ""));
+            r->where, quote_text(quote, token_text(eos) ? token_text(eos) : ""));
     return INVAR_OK;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
-static void reader_hash(reader *r, const invar_tokenizer_source *source)
+static void hash_source(reader *r, const invar_tokenizer_source *source)
 {
     const char *version = invar_unicode_version();
     invar_hasher hasher;
@@ -376,25 +384,25 @@ static void reader_hash(reader *r, const invar_tokenizer_source *source)
     invar_hasher_final(&r->t->hash, &hasher);
 }
 
-static invar_status reader_build(reader *r, const invar_tokenizer_source *source)
+static invar_status build_tokenizer(reader *r, const invar_tokenizer_source *source)
 {
     invar_byte_chars_init(&r->map);
     invar_hasher_init(&r->flags);
     INVAR_TRY(invar_tokenizer_read_model(r));
     INVAR_TRY(invar_text_pipeline_read(&r->pipeline, r->root, r->where));
     r->added = json_object_get(r->root, "added_tokens");
-    INVAR_TRY(reader_measure(r));
+    INVAR_TRY(count_ids(r));
     INVAR_TRY(name_ids(r));
     INVAR_TRY(check_config(r));
     INVAR_TRY(invar_tokenizer_new(&r->t, r->size));
     r->t->pipeline = r->pipeline;
-    INVAR_TRY(fill_added(r));
+    INVAR_TRY(fill_added_tokens(r));
     INVAR_TRY(fill_tokens(r));
     INVAR_TRY(invar_tokenizer_fill_model(r));
-    find_longest(r);
-    INVAR_TRY(find_plain(r));
+    find_longest_token(r);
+    INVAR_TRY(find_plain_tokens(r));
     INVAR_TRY(read_eos(r));
-    reader_hash(r, source);
+    hash_source(r, source);
     return INVAR_OK;
 }
 
@@ -413,7 +421,7 @@ invar_status invar_tokenizer_parse(invar_tokenizer **out, const invar_tokenizer_
     r.root = root;
     r.config = config;
     if (status == INVAR_OK)
-        status = reader_build(&r, source);
+        status = build_tokenizer(&r, source);
     json_decref(config);
     for (int64_t id = 0; r.normal && id < r.size; id++)
         invar_free(r.normal[id]);
@@ -440,9 +448,9 @@ static invar_status read_config(char **out, size_t *bytes_out, const char *dir)
     return status;
 }
 
-/* Both files, of which the second may be missing; the caller frees what is not NULL. */
-static invar_status read_files(char **json, char **config, invar_tokenizer_source *source,
-                               char shown[INVAR_PATH_SHOWN_SIZE], const char *dir)
+/* Reads both files; the second may not exist. The caller frees the texts, also after a failure. */
+static invar_status read_source_files(char **json, char **config, invar_tokenizer_source *source,
+                                      char shown[INVAR_PATH_SHOWN_SIZE], const char *dir)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -461,7 +469,7 @@ invar_status invar_tokenizer_read(invar_tokenizer **out, const char *dir)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], *json = NULL, *config = NULL;
     invar_tokenizer_source source = {.where = shown};
-    invar_status status = read_files(&json, &config, &source, shown, dir);
+    invar_status status = read_source_files(&json, &config, &source, shown, dir);
 
     *out = NULL;
     if (status == INVAR_OK) {

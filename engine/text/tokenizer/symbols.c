@@ -1,5 +1,5 @@
 /*
- * symbols.c - a word to its first symbols, one for each character, before any are merged.
+ * symbols.c - converts a word to its first symbols, one per character, before BPE merges them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,33 +10,34 @@
 
 #include "base/invar_banned.h"
 
-typedef struct writer {
+typedef struct symbol_writer {
     const invar_symbols *symbols;
     int32_t *ids;
     size_t count;
-    bool unknown; /* an unknown token is due: it is written when it cannot grow any more */
-} writer;
+    bool unknown; /* an unknown token is pending; it is written when the next symbol cannot be fused
+                     with it */
+} symbol_writer;
 
-static void writer_flush(writer *w)
+static void flush_unknown(symbol_writer *w)
 {
     if (w->unknown)
         w->ids[w->count++] = w->symbols->unknown;
     w->unknown = false;
 }
 
-/* The bytes of a character as tokens of their own; false when one of them has none. */
-static bool fall_back(writer *w, const char *name, size_t length)
+/* Writes the bytes of a character as tokens. Returns false if a byte has none. */
+static bool add_fallback_bytes(symbol_writer *w, const char *name, size_t length)
 {
     for (size_t i = 0; i < length; i++)
         if (w->symbols->fallback[(unsigned char)name[i]] < 0)
             return false;
-    // an unknown token that is due stays so, and comes after these: the library does the same
+    // a pending unknown token is written after these, as in the tokenizers library
     for (size_t i = 0; i < length; i++)
         w->ids[w->count++] = w->symbols->fallback[(unsigned char)name[i]];
     return true;
 }
 
-static invar_status add_unknown(writer *w)
+static invar_status add_unknown(symbol_writer *w)
 {
     if (w->symbols->unknown == INVAR_UNKNOWN_MISSING)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -45,12 +46,12 @@ static invar_status add_unknown(writer *w)
     if (w->symbols->unknown == INVAR_UNKNOWN_DROPPED)
         return INVAR_OK;
     if (!w->symbols->fuse_unknown)
-        writer_flush(w);
+        flush_unknown(w);
     w->unknown = true;
     return INVAR_OK;
 }
 
-static invar_status add_char(writer *w, uint32_t point)
+static invar_status add_char(symbol_writer *w, uint32_t point)
 {
     int32_t id = point < INVAR_BYTE_CHARS_END ? w->symbols->low[point] : -1;
     char name[4];
@@ -61,9 +62,9 @@ static invar_status add_char(writer *w, uint32_t point)
         if (point >= INVAR_BYTE_CHARS_END)
             id = invar_token_map_find(w->symbols->chars, name, length);
         if (id < 0)
-            return fall_back(w, name, length) ? INVAR_OK : add_unknown(w);
+            return add_fallback_bytes(w, name, length) ? INVAR_OK : add_unknown(w);
     }
-    writer_flush(w);
+    flush_unknown(w);
     w->ids[w->count++] = id;
     return INVAR_OK;
 }
@@ -71,7 +72,7 @@ static invar_status add_char(writer *w, uint32_t point)
 invar_status invar_symbols_word(int32_t *ids, size_t *count_out, const invar_symbols *symbols,
                                 const char *word, size_t bytes)
 {
-    writer w = {.symbols = symbols, .ids = ids};
+    symbol_writer w = {.symbols = symbols, .ids = ids};
     uint32_t point;
 
     *count_out = 0;
@@ -82,7 +83,7 @@ invar_status invar_symbols_word(int32_t *ids, size_t *count_out, const invar_sym
             at += invar_text_utf8(&point, word + at, bytes - at);
         INVAR_TRY(add_char(&w, point));
     }
-    writer_flush(&w);
+    flush_unknown(&w);
     *count_out = w.count;
     return INVAR_OK;
 }

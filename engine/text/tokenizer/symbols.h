@@ -1,9 +1,9 @@
 /*
- * symbols.h - a word to its first symbols, one for each character, before any are merged.
+ * symbols.h - converts a word to its first symbols, one per character, before BPE merges them.
  *
- * A byte-level word has one character for each byte. The vocabulary may lack some characters. As in
- * the tokenizers library such a one becomes the tokens of byte_fallback where its bytes have them
- * all, else the unknown token, else nothing.
+ * A byte-level word has one character per byte. A character that is not in the vocabulary becomes,
+ * as in the tokenizers library, the byte tokens of byte_fallback if the vocabulary has all of them,
+ * else the unknown token, else nothing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,24 +22,29 @@
 extern "C" {
 #endif
 
-/* Unknown is the id of the unknown token, or: */
-#define INVAR_UNKNOWN_DROPPED (-1) /* what is unknown has no token */
-#define INVAR_UNKNOWN_MISSING (-2) /* the model names a token that is not in the vocabulary */
+/* Values of invar_symbols.unknown other than an id */
+#define INVAR_UNKNOWN_DROPPED (-1) /* unknown characters have no token */
+#define INVAR_UNKNOWN_MISSING                                                                      \
+    (-2) /* the model names an unknown token that is not in the
+                                      vocabulary */
 
 typedef struct invar_symbols {
-    bool byte_level;                   /* words are bytes; else they are text */
-    invar_byte_chars spelt;            /* byte-level: the character of each byte */
-    invar_token_map *chars;            /* the characters of the vocabulary */
-    int32_t low[INVAR_BYTE_CHARS_END]; /* ids of those below; -1: not in the vocabulary */
-    int32_t fallback[256]; /* ids of "<0x00>" and on; -1: not there, or no byte_fallback */
+    bool byte_level;                   /* words are bytes, not text */
+    invar_byte_chars spelt;            /* character of each byte, for byte-level words */
+    invar_token_map *chars;            /* ids of the characters of the vocabulary from
+                                          INVAR_BYTE_CHARS_END on */
+    int32_t low[INVAR_BYTE_CHARS_END]; /* ids of the characters below; -1 if not in the
+                                          vocabulary */
+    int32_t fallback[256];             /* ids of "<0x00>" to "<0xFF>"; -1 if not in the vocabulary,
+                                          or without byte_fallback */
     int32_t unknown;
-    bool fuse_unknown; /* unknown ones that follow each other are one */
+    bool fuse_unknown; /* consecutive unknown characters become one token */
 } invar_symbols;
 
-/* The most ids that a byte of a word becomes. */
+/* Limit of the ids of one byte of a word. */
 #define INVAR_SYMBOLS_PER_BYTE 2
 
-/* Writes at most INVAR_SYMBOLS_PER_BYTE * bytes ids. */
+/* Writes the symbols of a word, at most INVAR_SYMBOLS_PER_BYTE * bytes ids. */
 invar_status invar_symbols_word(int32_t *ids, size_t *count_out, const invar_symbols *symbols,
                                 const char *word, size_t bytes) INVAR_MUST_USE;
 

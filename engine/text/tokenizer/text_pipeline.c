@@ -1,6 +1,8 @@
 /*
- * text_pipeline.c - the parts of tokenizer.json around its model: known, without effect, or
- * refused.
+ * text_pipeline.c - reads normalizer, pre-tokenizer, post-processor and decoder of tokenizer.json.
+ *
+ * Each component is translated to steps that reproduce the tokenizers library exactly, is known to
+ * have no effect, or is rejected by name.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -153,7 +155,7 @@ static invar_status read_punctuation(invar_text_pipeline *out,
     return add_splitter(out, part, splitter);
 }
 
-/* Files of earlier releases have add_prefix_space and no scheme. */
+/* Reads prepend_scheme. Files of earlier releases have add_prefix_space instead. */
 static invar_status read_scheme(invar_prepend *out, const invar_tokenizer_component *part)
 {
     const char *scheme = "always";
@@ -190,7 +192,7 @@ static invar_status read_metaspace(invar_text_pipeline *out, const invar_tokeniz
     INVAR_TRY(invar_component_char(&step.literal, part, "replacement"));
     INVAR_TRY(read_scheme(&step.prepend, part));
     INVAR_TRY(invar_component_flag(&split, part, "split", true));
-    // the library asks where in the text as it was before the normalizer the piece began
+    // the library uses the position in the original text, which is not known after a normalizer
     if (step.prepend == INVAR_PREPEND_FIRST && out->normalizer.n_steps > 0)
         return invar_component_unknown(part, "first, after a normalizer");
     if (has_metaspace(out))
@@ -208,7 +210,7 @@ static invar_status read_pre_tokenizer(void *out, const invar_tokenizer_componen
 {
     if (!type[0])
         return INVAR_OK;
-    // it spells bytes as characters, which the steps after it would see
+    // ByteLevel replaces bytes by characters, which later steps would see
     if (strcmp(type, "ByteLevel") == 0)
         return last ? read_byte_level(out, part)
                     : invar_component_unknown(part, "ByteLevel before others");
@@ -225,7 +227,7 @@ static invar_status read_pre_tokenizer(void *out, const invar_tokenizer_componen
 
 /* ---- post-processors ------------------------------------------------------------------------- */
 
-/* Without special tokens a template is without effect when it is the sequence, once. */
+/* Without special tokens, a template has no effect if it contains the sequence exactly once. */
 static invar_status check_template(const invar_tokenizer_component *part)
 {
     const json_t *list = json_object_get(part->json, "single"), *item;
@@ -244,7 +246,10 @@ static invar_status check_template(const invar_tokenizer_component *part)
                                 part, "TemplateProcessing without the sequence, or with it twice");
 }
 
-/* These add special tokens or change offsets, neither of which is asked for. */
+/*
+ * Accepts processors that add special tokens, which are not wanted, or change offsets, which are
+ * not used.
+ */
 static invar_status check_processor(void *out, const invar_tokenizer_component *part,
                                     const char *type, bool last)
 {
@@ -259,7 +264,7 @@ static invar_status check_processor(void *out, const invar_tokenizer_component *
                                                    : invar_component_unknown(part, type);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- file ------------------------------------------------------------------------------------ */
 
 static invar_status must_be_null(const json_t *root, const char *where, const char *key)
 {
@@ -269,8 +274,9 @@ static invar_status must_be_null(const json_t *root, const char *where, const ch
     return INVAR_OK;
 }
 
-static invar_status read_part(void *out, const json_t *root, const char *where, const char *name,
-                              const char *list, invar_component_reader_fn *read)
+static invar_status read_component(void *out, const json_t *root, const char *where,
+                                   const char *name, const char *list,
+                                   invar_component_reader_fn *read)
 {
     const invar_tokenizer_component part = {where, name, json_object_get(root, name)};
 
@@ -285,9 +291,10 @@ invar_status invar_text_pipeline_read(invar_text_pipeline *out, const json_t *ro
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not a JSON object", where);
     INVAR_TRY(must_be_null(root, where, "truncation"));
     INVAR_TRY(must_be_null(root, where, "padding"));
+    INVAR_TRY(read_component(&out->normalizer, root, where, "normalizer", "normalizers",
+                             read_normalizer));
     INVAR_TRY(
-        read_part(&out->normalizer, root, where, "normalizer", "normalizers", read_normalizer));
-    INVAR_TRY(read_part(out, root, where, "pre_tokenizer", "pretokenizers", read_pre_tokenizer));
-    INVAR_TRY(read_part(NULL, root, where, "post_processor", "processors", check_processor));
+        read_component(out, root, where, "pre_tokenizer", "pretokenizers", read_pre_tokenizer));
+    INVAR_TRY(read_component(NULL, root, where, "post_processor", "processors", check_processor));
     return invar_text_decoder_read(&out->decoder, json_object_get(root, "decoder"), where);
 }

@@ -1,6 +1,8 @@
 /*
- * text_pipeline.h - the parts of tokenizer.json around its model: known, without effect, or
- * refused.
+ * text_pipeline.h - normalizer, pre-tokenizer, post-processor and decoder of tokenizer.json.
+ *
+ * A component that is not known and may change tokens is rejected. Components without effect, such
+ * as post-processors that only add special tokens, are accepted and ignored.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,15 +23,15 @@ extern "C" {
 
 typedef enum invar_prepend {
     INVAR_PREPEND_NEVER,
-    INVAR_PREPEND_FIRST, /* where the text begins */
+    INVAR_PREPEND_FIRST, /* only at the beginning of the text */
     INVAR_PREPEND_ALWAYS
 } invar_prepend;
 
-/* One step of the way of a text to its words. */
+/* One step of the pre-tokenizer. */
 typedef struct invar_pre_step {
     enum {
-        INVAR_PRE_STEP_PREFIX,    /* a piece that does not begin with the literal gets it */
-        INVAR_PRE_STEP_METASPACE, /* the literal for every space, and as a prefix */
+        INVAR_PRE_STEP_PREFIX,    /* puts the literal before a piece that does not begin with it */
+        INVAR_PRE_STEP_METASPACE, /* replaces every space by the literal, and adds it as a prefix */
         INVAR_PRE_STEP_SPLIT
     } kind;
     invar_literal literal;
@@ -39,16 +41,19 @@ typedef struct invar_pre_step {
 
 #define INVAR_PRE_STEPS_MAX 16
 
-/* What happens to a text before its words go to the model, and to tokens on their way back. */
+/* Steps of a text around the model, for encoding and decoding. */
 typedef struct invar_text_pipeline {
     invar_normalizer normalizer;
     invar_pre_step steps[INVAR_PRE_STEPS_MAX];
     size_t n_steps;
-    bool byte_level; /* the model sees the bytes of words */
+    bool byte_level; /* the model encodes the bytes of words */
     invar_text_decoder decoder;
 } invar_text_pipeline;
 
-/* `root` is the whole file; a part that would change tokens and is not known is refused. */
+/*
+ * Reads the components. `root` is the complete file. Returns INVAR_E_UNSUPPORTED for a component
+ * that is not known and may change tokens.
+ */
 invar_status invar_text_pipeline_read(invar_text_pipeline *out, const json_t *root,
                                       const char *where) INVAR_MUST_USE;
 

@@ -1,14 +1,14 @@
 /*
- * text_stream.c - ids to text, token by token: whole characters, U+FFFD for what is no UTF-8.
+ * text_stream.c - incremental decoder: token ids to text, in complete characters.
  *
- * Of byte-level tokens one U+FFFD stands for the longest beginning of a character that nothing
- * continues, else for one byte: the recommendation of the Unicode standard. Of a run of byte tokens
- * between strings (byte_fallback) that is not UTF-8 every byte becomes one: a run that was shown as
- * characters changes then. The tokenizers library does both.
+ * Bytes that are not UTF-8 become U+FFFD as in the tokenizers library. Byte-level tokens: one
+ * U+FFFD for the longest incomplete character, else for one byte, as the Unicode standard
+ * recommends. Byte tokens between strings (byte_fallback): if a run of them is not UTF-8, each byte
+ * becomes one U+FFFD, so a run that was shown as characters may change when it ends.
  *
- * A ByteLevel decoder after Fuse looks at the joined text. The stream shows the bytes that this
- * text spells until a character comes that stands for no byte, and then the joined text itself.
- * Such a character stays, since a run that changes becomes U+FFFD.
+ * A ByteLevel decoder after Fuse decodes the joined text. The stream shows the bytes that this text
+ * stands for until a character stands for no byte, and from then on the joined text itself. Such a
+ * character stays, since a run that changes becomes U+FFFD.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +27,7 @@ static invar_status append_as_is(invar_text_buffer *buffer, const char *text, si
     return invar_alloc_append(&buffer->text, &buffer->used, &buffer->capacity, text, bytes, "text");
 }
 
-/* Whole characters with `to` for every `from`. */
+/* Appends complete characters with `to` for every `from`. */
 static invar_status append_replaced(invar_text_buffer *buffer, const invar_literal *from,
                                     const invar_literal *to, const char *text, size_t bytes)
 {
@@ -40,7 +40,7 @@ static invar_status append_replaced(invar_text_buffer *buffer, const invar_liter
     return INVAR_OK;
 }
 
-static invar_status text_stream_append(invar_text_buffer *buffer, const char *text, size_t bytes)
+static invar_status append_text(invar_text_buffer *buffer, const char *text, size_t bytes)
 {
     const invar_text_decoder *decoder = buffer->joins ? &buffer->joins->pipeline.decoder : NULL;
 
@@ -51,8 +51,8 @@ static invar_status text_stream_append(invar_text_buffer *buffer, const char *te
 
 /* ---- bytes to characters --------------------------------------------------------------------- */
 
-/* Bytes of the character that begins so; 0 when none does. */
-static size_t length_of(unsigned char first)
+/* Returns the length of the character that begins with this byte; 0 if no character does. */
+static size_t character_length(unsigned char first)
 {
     return first < 0x80   ? 1
            : first < 0xC2 ? 0
@@ -62,13 +62,16 @@ static size_t length_of(unsigned char first)
                           : 0;
 }
 
-/* True when the byte may follow what is pending: no overlong form, surrogate or number too high. */
-static bool text_stream_continues(const invar_text_buffer *buffer, unsigned char byte)
+/*
+ * Returns whether the byte may follow the pending bytes. Overlong forms, surrogates and numbers
+ * above U+10FFFF are not allowed.
+ */
+static bool can_continue(const invar_text_buffer *buffer, unsigned char byte)
 {
     unsigned char first = (unsigned char)buffer->pending[0], low = 0x80, high = 0xBF;
 
     if (buffer->n_pending == 0)
-        return length_of(byte) > 0;
+        return character_length(byte) > 0;
     if (buffer->n_pending == 1) {
         low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
         high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
@@ -76,13 +79,13 @@ static bool text_stream_continues(const invar_text_buffer *buffer, unsigned char
     return byte >= low && byte <= high;
 }
 
-/* A byte that continues: with it a character may be whole. */
-static invar_status take_byte(invar_text_buffer *buffer, char byte)
+/* Adds a byte that continues the pending character, and appends the character if it is complete. */
+static invar_status continue_character(invar_text_buffer *buffer, char byte)
 {
     buffer->pending[buffer->n_pending++] = byte;
-    if (buffer->n_pending < length_of((unsigned char)buffer->pending[0]))
+    if (buffer->n_pending < character_length((unsigned char)buffer->pending[0]))
         return INVAR_OK;
-    INVAR_TRY(text_stream_append(buffer, buffer->pending, buffer->n_pending));
+    INVAR_TRY(append_text(buffer, buffer->pending, buffer->n_pending));
     buffer->n_pending = 0;
     return INVAR_OK;
 }
@@ -92,21 +95,21 @@ static invar_status replace_pending(invar_text_buffer *buffer)
     if (buffer->n_pending == 0)
         return INVAR_OK;
     buffer->n_pending = 0;
-    return text_stream_append(buffer, replacement, sizeof replacement - 1);
+    return append_text(buffer, replacement, sizeof replacement - 1);
 }
 
 static invar_status push_byte(invar_text_buffer *buffer, char byte)
 {
-    if (!text_stream_continues(buffer, (unsigned char)byte))
+    if (!can_continue(buffer, (unsigned char)byte))
         INVAR_TRY(replace_pending(buffer));
-    if (!text_stream_continues(buffer, (unsigned char)byte))
-        return text_stream_append(buffer, replacement, sizeof replacement - 1);
-    return take_byte(buffer, byte);
+    if (!can_continue(buffer, (unsigned char)byte))
+        return append_text(buffer, replacement, sizeof replacement - 1);
+    return continue_character(buffer, byte);
 }
 
 /* ---- runs of bytes between strings ----------------------------------------------------------- */
 
-/* The run is no UTF-8: each of its bytes so far is replaced. */
+/* Replaces each byte of the run so far by U+FFFD, because the run is not UTF-8. */
 static invar_status spoil_run(invar_text_stream *stream)
 {
     stream->spoilt = true;
@@ -114,7 +117,7 @@ static invar_status spoil_run(invar_text_stream *stream)
     stream->joined.used = stream->run_begin;
     stream->changed = stream->run_begin < stream->changed ? stream->run_begin : stream->changed;
     for (size_t i = 0; i < stream->n_run; i++)
-        INVAR_TRY(text_stream_append(&stream->joined, replacement, sizeof replacement - 1));
+        INVAR_TRY(append_text(&stream->joined, replacement, sizeof replacement - 1));
     return INVAR_OK;
 }
 
@@ -125,9 +128,9 @@ static invar_status push_run_byte(invar_text_stream *stream, char byte)
         stream->spoilt = false;
     }
     if (stream->spoilt)
-        return text_stream_append(&stream->joined, replacement, sizeof replacement - 1);
-    return text_stream_continues(&stream->joined, (unsigned char)byte)
-               ? take_byte(&stream->joined, byte)
+        return append_text(&stream->joined, replacement, sizeof replacement - 1);
+    return can_continue(&stream->joined, (unsigned char)byte)
+               ? continue_character(&stream->joined, byte)
                : spoil_run(stream);
 }
 
@@ -141,7 +144,7 @@ static invar_status end_run(invar_text_stream *stream)
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* A string whose metaspace becomes a space, or is dropped. */
+/* Appends a string in which metaspace becomes a space, or is dropped. */
 static invar_status append_metaspace(invar_text_stream *stream, const invar_text_decoder *decoder,
                                      const char *text, size_t bytes)
 {
@@ -159,8 +162,8 @@ static invar_status push_string(invar_text_stream *stream, const invar_text_deco
     if (decoder->metaspace.bytes)
         return append_metaspace(stream, decoder, text, bytes);
     if (decoder->spaced && stream->started)
-        INVAR_TRY(text_stream_append(&stream->joined, " ", 1));
-    return text_stream_append(&stream->joined, text, bytes);
+        INVAR_TRY(append_text(&stream->joined, " ", 1));
+    return append_text(&stream->joined, text, bytes);
 }
 
 static invar_status push_bytes(invar_text_stream *stream, const char *text, size_t bytes)
@@ -186,9 +189,11 @@ static invar_status push_token(invar_text_stream *stream, const invar_tokenizer 
     return INVAR_OK;
 }
 
-/* ---- what is shown --------------------------------------------------------------------------- */
+/* ---- shown text ------------------------------------------------------------------------------ */
 
-/* Adds to `spelt` what is new in the joined text, up to a character that stands for no byte. */
+/*
+ * Appends the bytes of the new joined text to `spelt`, up to a character that stands for no byte.
+ */
 static invar_status respell(invar_text_stream *stream, const invar_tokenizer *t)
 {
     const invar_text_buffer *joined = &stream->joined;
@@ -196,7 +201,7 @@ static invar_status respell(invar_text_stream *stream, const invar_tokenizer *t)
     uint32_t point;
     char byte;
 
-    // what was read has changed: a run became U+FFFD, which stands for no byte
+    // text that was read has changed: a run has become U+FFFD, which stands for no byte
     stream->plain = stream->plain || stream->changed < stream->read;
     while (!stream->plain && stream->read < joined->used) {
         const char *at = joined->text + stream->read;
@@ -212,9 +217,9 @@ static invar_status respell(invar_text_stream *stream, const invar_tokenizer *t)
     return INVAR_OK;
 }
 
-/* Shows the buffer, without what the decoder takes from its beginning. */
-static void text_stream_show(invar_text_stream *stream, const invar_text_buffer *buffer,
-                             size_t settled, size_t changed)
+/* Shows the buffer without the beginning that the decoder strips. */
+static void show_buffer(invar_text_stream *stream, const invar_text_buffer *buffer, size_t settled,
+                        size_t changed)
 {
     const invar_text_decoder *decoder = &stream->joined.joins->pipeline.decoder;
     size_t hidden = invar_text_decoder_stripped(decoder, buffer->text, buffer->used);
@@ -229,10 +234,13 @@ static void show_joined(invar_text_stream *stream, bool was_plain)
 {
     size_t settled = stream->n_run > 0 && !stream->spoilt ? stream->run_begin : stream->joined.used;
 
-    text_stream_show(stream, &stream->joined, settled, was_plain ? stream->changed : 0);
+    show_buffer(stream, &stream->joined, settled, was_plain ? stream->changed : 0);
 }
 
-/* `ends`: nothing follows; `may_end`: a token may come that does not spell bytes. */
+/*
+ * Shows the respelt text. `ends`: no token follows. `may_end`: a token that stands for no bytes may
+ * follow.
+ */
 static invar_status show_respelt(invar_text_stream *stream, const invar_tokenizer *t, bool ends,
                                  bool may_end)
 {
@@ -247,7 +255,7 @@ static invar_status show_respelt(invar_text_stream *stream, const invar_tokenize
         return INVAR_OK;
     }
     INVAR_TRY(append_as_is(&stream->spelt, "", 0));
-    text_stream_show(stream, &stream->spelt, may_end && !ends ? 0 : stream->spelt.used, before);
+    show_buffer(stream, &stream->spelt, may_end && !ends ? 0 : stream->spelt.used, before);
     return INVAR_OK;
 }
 
@@ -260,7 +268,7 @@ static invar_status show_text(invar_text_stream *stream, const invar_tokenizer *
     return INVAR_OK;
 }
 
-static invar_status text_stream_begin(invar_text_stream *stream, const invar_tokenizer *tokenizer)
+static invar_status begin_push(invar_text_stream *stream, const invar_tokenizer *tokenizer)
 {
     stream->joined.joins = tokenizer;
     stream->changed = stream->joined.used;
@@ -270,7 +278,7 @@ static invar_status text_stream_begin(invar_text_stream *stream, const invar_tok
 invar_status invar_text_stream_push(invar_text_stream *stream, const invar_tokenizer *tokenizer,
                                     int32_t id, bool skip_special)
 {
-    INVAR_TRY(text_stream_begin(stream, tokenizer));
+    INVAR_TRY(begin_push(stream, tokenizer));
     if (id >= 0 && id < tokenizer->size && tokenizer->flags[id] & INVAR_TOKEN_IS_THERE &&
         !(skip_special && invar_tokenizer_special(tokenizer, id)))
         INVAR_TRY(push_token(stream, tokenizer, id));
@@ -279,7 +287,7 @@ invar_status invar_text_stream_push(invar_text_stream *stream, const invar_token
 
 invar_status invar_text_stream_flush(invar_text_stream *stream, const invar_tokenizer *tokenizer)
 {
-    INVAR_TRY(text_stream_begin(stream, tokenizer));
+    INVAR_TRY(begin_push(stream, tokenizer));
     INVAR_TRY(end_run(stream));
     INVAR_TRY(replace_pending(&stream->joined));
     return show_text(stream, tokenizer, true, false);

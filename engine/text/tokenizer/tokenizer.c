@@ -1,8 +1,9 @@
 /*
- * tokenizer.c - text to token ids.
+ * tokenizer.c - encodes text as token ids.
  *
- * The way of a text: added tokens are cut out; the rest is normalized; those added tokens that look
- * at normalized text are cut out; the rest is split into words; each word is encoded.
+ * Steps of a text: added tokens are cut out; the rest is normalized; added tokens of normalized
+ * text are cut out; the rest is split into pieces by the pre-tokenizer; each piece is a word that
+ * BPE encodes. The ids must be those of Hugging Face's tokenizers library.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +18,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 invar_status invar_tokenizer_new(invar_tokenizer **out, int64_t size)
 {
@@ -108,7 +109,7 @@ invar_status invar_tokenizer_alphabet(invar_tokenizer **out, const char *alphabe
     return INVAR_OK;
 }
 
-/* ---- what it knows --------------------------------------------------------------------------- */
+/* ---- properties ------------------------------------------------------------------------------ */
 
 int64_t invar_tokenizer_size(const invar_tokenizer *tokenizer)
 {
@@ -139,18 +140,18 @@ bool invar_tokenizer_special(const invar_tokenizer *tokenizer, int32_t id)
     return id >= 0 && id < tokenizer->size && tokenizer->flags[id] & INVAR_TOKEN_IS_SPECIAL;
 }
 
-/* ---- text to ids ----------------------------------------------------------------------------- */
+/* ---- encoding -------------------------------------------------------------------------------- */
 
 typedef struct encoder {
     const invar_tokenizer *t;
-    const char *origin; /* where the text begins */
+    const char *origin; /* beginning of the text */
     int32_t *ids;
     size_t count, capacity;
     invar_bpe_scratch work;
 } encoder;
 
-/* Room for `more` ids. */
-static invar_status encoder_reserve(encoder *e, size_t more)
+/* Reserves space for `more` ids. */
+static invar_status reserve_ids(encoder *e, size_t more)
 {
     size_t capacity = e->capacity ? e->capacity : 64;
     int32_t *ids;
@@ -173,7 +174,7 @@ static invar_status encode_word(encoder *e, const char *word, size_t bytes)
     int32_t id = invar_token_map_find(e->t->words, word, bytes);
     size_t count;
 
-    INVAR_TRY(encoder_reserve(e, INVAR_SYMBOLS_PER_BYTE * bytes));
+    INVAR_TRY(reserve_ids(e, INVAR_SYMBOLS_PER_BYTE * bytes));
     if (id >= 0) {
         e->ids[e->count++] = id;
         return INVAR_OK;
@@ -184,10 +185,10 @@ static invar_status encode_word(encoder *e, const char *word, size_t bytes)
     return INVAR_OK;
 }
 
-/* A piece that went through the first `step` steps, and is not empty. */
+/* Encodes a non-empty piece that the first `step` pre-tokenizer steps have processed. */
 static invar_status encode_piece(encoder *e, size_t step, const char *text, size_t bytes);
 
-/* The piece with the literal before it. */
+/* Encodes the piece with the literal before it. */
 static invar_status encode_prefixed(encoder *e, size_t step, const invar_literal *prefix,
                                     const char *text, size_t bytes)
 {
@@ -202,12 +203,12 @@ static invar_status encode_prefixed(encoder *e, size_t step, const invar_literal
     return status;
 }
 
-static bool begins_with(const char *text, size_t bytes, const invar_literal *literal)
+static bool starts_with(const char *text, size_t bytes, const invar_literal *literal)
 {
     return bytes >= literal->bytes && memcmp(text, literal->text, literal->bytes) == 0;
 }
 
-/* Spaces become the literal, and the piece may get one at its beginning. */
+/* Replaces spaces by the literal and puts it before the piece if the scheme asks for it. */
 static invar_status encode_metaspace(encoder *e, size_t step, const char *text, size_t bytes)
 {
     const invar_pre_step *s = &e->t->pipeline.steps[step];
@@ -223,7 +224,7 @@ static invar_status encode_metaspace(encoder *e, size_t step, const char *text, 
         text = replaced;
         bytes = length;
     }
-    if (wanted && !begins_with(text, bytes, &s->literal))
+    if (wanted && !starts_with(text, bytes, &s->literal))
         status = encode_prefixed(e, step + 1, &s->literal, text, bytes);
     else
         status = encode_piece(e, step + 1, text, bytes);
@@ -252,7 +253,7 @@ static invar_status encode_piece(encoder *e, size_t step, const char *text, size
     case INVAR_PRE_STEP_METASPACE: return encode_metaspace(e, step, text, bytes);
     case INVAR_PRE_STEP_PREFIX: break;
     }
-    return begins_with(text, bytes, &s->literal)
+    return starts_with(text, bytes, &s->literal)
                ? encode_piece(e, step + 1, text, bytes)
                : encode_prefixed(e, step + 1, &s->literal, text, bytes);
 }
@@ -262,10 +263,10 @@ static invar_status encode_normal(encoder *e, const char *text, size_t bytes)
     return encode_piece(e, 0, text, bytes);
 }
 
-/* Cuts added tokens out; what is between them goes to `rest`, which is never given nothing. */
-static invar_status encoder_cut(encoder *e, const invar_added_tokens *added, const char *text,
-                                size_t bytes,
-                                invar_status (*rest)(encoder *e, const char *text, size_t bytes))
+/* Encodes added tokens and calls `rest` for the non-empty texts between them. */
+static invar_status
+encode_around_added(encoder *e, const invar_added_tokens *added, const char *text, size_t bytes,
+                    invar_status (*rest)(encoder *e, const char *text, size_t bytes))
 {
     size_t from = 0, floor = 0;
     invar_added_match match;
@@ -273,7 +274,7 @@ static invar_status encoder_cut(encoder *e, const invar_added_tokens *added, con
     while (invar_added_tokens_find(&match, added, text, bytes, from, floor)) {
         if (floor < match.begin)
             INVAR_TRY(rest(e, text + floor, match.begin - floor));
-        INVAR_TRY(encoder_reserve(e, 1));
+        INVAR_TRY(reserve_ids(e, 1));
         e->ids[e->count++] = match.id;
         floor = match.end;
         from = match.next;
@@ -288,14 +289,15 @@ static invar_status encode_raw(encoder *e, const char *text, size_t bytes)
     size_t length;
 
     INVAR_TRY(invar_normalize(&normal, &length, &e->t->pipeline.normalizer, text, bytes));
-    status = encoder_cut(e, e->t->normalized, normal ? normal : text, length, encode_normal);
+    status =
+        encode_around_added(e, e->t->normalized, normal ? normal : text, length, encode_normal);
     invar_free(normal);
     return status;
 }
 
 static invar_status encode_letters(encoder *e, const char *text, size_t bytes)
 {
-    INVAR_TRY(encoder_reserve(e, bytes));
+    INVAR_TRY(reserve_ids(e, bytes));
     for (size_t i = 0; i < bytes; i++) {
         unsigned char c = (unsigned char)text[i];
         if (c >= 128 || e->t->letters[c] < 0) {
@@ -336,11 +338,11 @@ invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
     *out = NULL;
     *count_out = 0;
     INVAR_TRY(check_text(text, bytes));
-    INVAR_TRY(encoder_reserve(&e, 1));
-    status = tokenizer->bpe ? encoder_cut(&e, tokenizer->raw, text, bytes, encode_raw)
+    INVAR_TRY(reserve_ids(&e, 1));
+    status = tokenizer->bpe ? encode_around_added(&e, tokenizer->raw, text, bytes, encode_raw)
                             : encode_letters(&e, text, bytes);
     invar_bpe_scratch_release(&e.work);
-    if (status == INVAR_OK) // the room for them may be many times larger
+    if (status == INVAR_OK) // the scratch array may be many times larger than needed
         status = invar_alloc((void **)out, e.count, sizeof *e.ids, "token ids");
     if (status == INVAR_OK) {
         memcpy(*out, e.ids, e.count * sizeof *e.ids);

@@ -1,11 +1,10 @@
 /*
  * tokenizer.h - text to token ids and back.
  *
- * BPE as Hugging Face's tokenizers library has it (byte-level, or SentencePiece's with
- * byte_fallback), read from tokenizer.json, or a small built-in alphabet for offline tasks. A
- * pre-tokenizer, normalizer, decoder or model that is not one of the known ones is refused: nothing
- * is approximated. Reading is the only call that allocates much; a tokenizer is constant afterwards
- * and may be used by several threads.
+ * BPE as in Hugging Face's tokenizers library (byte-level, or SentencePiece's with byte_fallback),
+ * read from tokenizer.json, or a small built-in alphabet for offline tasks. A pre-tokenizer,
+ * normalizer, decoder or model that is not known is rejected; nothing is approximated. Only reading
+ * allocates much memory. Afterwards a tokenizer is constant, and threads may share it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,15 +25,15 @@ extern "C" {
 typedef struct invar_tokenizer invar_tokenizer;
 
 /*
- * Reads DIR/tokenizer.json; where DIR/tokenizer_config.json is there, its eos_token and the
- * switches of its added_tokens_decoder, which may name no other tokens. Older folders have their
- * eos_token in DIR/special_tokens_map.json.
+ * Reads DIR/tokenizer.json and, from DIR/tokenizer_config.json if it exists, the eos_token and the
+ * switches in added_tokens_decoder, which may not name other tokens. Older folders have their
+ * eos_token in DIR/special_tokens_map.json. The caller frees *out with invar_tokenizer_free.
  */
 invar_status invar_tokenizer_read(invar_tokenizer **out, const char *dir) INVAR_MUST_USE;
 
 /*
- * The same from memory: the bytes of tokenizer.json, called `where` in messages, and those of
- * tokenizer_config.json, NULL where there is none.
+ * Files of a tokenizer in memory: the bytes of tokenizer.json, with the name `where` in error
+ * messages, and those of tokenizer_config.json; `config` is NULL if it does not exist.
  */
 typedef struct invar_tokenizer_source {
     const char *where;
@@ -44,93 +43,106 @@ typedef struct invar_tokenizer_source {
     size_t config_bytes;
 } invar_tokenizer_source;
 
+/* Like invar_tokenizer_read, from memory. */
 invar_status invar_tokenizer_parse(invar_tokenizer **out,
                                    const invar_tokenizer_source *source) INVAR_MUST_USE;
 
 /*
- * Built-in: one token per character of `alphabet` (distinct, printable ASCII), ids from 0 in that
- * order, then the end of text, which has no text, as the last id. Text with other characters is
- * refused.
+ * Creates the built-in tokenizer: one token per character of `alphabet` (distinct, printable
+ * ASCII), with ids from 0 in that order. The last id is the end of text, which has no text.
+ * Encoding rejects other characters.
  */
 invar_status invar_tokenizer_alphabet(invar_tokenizer **out, const char *alphabet) INVAR_MUST_USE;
 void invar_tokenizer_free(invar_tokenizer *tokenizer);
 
-/* Ids are below this. */
+/* Returns the number of ids: each id is below it. */
 int64_t invar_tokenizer_size(const invar_tokenizer *tokenizer);
 
-/* The end of text; -1 when there is none. */
+/* Returns the id of the end of text, or -1. */
 int32_t invar_tokenizer_eos(const invar_tokenizer *tokenizer);
 
-/* The digest of what the tokenizer was made from, with the Unicode version of its tables. */
+/* Returns the digest of the files that define the tokenizer and of the Unicode version. */
 void invar_tokenizer_hash(invar_digest *out, const invar_tokenizer *tokenizer);
 
 /*
- * UTF-8 text to ids, special tokens in the text recognised, none added
- * (add_special_tokens=False). The caller owns *out (invar_free).
+ * Encodes UTF-8 text. Special tokens in the text are recognized, none are added
+ * (add_special_tokens=False). The caller frees *out with invar_free.
  */
 invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
                                     const invar_tokenizer *tokenizer, const char *text,
                                     size_t bytes) INVAR_MUST_USE;
 
-/* Bytes of memory that encoding the text takes at most, its ids among them. */
+/*
+ * Returns an upper bound of the memory that encoding the text takes, including the ids, in bytes.
+ */
 uint64_t invar_tokenizer_room(const invar_tokenizer *tokenizer, const char *text, size_t bytes);
 
-/* Tokens that any text of so many bytes has at least; 0 if the tokenizer may drop text. */
+/*
+ * Returns a lower bound of the number of tokens of any text of `bytes` bytes; 0 if the tokenizer
+ * may drop text.
+ */
 int64_t invar_tokenizer_least(const invar_tokenizer *tokenizer, size_t bytes);
 
 /*
- * Ids to text: what tokenizers' decode gives, with U+FFFD for bytes that are no UTF-8. An id that
- * is no token (a model may have more) has no text. NUL at the end, not counted. The caller owns
- * *out (invar_free).
+ * Decodes ids as the tokenizers library does, with U+FFFD for bytes that are not UTF-8. An id
+ * without a token has no text (a model may have more ids than the tokenizer). The text is
+ * terminated by a NUL that *bytes_out does not count. The caller frees *out with invar_free.
  */
 invar_status invar_tokenizer_decode(char **out, size_t *bytes_out, const invar_tokenizer *tokenizer,
                                     const int32_t *ids, int64_t count,
                                     bool skip_special) INVAR_MUST_USE;
 
-/* What one token adds to a text, in bytes that need not be UTF-8; borrowed. "" if nothing. */
+/* Returns the bytes that one token adds to a text, not necessarily UTF-8, or "". Borrowed. */
 const char *invar_tokenizer_bytes(size_t *bytes_out, const invar_tokenizer *tokenizer, int32_t id);
 
-/* True for a special token, which decoding may skip. */
+/* Returns whether a token is special, so that decoding may skip it. */
 bool invar_tokenizer_special(const invar_tokenizer *tokenizer, int32_t id);
 
-/* Text that grows by characters. */
+/* Text that grows by complete characters. Private to invar_text_stream. */
 typedef struct invar_text_buffer {
     char *text; /* NUL-terminated; NULL before the first byte */
     size_t used, capacity;
-    char pending[4]; /* the beginning of a character */
+    char pending[4]; /* beginning of an incomplete character */
     size_t n_pending;
-    const invar_tokenizer *joins; /* its decoder's Replace of joined tokens applies; may be NULL */
+    const invar_tokenizer *joins; /* its decoder may replace a character of the joined tokens; NULL
+                                     if it must not */
 } invar_text_buffer;
 
 /*
- * Text that grows token by token: what decode gives, without the beginning of a character at its
- * end. Zeroed at first; release.
+ * Incremental decoder: the text of the tokens so far, without an incomplete character at the end.
+ * Zero-initialize before use. Release with invar_text_stream_release.
  */
 typedef struct invar_text_stream {
     const char *text; /* NUL-terminated; NULL before the first push */
     size_t bytes;
-    size_t settled; /* so many bytes stay, whatever follows; the others may become U+FFFD */
-    size_t fresh;   /* the last push changed nothing before this byte */
+    size_t settled; /* leading bytes that no later token can change */
+    size_t fresh;   /* leading bytes that the last push has not changed */
 
-    /* its own */
-    invar_text_buffer joined; /* the text, with what decoders take from its beginning */
-    size_t changed;           /* the last push changed nothing of `joined` before this byte */
-    bool started;             /* there was a token */
-    invar_text_buffer spelt;  /* text of the bytes that `joined` spells, if the decoder asks */
+    /* Fields from here on are private to text_stream.c. */
+    invar_text_buffer joined; /* the text, before the decoder strips its beginning */
+    size_t changed;           /* leading bytes of `joined` that the last push has not changed */
+    bool started;             /* a token was pushed */
+    invar_text_buffer spelt;  /* bytes that the characters of `joined` stand for, if the decoder
+                                 respells */
     size_t read;              /* bytes of `joined` that are in `spelt` */
-    bool plain;               /* `joined` does not spell bytes */
-    size_t run_begin, n_run;  /* bytes that were tokens, after a string */
-    bool spoilt;              /* the run is no UTF-8 */
+    bool plain;               /* `joined` has a character that stands for no byte */
+    size_t run_begin, n_run;  /* offset in `joined` and number of bytes of the current run of byte
+                                 tokens; n_run is 0 outside of a run */
+    bool spoilt;              /* the run is not UTF-8 */
 } invar_text_stream;
 
+/* Appends the text of a token. `skip_special` must be the same for all tokens of a stream. */
 invar_status invar_text_stream_push(invar_text_stream *stream, const invar_tokenizer *tokenizer,
                                     int32_t id, bool skip_special) INVAR_MUST_USE;
 
-/* No more tokens follow: what is pending becomes U+FFFD, and the text is what decode gives. */
+/*
+ * Ends the text: an incomplete character becomes U+FFFD, and the text equals that of
+ * invar_tokenizer_decode.
+ */
 invar_status invar_text_stream_flush(invar_text_stream *stream,
                                      const invar_tokenizer *tokenizer) INVAR_MUST_USE;
 
-/* True if the text has every byte of the tokens so far, and none of it may change. */
+/* Returns whether the text has every byte of the tokens so far, and no byte can change. */
 bool invar_text_stream_whole(const invar_text_stream *stream);
 
 void invar_text_stream_release(invar_text_stream *stream);

@@ -1,5 +1,5 @@
 /*
- * tokenizer_internal.h - what a tokenizer is made of; for its own files.
+ * tokenizer_internal.h - the struct of a tokenizer, for the files of this folder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,31 +20,37 @@ extern "C" {
 enum {
     INVAR_TOKEN_IS_THERE = 1,
     INVAR_TOKEN_IS_SPECIAL = 2, /* decoding may skip it */
-    INVAR_TOKEN_IS_BYTE = 4     /* of a run of bytes, which together are text */
+    INVAR_TOKEN_IS_BYTE = 4     /* one byte of a run of byte tokens that is decoded together */
 };
 
 struct invar_tokenizer {
-    /* tokens by id; an id without a token is empty */
+    /* Tokens by id; an id without a token has no text. */
     int64_t size;
     char *text;
-    size_t *begins; /* (size + 1), into text */
-    uint8_t *flags; /* (size), INVAR_TOKEN_IS_ */
+    size_t *begins; /* (size + 1) offsets into text */
+    uint8_t *flags; /* (size) INVAR_TOKEN_IS_* */
     int32_t eos;
     invar_digest hash;
-    size_t longest; /* bytes of normalized text that a token stands for at most; 0: any number */
-    bool plain[2];  /* a token exists that may end the spelling of bytes; [1]: one not special */
+    size_t longest; /* limit of the bytes of normalized text that one token stands for; 0 if there
+                       is no limit */
+    bool plain[2];  /* some token, special or not [0], or not special [1], may end the spelling of
+                       bytes */
 
-    /* text to ids, in this order; a built-in alphabet has only `letters` */
-    invar_added_tokens *raw; /* found in the text itself */
+    /* Steps from text to ids, in this order; a built-in alphabet uses only `letters`. */
+    invar_added_tokens *raw; /* added tokens that are found in the original text */
     invar_text_pipeline pipeline;
-    invar_added_tokens *normalized; /* found in the normalized text */
-    invar_token_map *words; /* one token each, whatever the merges say; NULL: no such words */
+    invar_added_tokens *normalized; /* added tokens that are found in the normalized text */
+    invar_token_map *words;         /* words that are one token regardless of the merges
+                                       (ignore_merges); NULL if merges decide */
     invar_symbols symbols;
     invar_bpe *bpe;
-    int16_t letters[128]; /* ids of the characters, -1: none */
+    int16_t letters[128]; /* ids of ASCII characters; -1 if a character has none */
 };
 
-/* Tokens without text and flags; the caller owns *out (invar_tokenizer_free), and gives it text. */
+/*
+ * Allocates a tokenizer whose tokens have no text and no flags yet. The caller sets `text` and
+ * frees *out with invar_tokenizer_free.
+ */
 invar_status invar_tokenizer_new(invar_tokenizer **out, int64_t size) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * tokenizer_reader.h - the state of reading tokenizer.json; for the files that do.
+ * tokenizer_reader.h - state while tokenizer.json is read, shared by read.c and model.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,31 +14,31 @@
 extern "C" {
 #endif
 
-#define INVAR_TOKEN_MAX_BYTES 65536 /* of a name */
+#define INVAR_TOKEN_MAX_BYTES 65536 /* limit of the name of a token */
 
 typedef struct invar_tokenizer_reader {
-    const char *where; /* the file, for messages */
+    const char *where; /* name of the file in error messages */
     const json_t *root, *vocab, *merges, *added;
-    const json_t *config; /* tokenizer_config.json; NULL: not there */
-    invar_hasher flags;   /* of what it changes */
+    const json_t *config; /* tokenizer_config.json; NULL if it does not exist */
+    invar_hasher flags;   /* digest of the switches that tokenizer_config.json changes */
     bool flags_changed;
-    bool drops_text; /* an added token takes the white space beside it */
+    bool drops_text; /* an added token takes the white space next to it */
     bool ignore_merges, byte_fallback, fuse_unknown;
-    const char *unknown; /* NULL: none */
-    int64_t size;        /* ids are below it */
-    const char **names;  /* (size) as in the file; NULL: no token */
-    size_t name_bytes;   /* of all names together */
-    char **normal;       /* (size) names of added tokens as normalized; NULL: the same */
-    size_t text_room;    /* of the tokenizer's text */
+    const char *unknown; /* name of the unknown token; NULL if the model has none */
+    int64_t size;        /* number of ids */
+    const char **names;  /* (size) names as in the file; NULL for an id without a token */
+    size_t name_bytes;   /* bytes of all names together */
+    char **normal;       /* (size) normalized names of added tokens; NULL if equal to the name */
+    size_t text_room;    /* capacity of the tokenizer's text, in bytes */
     invar_text_pipeline pipeline;
     invar_byte_chars map;
     invar_tokenizer *t;
 } invar_tokenizer_reader;
 
-/* Finds the parts and switches of the member "model", which must be BPE. */
+/* Finds the components and switches of the member "model", which must be BPE. */
 invar_status invar_tokenizer_read_model(invar_tokenizer_reader *r) INVAR_MUST_USE;
 
-/* Gives the tokenizer, whose ids are checked by then, its merges, symbols and words. */
+/* Fills the merges, symbols and words of the tokenizer, after its ids were checked. */
 invar_status invar_tokenizer_fill_model(invar_tokenizer_reader *r) INVAR_MUST_USE;
 
 #ifdef __cplusplus

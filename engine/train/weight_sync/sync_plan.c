@@ -1,5 +1,9 @@
 /*
- * sync_plan.c - which pieces travel.
+ * sync_plan.c - which logical shards go from training ranks to rollout ranks in a weight sync.
+ *
+ * A receiver finds the sending rank of each shard that it holds; a sender runs the same function
+ * for every shard of every receiver. Invariant: both get the same items in the same order for a
+ * pair of ranks, because the bytes are sent without headers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,26 +17,27 @@
 
 #include "base/invar_banned.h"
 
-typedef struct planning {
+typedef struct sync_planner {
     const invar_rank_roles *sides;
     const invar_model *model;
     invar_weight_sync_plan *plan;
+    /* allocated items */
     int64_t room;
-    int rank; /* of the world */
-} planning;
+    int rank; /* rank in the world */
+} sync_planner;
 
-static invar_status planning_add(planning *p, int64_t param, int64_t piece, int peer)
+static invar_status add_item(sync_planner *p, int64_t param, int64_t piece, int peer)
 {
     invar_weight_sync_plan *plan = p->plan;
 
     if (plan->count == p->room) {
         int64_t room = p->room ? 2 * p->room : 64;
-        invar_weight_sync_item *wider = NULL;
-        INVAR_TRY(invar_alloc((void **)&wider, (size_t)room, sizeof *wider, "weights that travel"));
+        invar_weight_sync_item *grown = NULL;
+        INVAR_TRY(invar_alloc((void **)&grown, (size_t)room, sizeof *grown, "weights that travel"));
         if (plan->count)
-            memcpy(wider, plan->items, (size_t)plan->count * sizeof *wider);
+            memcpy(grown, plan->items, (size_t)plan->count * sizeof *grown);
         invar_free(plan->items);
-        plan->items = wider;
+        plan->items = grown;
         p->room = room;
     }
     plan->items[plan->count++] = (invar_weight_sync_item){param, piece, peer};
@@ -40,22 +45,28 @@ static invar_status planning_add(planning *p, int64_t param, int64_t piece, int 
     return INVAR_OK;
 }
 
-/* Expert and number of a piece that this rank has; a parameter that is not cut is all one. */
-static void name_piece(int64_t *expert, int32_t *v, const invar_param *param, int64_t piece)
+/*
+ * Finds expert and shard index of the piece-th local logical shard. A parameter that is not divided
+ * is one shard.
+ */
+static void locate_shard(int64_t *expert, int32_t *v, const invar_param *param, int64_t piece)
 {
     *expert = param->local.expert + piece / param->local.pieces;
     *v = param->local.piece + (int32_t)(piece % param->local.pieces);
 }
 
-/* The rank that gives a piece to an engine: the first that has it in the engine's copy. */
-static int giver_of(const planning *p, const invar_param *param, int64_t piece, int engine)
+/*
+ * Returns the rank that sends a shard to an engine: the first rank with it in the engine's copy of
+ * the model.
+ */
+static int sender_of(const sync_planner *p, const invar_param *param, int64_t piece, int engine)
 {
     const invar_layout *train = &p->sides->train;
     invar_model_partition part = invar_model_partition_of(train, 0);
     int32_t v;
     int64_t expert;
 
-    name_piece(&expert, &v, param, piece);
+    locate_shard(&expert, &v, param, piece);
     part = invar_model_partition_numbered(
         &part, invar_model_partition_first(&part, &p->model->spec, param, expert, v));
     return invar_layout_rank_of(train, &(invar_rank_coords){.tensor = part.tensor,
@@ -64,20 +75,20 @@ static int giver_of(const planning *p, const invar_param *param, int64_t piece, 
                                                             .pipeline = part.stage});
 }
 
-/* All that this rank gets, of whomever. */
-static invar_status get_all(planning *p)
+/* Adds all shards that this rank receives, from any rank. */
+static invar_status add_received(sync_planner *p)
 {
     int engine =
         invar_rank_coords_of(&p->sides->rollout, p->rank - p->sides->first_rollout_rank).data;
 
     for (int64_t i = 0; i < p->model->n_params; i++)
         for (int64_t k = 0; k < invar_logical_shards_here(&p->model->params[i]); k++)
-            INVAR_TRY(planning_add(p, i, k, giver_of(p, &p->model->params[i], k, engine)));
+            INVAR_TRY(add_item(p, i, k, sender_of(p, &p->model->params[i], k, engine)));
     return INVAR_OK;
 }
 
-/* All that this rank gives to rank `to` of the other side. */
-static invar_status give_to(planning *p, int to)
+/* Adds all shards that this rank sends to rollout rank `to`. */
+static invar_status add_sent_to(sync_planner *p, int to)
 {
     invar_model_partition part = invar_model_partition_of(&p->sides->rollout, to);
     int engine = invar_rank_coords_of(&p->sides->rollout, to).data;
@@ -88,16 +99,16 @@ static invar_status give_to(planning *p, int to)
         for (int64_t k = 0; k < invar_logical_shards_here(param); k++) {
             int64_t expert;
             int32_t v;
-            name_piece(&expert, &v, param, k);
-            if (invar_param_shard_has(&box, expert, v) && giver_of(p, param, k, engine) == p->rank)
-                INVAR_TRY(planning_add(p, i, k, p->sides->first_rollout_rank + to));
+            locate_shard(&expert, &v, param, k);
+            if (invar_param_shard_has(&box, expert, v) && sender_of(p, param, k, engine) == p->rank)
+                INVAR_TRY(add_item(p, i, k, p->sides->first_rollout_rank + to));
         }
     }
     return INVAR_OK;
 }
 
-/* By peer, each one's in the order in which they are. */
-static invar_status weight_sync_plan_group(invar_weight_sync_plan *plan, int peers)
+/* Sorts the items by peer, stably. */
+static invar_status sort_by_peer(invar_weight_sync_plan *plan, int peers)
 {
     invar_weight_sync_item *grouped = NULL;
     int64_t count = 0;
@@ -113,8 +124,8 @@ static invar_status weight_sync_plan_group(invar_weight_sync_plan *plan, int pee
     return INVAR_OK;
 }
 
-/* A block of scales belongs to one piece. */
-static invar_status check_blocks(const invar_model *model)
+/* Checks that each block of columns with one scale belongs to one logical shard. */
+static invar_status check_scale_blocks(const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
@@ -132,29 +143,29 @@ static invar_status check_blocks(const invar_model *model)
     return INVAR_OK;
 }
 
-static invar_status planning_fill(planning *p)
+static invar_status add_all_items(sync_planner *p)
 {
     const invar_layout *rollout = &p->sides->rollout;
 
     if (!p->plan->is_receiver) {
         for (int r = 0; r < rollout->tensor.size * rollout->data.size; r++)
-            INVAR_TRY(give_to(p, r));
+            INVAR_TRY(add_sent_to(p, r));
         return INVAR_OK;
     }
-    INVAR_TRY(get_all(p));
-    return weight_sync_plan_group(p->plan, p->sides->first_rollout_rank);
+    INVAR_TRY(add_received(p));
+    return sort_by_peer(p->plan, p->sides->first_rollout_rank);
 }
 
 invar_status invar_weight_sync_plan_make(invar_weight_sync_plan *out, const invar_rank_roles *sides,
                                          const invar_model *model, int rank)
 {
-    planning p = {.sides = sides, .model = model, .plan = out, .rank = rank};
+    sync_planner p = {.sides = sides, .model = model, .plan = out, .rank = rank};
     invar_status status;
 
     *out = (invar_weight_sync_plan){.is_receiver = rank >= sides->first_rollout_rank};
-    status = check_blocks(model);
+    status = check_scale_blocks(model);
     if (status == INVAR_OK)
-        status = planning_fill(&p);
+        status = add_all_items(&p);
     if (status != INVAR_OK)
         invar_weight_sync_plan_release(out);
     return status;

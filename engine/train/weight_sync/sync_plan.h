@@ -1,9 +1,9 @@
 /*
- * sync_plan.h - which pieces of a model travel from ranks that train to ranks that only sample.
+ * sync_plan.h - which logical shards go from training ranks to rollout ranks in a weight sync.
  *
- * Both sides (engine/ranks/layout/rank_roles.h) are plain data, so every rank knows what it gives
- * to whom, and nobody sends lists around. Of the copies that data-parallel ranks have, engine e
- * takes copy e mod their number.
+ * Both layouts (engine/ranks/layout/rank_roles.h) are plain data, so every rank computes what it
+ * sends to which rank, without negotiation. Data-parallel training ranks hold copies of the model:
+ * rollout engine e receives from copy e mod the number of copies.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,25 +17,34 @@
 extern "C" {
 #endif
 
-/* A piece that this rank has, and where it goes to or comes from. */
+/* A logical shard that this rank holds, and the rank that it is sent to or received from. */
 typedef struct invar_weight_sync_item {
+    /* parameter; index of the shard among those of the parameter on this rank */
     int64_t param, piece;
-    int peer; /* rank of the world */
+    int peer; /* rank in the world */
 } invar_weight_sync_item;
 
 typedef struct invar_weight_sync_plan {
-    bool is_receiver;              /* this rank samples; else it gives */
-    invar_weight_sync_item *items; /* (count) by peer; those of a peer in canonical order */
+    bool is_receiver; /* this rank is a rollout rank; else it sends */
+    /* (count) sorted by peer; the items of a peer are in canonical order */
+    invar_weight_sync_item *items;
     int64_t count;
-    uint64_t bytes; /* of all of them */
+    uint64_t bytes; /* bytes of all items */
 } invar_weight_sync_plan;
 
-/* For a rank of the world, whose part of the model this is; release. */
+/*
+ * Makes the plan of a rank of the world; `model` is the model of this rank. Returns INVAR_E_INVALID
+ * if a logical shard begins within a block of one scale. Release with
+ * invar_weight_sync_plan_release.
+ */
 invar_status invar_weight_sync_plan_make(invar_weight_sync_plan *out, const invar_rank_roles *sides,
                                          const invar_model *model, int rank) INVAR_MUST_USE;
 void invar_weight_sync_plan_release(invar_weight_sync_plan *plan);
 
-/* Bytes of the items from `item` on that have its peer; *next_out is the first that has not. */
+/*
+ * Returns the bytes of the consecutive items from `item` on that have the same peer; *next_out is
+ * the index after the last of them.
+ */
 uint64_t invar_weight_sync_plan_bytes(int64_t *next_out, const invar_weight_sync_plan *plan,
                                       const invar_model *model, int64_t item);
 

@@ -1,5 +1,10 @@
 /*
- * weight_digests.c - what ranks have after weights have travelled.
+ * weight_digests.c - verifies after a weight sync that all ranks have the same weights.
+ *
+ * Each rank hashes its memory, not what was sent. First one digest per rank is compared; only if
+ * they differ, further collectives find the first differing shard and the rank whose copy differs
+ * from the majority, which the error message names. All ranks take the same branches, because they
+ * decide on gathered data.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +22,7 @@
 
 #define PHASE "digests of weights"
 
-static int64_t count_pieces(const invar_model *model)
+static int64_t count_shards(const invar_model *model)
 {
     int64_t count = 0;
 
@@ -26,8 +31,8 @@ static int64_t count_pieces(const invar_model *model)
     return count;
 }
 
-/* The place of a piece that is here among all pieces of the parameter. */
-static int64_t place_of(const invar_param *p, int64_t piece)
+/* Returns the index of a local shard among all logical shards of the parameter. */
+static int64_t shard_index_of(const invar_param *p, int64_t piece)
 {
     const invar_param_shard *own = &p->local;
 
@@ -36,20 +41,22 @@ static int64_t place_of(const invar_param *p, int64_t piece)
     return (own->expert + piece / own->pieces) * p->cut.shards + own->piece + piece % own->pieces;
 }
 
-/* The pieces of a parameter that are here, whose weight the host sees as `shown`. */
+/* Hashes the local logical shards of a parameter; `shown` is its weight in host memory. */
 static invar_status hash_param(invar_digest *out, const invar_param *p, const invar_tensor *shown,
                                invar_pool *pool)
 {
     for (int64_t k = 0; k < invar_logical_shards_here(p); k++) {
         invar_tree_shard planes[INVAR_WEIGHT_SYNC_PLANES];
         int count = invar_weight_sync_planes(planes, p, shown, k);
-        INVAR_TRY(invar_tree_hash(&out[place_of(p, k)], pool, &(invar_tree_input){planes, count}));
+        INVAR_TRY(
+            invar_tree_hash(&out[shard_index_of(p, k)], pool, &(invar_tree_input){planes, count}));
     }
     return INVAR_OK;
 }
 
-/* All that are here, into their places. */
-static invar_status hash_own(invar_digest *out, const invar_model *model, const invar_device *dev)
+/* Hashes all local logical shards, each to its canonical index. */
+static invar_status hash_local_shards(invar_digest *out, const invar_model *model,
+                                      const invar_device *dev)
 {
     invar_host_window window = {.dev = dev};
     invar_status status = INVAR_OK;
@@ -68,32 +75,35 @@ static invar_status hash_own(invar_digest *out, const invar_model *model, const 
     return status;
 }
 
-/* Those of `all` that this rank gives, one after the other. */
-static void pick_given(invar_digest *out, const invar_digest *all, const invar_model *model)
+/* Copies the digests in `all` that this rank contributes, in order. */
+static void copy_contributed(invar_digest *out, const invar_digest *all, const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
         for (int64_t k = 0;
              k < invar_logical_shards_here(p) && invar_logical_shards_is_contributor(model, p); k++)
-            *out++ = all[place_of(p, k)];
+            *out++ = all[shard_index_of(p, k)];
         all += invar_logical_shards_of(p);
     }
 }
 
-/* Of all pieces those that are here are as this rank has them. */
-static void keep_own(invar_digest *all, const invar_digest *own, const invar_model *model)
+/* Replaces the digests of local shards in `all` by those that this rank computed. */
+static void restore_local(invar_digest *all, const invar_digest *own, const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
         for (int64_t k = 0; k < invar_logical_shards_here(p); k++)
-            all[place_of(p, k)] = own[place_of(p, k)];
+            all[shard_index_of(p, k)] = own[shard_index_of(p, k)];
         all += invar_logical_shards_of(p);
         own += invar_logical_shards_of(p);
     }
 }
 
-/* What others have of the model; of what several have, each keeps its own. */
-static invar_status weight_digests_gather(invar_weight_digests *digests)
+/*
+ * Gathers the digests of the shards on other ranks. A shard that several ranks hold keeps the
+ * digest of this rank.
+ */
+static invar_status gather_digests(invar_weight_digests *digests)
 {
     size_t count = (size_t)digests->count;
     invar_digest *all = NULL, *given;
@@ -101,10 +111,10 @@ static invar_status weight_digests_gather(invar_weight_digests *digests)
 
     INVAR_TRY(invar_alloc((void **)&all, 2 * count, sizeof *all, PHASE));
     given = all + count;
-    pick_given(given, digests->digests, digests->model);
+    copy_contributed(given, digests->digests, digests->model);
     status = invar_logical_shards_gather(all, digests->model, PHASE, given, sizeof *given, NULL);
     if (status == INVAR_OK) {
-        keep_own(all, digests->digests, digests->model);
+        restore_local(all, digests->digests, digests->model);
         memcpy(digests->digests, all, count * sizeof *all);
     }
     invar_free(all);
@@ -114,10 +124,10 @@ static invar_status weight_digests_gather(invar_weight_digests *digests)
 invar_status invar_weight_digests_make(invar_weight_digests *out, const invar_model *model,
                                        const invar_device *dev)
 {
-    *out = (invar_weight_digests){.model = model, .count = count_pieces(model)};
+    *out = (invar_weight_digests){.model = model, .count = count_shards(model)};
     INVAR_TRY(invar_alloc((void **)&out->digests, (size_t)out->count, sizeof *out->digests, PHASE));
-    INVAR_TRY(hash_own(out->digests, model, dev));
-    return invar_model_is_divided(model) ? weight_digests_gather(out) : INVAR_OK;
+    INVAR_TRY(hash_local_shards(out->digests, model, dev));
+    return invar_model_is_divided(model) ? gather_digests(out) : INVAR_OK;
 }
 
 void invar_weight_digests_release(invar_weight_digests *digests)
@@ -126,15 +136,13 @@ void invar_weight_digests_release(invar_weight_digests *digests)
     *digests = (invar_weight_digests){0};
 }
 
-/* ---- comparing ------------------------------------------------------------------------------- */
-
-/* What a rank tells the others. */
-typedef struct record {
+/* Digest and received bytes of one rank, gathered from all ranks. */
+typedef struct rank_report {
     invar_digest hash;
     uint64_t got;
-} record;
+} rank_report;
 
-/* The name of the parameter that piece number `piece` of all is of. */
+/* Returns the name of the parameter of the piece-th logical shard of the model. */
 static const char *param_of(const invar_model *model, int64_t piece)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
@@ -145,14 +153,14 @@ static const char *param_of(const invar_model *model, int64_t piece)
     return "no parameter";
 }
 
-/* Is piece number `piece` of all here, and not only known from another rank? */
-static bool is_here(const invar_model *model, int64_t piece)
+/* Returns true if this rank holds the piece-th logical shard of the model. */
+static bool holds_shard(const invar_model *model, int64_t piece)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
         for (int64_t k = 0; k < invar_logical_shards_here(p) && piece < invar_logical_shards_of(p);
              k++)
-            if (place_of(p, k) == piece)
+            if (shard_index_of(p, k) == piece)
                 return true;
         piece -= invar_logical_shards_of(p);
         if (piece < 0)
@@ -161,18 +169,21 @@ static bool is_here(const invar_model *model, int64_t piece)
     return false;
 }
 
-/* The first piece here that differs from what another rank knows; `count`: none. */
-static int64_t first_other(const invar_weight_digests *own, const invar_digest *usual)
+/* Returns the first local shard whose digest differs from `usual`; own->count if all equal. */
+static int64_t first_difference(const invar_weight_digests *own, const invar_digest *usual)
 {
     for (int64_t i = 0; i < own->count; i++)
-        if (!invar_digest_equal(&own->digests[i], &usual[i]) && is_here(own->model, i))
+        if (!invar_digest_equal(&own->digests[i], &usual[i]) && holds_shard(own->model, i))
             return i;
     return own->count;
 }
 
-/* The first piece that any rank has otherwise than rank `usual` knows it. A call of all. */
-static invar_status find_piece(int64_t *out, const invar_weight_digests *own,
-                               const invar_layout *world, int usual)
+/*
+ * Finds the first shard that any rank holds with another digest than rank `usual` reports.
+ * Collective: all ranks of the world must call it.
+ */
+static invar_status find_differing_shard(int64_t *out, const invar_weight_digests *own,
+                                         const invar_layout *world, int usual)
 {
     size_t size = (size_t)invar_ranks_size(world);
     size_t bytes = (size_t)own->count * sizeof *own->digests;
@@ -185,7 +196,7 @@ static invar_status find_piece(int64_t *out, const invar_weight_digests *own,
     memcpy(known, own->digests, bytes);
     status = invar_ranks_broadcast(world, PHASE, usual, known, bytes);
     if (status == INVAR_OK) {
-        first = first_other(own, known);
+        first = first_difference(own, known);
         status = invar_ranks_all_gather(world, PHASE, &first, sizeof first, firsts);
     }
     *out = first;
@@ -195,18 +206,22 @@ static invar_status find_piece(int64_t *out, const invar_weight_digests *own,
     return status;
 }
 
-/* What a rank has of a piece. */
-typedef struct holding {
+/* Digest of one shard on one rank; `here` is 1 if the rank holds it. */
+typedef struct shard_report {
     invar_digest digest;
     uint64_t here;
-} holding;
+} shard_report;
 
-/* Of the ranks that have a piece the one that differs from most. A call of all. */
-static invar_status find_holder(invar_rank_outlier *out, const invar_weight_digests *own,
-                                const invar_layout *world, int64_t piece)
+/*
+ * Finds the rank that differs from the majority of those that hold a shard. Collective: all ranks
+ * of the world must call it.
+ */
+static invar_status find_differing_rank(invar_rank_outlier *out, const invar_weight_digests *own,
+                                        const invar_layout *world, int64_t piece)
 {
     int size = invar_ranks_size(world), count = 0;
-    holding mine = {.digest = own->digests[piece], .here = is_here(own->model, piece)}, *all = NULL;
+    shard_report mine = {.digest = own->digests[piece], .here = holds_shard(own->model, piece)},
+                 *all = NULL;
     invar_digest *digests;
     invar_status status;
     int *ranks;
@@ -231,15 +246,20 @@ static invar_status find_holder(invar_rank_outlier *out, const invar_weight_dige
     return status;
 }
 
-/* Ranks know of a divided model what others have: the one that has what differs is named. */
-static invar_status name_odd(const invar_weight_digests *own, const invar_layout *world, int usual)
+/*
+ * Fails with the rank whose weights differ. The ranks of a divided model also have the digests of
+ * shards on other ranks, so the rank that holds the differing shard must be found. Collective: all
+ * ranks of the world must call it.
+ */
+static invar_status report_differing_rank(const invar_weight_digests *own,
+                                          const invar_layout *world, int usual)
 {
     invar_rank_outlier who;
     int64_t piece;
 
-    INVAR_TRY(find_piece(&piece, own, world, usual));
+    INVAR_TRY(find_differing_shard(&piece, own, world, usual));
     INVAR_CHECK(piece < own->count);
-    INVAR_TRY(find_holder(&who, own, world, piece));
+    INVAR_TRY(find_differing_rank(&who, own, world, piece));
     return INVAR_FAIL(INVAR_E_MISMATCH, 0,
                       "rank %d on %s has other weights than rank %d on %s after they were synced: "
                       "%s differs; check both hosts and their network with invar doctor --ranks, "
@@ -249,10 +269,9 @@ static invar_status name_odd(const invar_weight_digests *own, const invar_layout
                       param_of(own->model, piece));
 }
 
-static invar_status weight_digests_compare(invar_weight_sync_result *out,
-                                           const invar_weight_digests *own,
-                                           const invar_layout *world, const record *all,
-                                           invar_digest *hashes)
+static invar_status compare_reports(invar_weight_sync_result *out, const invar_weight_digests *own,
+                                    const invar_layout *world, const rank_report *all,
+                                    invar_digest *hashes)
 {
     invar_rank_outlier who;
     invar_status status;
@@ -264,7 +283,7 @@ static invar_status weight_digests_compare(invar_weight_sync_result *out,
     who = invar_ranks_find_odd(hashes, invar_ranks_size(world));
     if (who.differing_rank < 0)
         return INVAR_OK;
-    status = name_odd(own, world, who.majority_rank);
+    status = report_differing_rank(own, world, who.majority_rank);
     out->differ = status == INVAR_E_MISMATCH;
     return status;
 }
@@ -274,7 +293,7 @@ invar_status invar_weight_digests_compare(invar_weight_sync_result *out,
                                           const invar_layout *world, uint64_t got)
 {
     size_t size = (size_t)invar_ranks_size(world);
-    record mine = {.got = got}, *all = NULL;
+    rank_report mine = {.got = got}, *all = NULL;
     invar_digest *hashes = NULL;
     invar_status status;
 
@@ -285,7 +304,7 @@ invar_status invar_weight_digests_compare(invar_weight_sync_result *out,
     if (status == INVAR_OK)
         status = invar_ranks_all_gather(world, PHASE, &mine, sizeof mine, all);
     if (status == INVAR_OK)
-        status = weight_digests_compare(out, own, world, all, hashes);
+        status = compare_reports(out, own, world, all, hashes);
     invar_free(hashes);
     invar_free(all);
     return status;

@@ -1,9 +1,10 @@
 /*
- * weight_planes.h - a piece of a parameter's weights as rows of bytes.
+ * weight_planes.h - bytes of one logical shard of a weight, as rows with a stride.
  *
- * Weights are what ops read: values, or codes and their scales. Pieces are those of
- * engine/model/logical_shards.h, and no piece cuts a block of scales. The order of a piece's bytes
- * is that of the whole parameter, so it does not depend on what else its rank holds.
+ * The compute weight of a parameter is values, or codes and their scales. Logical shards are those
+ * of engine/model/logical_shards.h, and no shard begins within a block of one scale. The bytes of a
+ * shard are in the order of the complete parameter, so they do not depend on what else the rank
+ * holds.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,16 +18,16 @@
 extern "C" {
 #endif
 
-enum { INVAR_WEIGHT_SYNC_PLANES = 2 }; /* values or codes; scales */
+enum { INVAR_WEIGHT_SYNC_PLANES = 2 }; /* values or codes, then scales */
 
 /*
- * Piece number `piece` of those that this rank has of the parameter, in `weight`: the parameter's
- * own tensor, or one with other addresses. Returns how many planes it has.
+ * Writes the planes of the piece-th local logical shard of a parameter and returns their number.
+ * `weight` is the parameter's weight tensor, or a copy of it at other addresses.
  */
 int invar_weight_sync_planes(invar_tree_shard out[INVAR_WEIGHT_SYNC_PLANES],
                              const invar_param *param, const invar_tensor *weight, int64_t piece);
 
-/* Bytes of all planes of it. */
+/* Returns the bytes of all planes of the piece-th local logical shard. */
 size_t invar_weight_sync_piece_bytes(const invar_param *param, int64_t piece);
 
 #ifdef __cplusplus

@@ -1,9 +1,13 @@
 /*
- * weight_sync.c - weights on their way.
+ * weight_sync.c - sends weights in two alternating buckets, from one rank to another at a time.
  *
- * A rank that trains gives to one rank after the other, in the order of their numbers, and a rank
- * that samples takes from one giver after the other: so of the ranks that wait, the first one to
- * sample always finds its giver there.
+ * While one bucket is in flight, the sender fills the other, or the receiver empties it. Parameters
+ * are written one after the other: the weight that the current shard belongs to is mapped into host
+ * memory (invar_host_window) and uploaded when the next parameter begins.
+ *
+ * Deadlock freedom: a sender serves the receivers in ascending order of rank, and a receiver reads
+ * from the senders in ascending order. So the lowest receiver that still waits always finds its
+ * sender ready.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,28 +27,30 @@
 struct invar_weight_sync {
     invar_weight_sync_options options;
     invar_weight_sync_plan plan;
-    char *buckets[2]; /* one travels while the other is filled, or emptied */
+    char *buckets[2]; /* one is in flight while the other is filled or emptied */
     invar_host_window window;
-    invar_tensor shown; /* the weight of parameter `param` in the host's memory */
-    int64_t param;      /* -1: none */
+    invar_tensor shown; /* weight of parameter `param` in host memory */
+    int64_t param;      /* -1 if no parameter is mapped */
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- allocation ------------------------------------------------------------------------------ */
 
-/* Of those that a peer gives or gets no bucket is fuller than all of it. */
-static size_t weight_sync_fullest(const invar_weight_sync *sync)
+/*
+ * Returns the bucket size: the bytes exchanged with one peer at most, but no more than the option.
+ */
+static size_t bucket_size_of(const invar_weight_sync *sync)
 {
-    uint64_t most = 1;
+    uint64_t largest = 1;
 
     for (int64_t i = 0, next; i < sync->plan.count; i = next) {
         uint64_t bytes = invar_weight_sync_plan_bytes(&next, &sync->plan, sync->options.model, i);
-        most = bytes > most ? bytes : most;
+        largest = bytes > largest ? bytes : largest;
     }
-    return most < sync->options.bucket ? (size_t)most : sync->options.bucket;
+    return largest < sync->options.bucket ? (size_t)largest : sync->options.bucket;
 }
 
-/* The host's memory, where copies of the device's are fastest. */
-static invar_status take_buckets(invar_weight_sync *sync)
+/* Allocates the buckets in host memory from which device copies are fastest. */
+static invar_status alloc_buckets(invar_weight_sync *sync)
 {
     const invar_device *dev = sync->options.dev;
     size_t bytes = 2 * sync->options.bucket;
@@ -58,7 +64,7 @@ static invar_status take_buckets(invar_weight_sync *sync)
     return INVAR_OK;
 }
 
-static void give_buckets(invar_weight_sync *sync)
+static void free_buckets(invar_weight_sync *sync)
 {
     const invar_device *dev = sync->options.dev;
 
@@ -82,8 +88,8 @@ invar_status invar_weight_sync_new(invar_weight_sync **out,
     status = invar_weight_sync_plan_make(&sync->plan, options->sides, options->model,
                                          invar_comm_rank(options->sides->world.world));
     if (status == INVAR_OK) {
-        sync->options.bucket = weight_sync_fullest(sync);
-        status = take_buckets(sync);
+        sync->options.bucket = bucket_size_of(sync);
+        status = alloc_buckets(sync);
     }
     if (status != INVAR_OK) {
         invar_weight_sync_free(sync);
@@ -99,7 +105,7 @@ void invar_weight_sync_free(invar_weight_sync *sync)
         return;
     invar_weight_sync_plan_release(&sync->plan);
     invar_host_window_release(&sync->window);
-    give_buckets(sync);
+    free_buckets(sync);
     invar_free(sync);
 }
 
@@ -110,8 +116,8 @@ uint64_t invar_weight_sync_bytes(const invar_weight_sync *sync)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* What was written to the parameter that is shown goes where its ops read it. */
-static invar_status put_back(invar_weight_sync *sync)
+/* Uploads the mapped weight to where ops read it. Does nothing on a sender. */
+static invar_status upload_mapped_weight(invar_weight_sync *sync)
 {
     const invar_tensor *weight, *shown = &sync->shown;
 
@@ -128,12 +134,15 @@ static invar_status put_back(invar_weight_sync *sync)
                                invar_tensor_scale_bytes(weight));
 }
 
-/* What pieces of others hold stays: of a parameter they come one by one. */
-static invar_status weight_sync_show(invar_weight_sync *sync, int64_t param)
+/*
+ * Maps the weight of another parameter, -1 for none, and uploads the previous one. The mapping
+ * starts with the current values, since shards of one parameter may come from several peers.
+ */
+static invar_status map_weight(invar_weight_sync *sync, int64_t param)
 {
     if (param == sync->param)
         return INVAR_OK;
-    INVAR_TRY(put_back(sync));
+    INVAR_TRY(upload_mapped_weight(sync));
     sync->param = -1;
     if (param < 0)
         return INVAR_OK;
@@ -145,32 +154,33 @@ static invar_status weight_sync_show(invar_weight_sync *sync, int64_t param)
 
 /* ---- a stream of bytes between two ranks ----------------------------------------------------- */
 
-typedef struct stream {
+typedef struct bucket_stream {
     invar_weight_sync *sync;
     int peer;
-    uint64_t left;              /* bytes that no bucket has had yet */
-    invar_comm_request *moving; /* the bucket that travels; NULL: none does */
-    size_t coming;              /* its bytes */
-    int turn;                   /* the other bucket, */
-    size_t used, filled;        /* of which so much is filled by this rank, or used of what came */
-} stream;
+    uint64_t left;                /* bytes that are not assigned to a bucket yet */
+    invar_comm_request *inflight; /* transfer of the other bucket; NULL if none is in flight */
+    size_t inflight_bytes;        /* bytes of that transfer */
+    int current_bucket;           /* index of the bucket that this rank fills or empties */
+    /* bytes filled, or consumed, in the current bucket; received bytes in it */
+    size_t used, filled;
+} bucket_stream;
 
-/* Waits for the bucket that travels, after a failure, too. */
-static invar_status stream_finalize(stream *s)
+/* Waits for the transfer in flight. Must also be called after a failure. */
+static invar_status finish_transfer(bucket_stream *s)
 {
-    invar_comm_request *moving = s->moving;
+    invar_comm_request *inflight = s->inflight;
 
-    s->moving = NULL;
-    return moving ? invar_comm_wait(moving) : INVAR_OK;
+    s->inflight = NULL;
+    return inflight ? invar_comm_wait(inflight) : INVAR_OK;
 }
 
-static size_t next_bucket(const stream *s)
+static size_t next_bucket(const bucket_stream *s)
 {
     return s->left < s->sync->options.bucket ? (size_t)s->left : s->sync->options.bucket;
 }
 
-/* The bucket that is not in use sets out; nothing is left: none does. */
-static invar_status stream_start(stream *s, char *bucket)
+/* Starts the transfer of the next bytes in `bucket`; does nothing if no bytes are left. */
+static invar_status start_transfer(bucket_stream *s, char *bucket)
 {
     const invar_layout *world = &s->sync->options.sides->world;
     bool gets = s->sync->plan.is_receiver;
@@ -185,16 +195,16 @@ static invar_status stream_start(stream *s, char *bucket)
                                    .to_bytes = gets ? 0 : bytes,
                                    .from_bytes = gets ? bytes : 0};
 
-    s->coming = bytes;
+    s->inflight_bytes = bytes;
     s->left -= bytes;
-    return bytes > 0 ? invar_comm_start(&s->moving, world->world, &m) : INVAR_OK;
+    return bytes > 0 ? invar_comm_start(&s->inflight, world->world, &m) : INVAR_OK;
 }
 
-/* A bucket that is full leaves as soon as the one before it has arrived. */
-static invar_status stream_free(stream *s, const char *from, size_t bytes)
+/* Appends bytes to the buckets. A full bucket is sent when the previous transfer has finished. */
+static invar_status send_bytes(bucket_stream *s, const char *from, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
-        char *bucket = s->sync->buckets[s->turn];
+        char *bucket = s->sync->buckets[s->current_bucket];
         size_t room = next_bucket(s) - s->used, some = bytes - done < room ? bytes - done : room;
 
         memcpy(bucket + s->used, from + done, some);
@@ -202,84 +212,85 @@ static invar_status stream_free(stream *s, const char *from, size_t bytes)
         done += some;
         if (s->used < next_bucket(s))
             continue;
-        INVAR_TRY(stream_finalize(s));
-        INVAR_TRY(stream_start(s, bucket));
-        s->turn = 1 - s->turn;
+        INVAR_TRY(finish_transfer(s));
+        INVAR_TRY(start_transfer(s, bucket));
+        s->current_bucket = 1 - s->current_bucket;
         s->used = 0;
     }
     return INVAR_OK;
 }
 
-/* The bucket that has come is used while the next one comes. */
-static invar_status turn_over(stream *s)
+/* Starts to receive into the consumed bucket and switches to the one that has arrived. */
+static invar_status receive_next_bucket(bucket_stream *s)
 {
-    INVAR_TRY(stream_finalize(s));
-    s->turn = 1 - s->turn;
-    s->filled = s->coming;
+    INVAR_TRY(finish_transfer(s));
+    s->current_bucket = 1 - s->current_bucket;
+    s->filled = s->inflight_bytes;
     s->used = 0;
-    return stream_start(s, s->sync->buckets[1 - s->turn]);
+    return start_transfer(s, s->sync->buckets[1 - s->current_bucket]);
 }
 
-static invar_status stream_get(stream *s, char *to, size_t bytes)
+static invar_status receive_bytes(bucket_stream *s, char *to, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
         size_t some;
 
         if (s->used == s->filled)
-            INVAR_TRY(turn_over(s));
+            INVAR_TRY(receive_next_bucket(s));
         some = s->filled - s->used < bytes - done ? s->filled - s->used : bytes - done;
-        memcpy(to + done, s->sync->buckets[s->turn] + s->used, some);
+        memcpy(to + done, s->sync->buckets[s->current_bucket] + s->used, some);
         s->used += some;
         done += some;
     }
     return INVAR_OK;
 }
 
-static invar_status move_rows(stream *s, const invar_tree_shard *plane)
+static invar_status transfer_rows(bucket_stream *s, const invar_tree_shard *plane)
 {
-    char *row = (char *)(uintptr_t)plane->data; // of this rank's own weights
+    char *row = (char *)(uintptr_t)plane->data; // the local weights, which a receiver may write
 
     for (int64_t r = 0; r < plane->rows; r++, row += plane->row_stride_bytes)
-        INVAR_TRY(s->sync->plan.is_receiver ? stream_get(s, row, plane->row_bytes)
-                                            : stream_free(s, row, plane->row_bytes));
+        INVAR_TRY(s->sync->plan.is_receiver ? receive_bytes(s, row, plane->row_bytes)
+                                            : send_bytes(s, row, plane->row_bytes));
     return INVAR_OK;
 }
 
-static invar_status move_piece(stream *s, const invar_weight_sync_item *item)
+static invar_status transfer_shard(bucket_stream *s, const invar_weight_sync_item *item)
 {
     const invar_param *param = &s->sync->options.model->params[item->param];
     invar_tree_shard planes[INVAR_WEIGHT_SYNC_PLANES];
     int count;
 
-    INVAR_TRY(weight_sync_show(s->sync, item->param));
+    INVAR_TRY(map_weight(s->sync, item->param));
     count = invar_weight_sync_planes(planes, param, &s->sync->shown, item->piece);
     for (int i = 0; i < count; i++)
-        INVAR_TRY(move_rows(s, &planes[i]));
+        INVAR_TRY(transfer_rows(s, &planes[i]));
     return INVAR_OK;
 }
 
-/* The items [first, end) of one peer. */
-static invar_status move_items(stream *s, int64_t first, int64_t end)
+/* Sends or receives the items [first, end), which have one peer. */
+static invar_status transfer_items(bucket_stream *s, int64_t first, int64_t end)
 {
     const invar_weight_sync_plan *plan = &s->sync->plan;
 
-    if (plan->is_receiver) // the first bucket comes, and then one while another is used
-        INVAR_TRY(stream_start(s, s->sync->buckets[1 - s->turn]));
+    // the first bucket; from then on one is received while another is consumed
+    if (plan->is_receiver)
+        INVAR_TRY(start_transfer(s, s->sync->buckets[1 - s->current_bucket]));
     for (int64_t i = first; i < end; i++)
-        INVAR_TRY(move_piece(s, &plan->items[i]));
+        INVAR_TRY(transfer_shard(s, &plan->items[i]));
     return INVAR_OK;
 }
 
-static invar_status move_all(invar_weight_sync *sync, int64_t first, int64_t *next_out)
+static invar_status transfer_peer(invar_weight_sync *sync, int64_t first, int64_t *next_out)
 {
-    stream s = {.sync = sync, .peer = sync->plan.items[first].peer};
+    bucket_stream s = {.sync = sync, .peer = sync->plan.items[first].peer};
     invar_status status, settled;
     invar_error error;
 
     s.left = invar_weight_sync_plan_bytes(next_out, &sync->plan, sync->options.model, first);
-    status = move_items(&s, first, *next_out);
+    status = transfer_items(&s, first, *next_out);
     invar_error_take(&error);
-    settled = stream_finalize(&s);
+    settled = finish_transfer(&s);
     if (status == INVAR_OK)
         return settled;
     invar_error_put(&error);
@@ -289,11 +300,11 @@ static invar_status move_all(invar_weight_sync *sync, int64_t first, int64_t *ne
 invar_status invar_weight_sync_transfer(invar_weight_sync *sync)
 {
     for (int64_t i = 0, next; i < sync->plan.count; i = next)
-        INVAR_TRY(move_all(sync, i, &next));
-    return weight_sync_show(sync, -1);
+        INVAR_TRY(transfer_peer(sync, i, &next));
+    return map_weight(sync, -1);
 }
 
-/* ---- afterwards ------------------------------------------------------------------------------ */
+/* ---- comparison ------------------------------------------------------------------------------ */
 
 invar_status invar_weight_sync_compare(invar_weight_sync_result *out, invar_weight_sync *sync)
 {

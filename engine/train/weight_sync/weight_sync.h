@@ -1,12 +1,12 @@
 /*
- * weight_sync.h - new weights, from the ranks that train to those that only sample.
+ * weight_sync.h - sends new weights from training ranks to rollout ranks and verifies them.
  *
- *     invar_weight_sync_transfer(sync);                 weights travel, in buckets
- *     invar_weight_sync_compare(&result, sync);     all ranks hash what they have, and compare
+ *     invar_weight_sync_transfer(sync);            send the weights, in buckets
+ *     invar_weight_sync_compare(&result, sync);    hash the weights on all ranks and compare
  *
- * Both are calls of all ranks of the world. What travels is what ops read: values, or codes and
- * scales. What ranks compare afterwards is in their memory, not what was on its way: a digest of
- * every piece of every parameter, which is the same in every layout.
+ * Both are collective: all ranks of the world must call them. The compute weights are sent: values,
+ * or codes and scales. The comparison hashes the memory of each rank, not the buffers that were
+ * sent; there is a digest per logical shard, which is the same in every layout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,29 +22,40 @@ extern "C" {
 typedef struct invar_weight_sync invar_weight_sync;
 
 typedef struct invar_weight_sync_options {
-    const invar_rank_roles *sides; /* of all ranks; borrowed, as is all else */
-    invar_model *model;            /* this rank's; one that samples gets its weights */
+    const invar_rank_roles *sides; /* roles of all ranks; borrowed, like the other pointers */
+    invar_model *model; /* model of this rank; on a rollout rank its weights are overwritten */
     const invar_device *dev;
-    size_t bucket; /* bytes that travel at a time, at most; there are two of them */
+    size_t bucket; /* largest number of bytes of a transfer; there are two buffers of this size */
 } invar_weight_sync_options;
 
-/* On a dry device it only takes its memory, and moves nothing. */
+/*
+ * Makes the plan and allocates the buckets. On a dry-run device nothing is transferred. Free with
+ * invar_weight_sync_free.
+ */
 invar_status invar_weight_sync_new(invar_weight_sync **out,
                                    const invar_weight_sync_options *options) INVAR_MUST_USE;
 void invar_weight_sync_free(invar_weight_sync *sync);
 
-/* Bytes that this rank gives or gets. */
+/* Returns the bytes that this rank sends or receives. */
 uint64_t invar_weight_sync_bytes(const invar_weight_sync *sync);
 
+/*
+ * Sends or receives the weights of this rank. After a failure the weights of a rollout rank are
+ * undefined.
+ */
 invar_status invar_weight_sync_transfer(invar_weight_sync *sync) INVAR_MUST_USE;
 
 typedef struct invar_weight_sync_result {
-    invar_digest hash; /* of the weights, as all ranks have them */
-    uint64_t bytes;    /* that the ranks that sample got, all of them together */
-    bool differ;       /* a rank has others, and all of them know */
+    /* digest of the weights on this rank; equal on all ranks if `differ` is false */
+    invar_digest hash;
+    uint64_t bytes; /* bytes that all rollout ranks received together */
+    bool differ;    /* a rank has other weights, and all ranks know it */
 } invar_weight_sync_result;
 
-/* INVAR_E_MISMATCH with `differ` names, on all ranks, the rank with other weights than most. */
+/*
+ * Compares the weights of all ranks. Returns INVAR_E_MISMATCH on all ranks, and sets out->differ,
+ * if they differ; the message names the rank that differs from the majority.
+ */
 invar_status invar_weight_sync_compare(invar_weight_sync_result *out,
                                        invar_weight_sync *sync) INVAR_MUST_USE;
 
