@@ -1,5 +1,6 @@
 /*
- * attention.c - the attention block: norm, q k v, QK-norm, rotation, attention, output, residual.
+ * attention.c - attention block: norm, q k v, QK norm, rotary embedding, attention, output,
+ * residual.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +10,7 @@
 
 #include "base/invar_banned.h"
 
-/* The width of the fewest whole heads that end with a scale block. */
+/* Smallest number of features that consists of complete heads and complete scale blocks. */
 static int64_t heads_atom(const invar_builder *b, int64_t dim)
 {
     int64_t width = dim;
@@ -19,8 +20,8 @@ static int64_t heads_atom(const invar_builder *b, int64_t dim)
     return width;
 }
 
-static invar_projection builder_projection(invar_builder *b, const invar_model_spec *s,
-                                           const char *name, const char *param, int64_t rows)
+static invar_projection build_projection(invar_builder *b, const invar_model_spec *s,
+                                         const char *name, const char *param, int64_t rows)
 {
     invar_logical_split cut = invar_logical_split_rows(s->logical_tp, heads_atom(b, s->head_dim));
     invar_projection out = {.name = name};
@@ -51,9 +52,9 @@ invar_tensor invar_block_attention(invar_builder *b, const invar_model_spec *s, 
     invar_weight out;
     invar_attention_inputs a = {.window = window_of(s, b->layer)};
 
-    qkv[0] = builder_projection(b, s, "q.proj", "q", q);
-    qkv[1] = builder_projection(b, s, "k.proj", "k", kv);
-    qkv[2] = builder_projection(b, s, "v", "v", kv);
+    qkv[0] = build_projection(b, s, "q.proj", "q", q);
+    qkv[1] = build_projection(b, s, "k.proj", "k", kv);
+    qkv[2] = build_projection(b, s, "v", "v", kv);
     if (s->qk_norm) {
         int64_t dim = s->head_dim;
         qk[0].norm = invar_build_param(b, INVAR_PARAM_NORM, "self_attn.q_norm.weight", 1, dim, 0);

@@ -1,8 +1,8 @@
 /*
- * blocks.h - the kinds of blocks that layers are made of, and the walk through a whole model.
+ * blocks.h - blocks of a decoder layer: attention, MLP, mixture of experts.
  *
- * A block is one file: what it computes, as verbs of engine/model/graph/builder.h, and with them
- * which parameters it has. Everything else follows: the backward, memory, points, checkpoints.
+ * A block is one file: the computation in layer functions of engine/model/graph/builder.h, which
+ * also declares its parameters. Backward, memory planning, points and checkpoints are derived.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,11 +16,14 @@
 extern "C" {
 #endif
 
-/* What logical tensor parallelism keeps together: vocabulary ids, features of an MLP. */
+/*
+ * Atoms of logical tensor parallelism, which a logical shard never splits: vocabulary ids, features
+ * of an MLP.
+ */
 #define INVAR_ATOM_IDS 256
 #define INVAR_ATOM_FEATURES 128
 
-/* Along the rows. `pieces` is the spec's. */
+/* Logical split into `pieces` shards along rows (or columns); no split if pieces is 0 or 1. */
 static inline invar_logical_split invar_logical_split_rows(int64_t pieces, int64_t atom)
 {
     invar_logical_split cut = {1, 0, 0, 1};
@@ -40,7 +43,7 @@ static inline invar_logical_split invar_logical_split_columns(int64_t pieces, in
     return cut;
 }
 
-/* The residual stream after the block, in layer b->layer. */
+/* Builds a block in layer b->layer and returns the residual stream after it. */
 typedef invar_tensor (*invar_block)(invar_builder *b, const invar_model_spec *spec, invar_tensor x);
 
 invar_tensor invar_block_attention(invar_builder *b, const invar_model_spec *spec, invar_tensor x);

@@ -1,5 +1,10 @@
 /*
- * decoder.c - the walk through a model: embedding, layers, and back.
+ * decoder.c - builds the op graph of a decoder and its backward, with optional recomputation.
+ *
+ * The same walk over embedding, layers and head declares the parameters (without memory) and builds
+ * the graph, so canonical parameter order and graph cannot diverge. With recomputation, the
+ * backward of the last layer runs first; each earlier layer is then built a second time with hidden
+ * points, and nodes of it that no backward reads are dropped.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,7 +41,7 @@ int64_t invar_model_spec_route(const invar_model_spec *spec)
     return sparse_before(spec, spec->layers) * spec->experts_per_token;
 }
 
-static invar_tensor builder_embed(invar_builder *b, const invar_model_spec *s)
+static invar_tensor build_embedding(invar_builder *b, const invar_model_spec *s)
 {
     invar_logical_split cut = invar_logical_split_rows(s->logical_tp, INVAR_ATOM_IDS);
     invar_weight table = invar_build_cut_param(
@@ -45,8 +50,8 @@ static invar_tensor builder_embed(invar_builder *b, const invar_model_spec *s)
     return invar_graph_embed(b, "embed", &table);
 }
 
-static invar_tensor builder_layer(invar_builder *b, const invar_model_spec *s, int64_t i,
-                                  invar_tensor x)
+static invar_tensor build_layer(invar_builder *b, const invar_model_spec *s, int64_t i,
+                                invar_tensor x)
 {
     const invar_family_traits *family = invar_family_traits_of(s->family);
 
@@ -62,10 +67,10 @@ static invar_tensor builder_layer(invar_builder *b, const invar_model_spec *s, i
 static void declare_all(invar_builder *b, const invar_model_spec *s)
 {
     invar_logical_split ids = invar_logical_split_rows(s->logical_tp, INVAR_ATOM_IDS);
-    invar_tensor x = builder_embed(b, s);
+    invar_tensor x = build_embedding(b, s);
 
     for (int64_t i = 0; i < s->layers; i++)
-        x = builder_layer(b, s, i, x);
+        x = build_layer(b, s, i, x);
     b->layer = -1;
     (void)invar_build_param(b, INVAR_PARAM_NORM, "model.norm.weight", 1, s->hidden, 0);
     if (s->value_head)
@@ -97,10 +102,10 @@ invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
     return status;
 }
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- op graph -------------------------------------------------------------------------------- */
 
-static invar_tensor op_graph_table(invar_op_graph *program, const invar_model *model,
-                                   const invar_tensor *t)
+static invar_tensor rope_table_input(invar_op_graph *program, const invar_model *model,
+                                     const invar_tensor *t)
 {
     invar_tensor named = *t;
 
@@ -138,45 +143,48 @@ void invar_decoder_begin(invar_builder *b, invar_op_graph *program, const invar_
                          .args_room = lists.args_room,
                          .groups = lists.groups,
                          .group_bytes = lists.group_bytes};
-    b->cosine = op_graph_table(program, model, &model->cosine);
-    b->sine = op_graph_table(program, model, &model->sine);
+    b->cosine = rope_table_input(program, model, &model->cosine);
+    b->sine = rope_table_input(program, model, &model->sine);
 }
 
-/* The layer's values are made once more, and with them what its backward needs. */
-static void builder_restore(invar_builder *b, const invar_model *model, int64_t i,
-                            const invar_tensor x[2])
+/*
+ * Builds layer i again from its kept input x[0], with everything that its backward needs. The
+ * gradient of its first output x[1] moves to the new output.
+ */
+static void rebuild_layer(invar_builder *b, const invar_model *model, int64_t i,
+                          const invar_tensor x[2])
 {
     invar_tensor y, d;
 
     b->hide_points = true;
-    invar_build_value_info(b, &x[0])->readers = 0; // those of the first time were forgotten
+    invar_build_value_info(b, &x[0])->readers = 0; // its readers were discarded
     b->next_param = model->first[i];
-    y = builder_layer(b, &model->spec, i, x[0]);
+    y = build_layer(b, &model->spec, i, x[0]);
     b->hide_points = false;
     d = invar_build_grad_in(b, &x[1]);
     invar_gradient_set(b, &y, &d);
 }
 
-/* `before`: verbs noted before the layers. */
-static void builder_back(invar_builder *b, invar_decoder *out, const invar_model *model,
-                         const invar_index_range *layers, const invar_tensor *x, int32_t before,
-                         bool recompute)
+/* Appends the backward. Backward records from number `before` on belong to the layers. */
+static void build_backward(invar_builder *b, invar_decoder *out, const invar_model *model,
+                           const invar_index_range *layers, const invar_tensor *x, int32_t before,
+                           bool recompute)
 {
     for (int64_t i = layers->count - 2; recompute && i >= 0; i--) {
         invar_build_backward(b, before);
-        builder_restore(b, model, layers->first + i, &x[i]);
+        rebuild_layer(b, model, layers->first + i, &x[i]);
     }
     invar_build_backward(b, 0);
     if (invar_tensor_present(&out->first)) {
         out->d_first = invar_build_grad_in(b, &out->first);
         invar_op_graph_host_access(b->program, &out->d_first);
     }
-    if (recompute) // of a layer that is computed again, what only the next one reads
+    if (recompute) // drops results of a recomputed layer that only the next layer reads
         invar_op_graph_eliminate_dead(b->program, b->program->section_start[1]);
 }
 
-/* The input of a layer that is not the first. */
-static invar_tensor begin_at(invar_builder *b, const invar_model *model, int64_t i)
+/* Declares the input of a first layer that is not layer 0. */
+static invar_tensor begin_at_layer(invar_builder *b, const invar_model *model, int64_t i)
 {
     invar_tensor x = invar_build_stream_room(b, b->storage, 1, model->spec.hidden);
 
@@ -196,12 +204,12 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
     int32_t before;
 
     if (layers->first > 0)
-        out.first = begin_at(b, model, layers->first);
-    x[0] = layers->first > 0 ? out.first : builder_embed(b, &model->spec);
+        out.first = begin_at_layer(b, model, layers->first);
+    x[0] = layers->first > 0 ? out.first : build_embedding(b, &model->spec);
     before = b->n_noted;
     for (int64_t i = 0; i < layers->count; i++) {
-        x[i + 1] = builder_layer(b, &model->spec, layers->first + i, x[i]);
-        if (recompute && i < layers->count - 1) // the last layer's values are still there
+        x[i + 1] = build_layer(b, &model->spec, layers->first + i, x[i]);
+        if (recompute && i < layers->count - 1) // the values of the last layer are still valid
             invar_build_discard_backward(b, before);
     }
     out.stream = x[layers->count];
@@ -224,7 +232,7 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
                                                           .layer = layers->first + layers->count,
                                                           .rows = out.d_stream});
     invar_gradient_set(b, &out.stream, &out.d_stream);
-    builder_back(b, &out, model, layers, x, before, recompute);
+    build_backward(b, &out, model, layers, x, before, recompute);
     invar_op_graph_end_section(b->program);
     return out;
 }

@@ -1,5 +1,5 @@
 /*
- * decoder.h - a whole model as a program: embedding, layers, head, and back.
+ * decoder.h - op graph of a decoder: embedding, a range of layers, and their backward.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,27 +13,31 @@
 extern "C" {
 #endif
 
-/* The parameters of a spec in canonical order; out NULL: only their number. */
+/* Lists the parameters of a spec in canonical order; counts them only if `out` is NULL. */
 invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
                                    const invar_model_spec *spec,
                                    invar_format format) INVAR_MUST_USE;
 
-/* Begins a program of the model; lists of the builder are used again. */
+/*
+ * Clears `program` and resets the builder for a graph of the model; the builder's lists are reused.
+ */
 void invar_decoder_begin(invar_builder *b, invar_op_graph *program, const invar_model *model,
                          int64_t rows);
 
 /*
- * Segment 0: the rows through some layers. With b->train segment 1: back, from the gradient at the
- * last of these layers' output. With `recompute` a layer's input is kept and the layer computed
- * once more. Before layer 0 comes the embedding; others begin with what the host writes to `first`.
- * Where ranks divide the stream, T are this rank's rows.
+ * Interface of the graph of some layers. Section 0 runs rows through the layers. With b->train,
+ * section 1 runs back from the gradient of the last layer's output. With `recompute` only the
+ * inputs of layers are kept, and each layer is computed again in the backward. Layer 0 is preceded
+ * by the embedding; other first layers read what the host writes to `first`. If ranks divide the
+ * residual stream, T counts this rank's rows.
  */
 typedef struct invar_decoder {
-    invar_tensor first;    /* (T, hidden) the first layer's input; absent: the embedding's */
-    invar_tensor d_first;  /* its gradient, where there is a backward */
-    invar_tensor stream;   /* (T, hidden) the last layer's output */
-    invar_tensor d_stream; /* its gradient, where there is a backward */
-    invar_tensor all;      /* of the model's last layer: all rows, also where ranks divide these */
+    invar_tensor first;    /* (T, hidden) input of the first layer; absent if it is the embedding */
+    invar_tensor d_first;  /* gradient of `first`, if there is a backward */
+    invar_tensor stream;   /* (T, hidden) output of the last layer */
+    invar_tensor d_stream; /* gradient of `stream`, if there is a backward */
+    invar_tensor all;      /* output of the model's last layer with all rows, even if ranks
+                              divide them */
 } invar_decoder;
 
 invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,

@@ -1,5 +1,5 @@
 /*
- * experts.c - a mixture of experts: norm, router, gather, expert MLPs, combine, residual.
+ * experts.c - mixture-of-experts block: norm, router, dispatch, expert MLPs, combine, residual.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,8 +17,8 @@ static invar_moe_router router_of(const invar_model_spec *s)
                               .scale = 1.0f};
 }
 
-static invar_weight builder_stack(invar_builder *b, const char *name, int64_t experts, int64_t rows,
-                                  int64_t cols, invar_logical_split cut)
+static invar_weight expert_stack(invar_builder *b, const char *name, int64_t experts, int64_t rows,
+                                 int64_t cols, invar_logical_split cut)
 {
     cut.experts = experts;
     return invar_build_cut_param(b, INVAR_PARAM_EXPERT, name, rows, cols, &cut);
@@ -38,9 +38,9 @@ invar_tensor invar_block_experts(invar_builder *b, const invar_model_spec *s, in
     invar_moe_routing routes;
 
     router.w = invar_build_param(b, INVAR_PARAM_ROUTER, "mlp.gate.weight", 1, e, d);
-    gate_up[0].w = builder_stack(b, "mlp.experts.gate_proj.weight", e, n, d, out);
-    gate_up[1].w = builder_stack(b, "mlp.experts.up_proj.weight", e, n, d, out);
-    down.w = builder_stack(b, "mlp.experts.down_proj.weight", e, d, n, in);
+    gate_up[0].w = expert_stack(b, "mlp.experts.gate_proj.weight", e, n, d, out);
+    gate_up[1].w = expert_stack(b, "mlp.experts.up_proj.weight", e, n, d, out);
+    down.w = expert_stack(b, "mlp.experts.down_proj.weight", e, d, n, in);
     normed = invar_graph_norm(b, "norm_mid", x, &norm);
     invar_graph_linears(b, normed, &router, 1, NULL);
     routes = invar_graph_moe_route(b, router.y, s->experts_per_token, &how);

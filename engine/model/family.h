@@ -1,5 +1,5 @@
 /*
- * family.h - what sets the families of models apart.
+ * family.h - traits of model families: blocks, switches, and defaults of config.json keys.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,18 +13,20 @@ extern "C" {
 #endif
 
 typedef struct invar_family_traits {
-    const char *class_name; /* of transformers, before "ForCausalLM" */
+    const char *class_name; /* prefix of the transformers class, before "ForCausalLM" */
     bool qkv_bias;
     bool qk_norm;
-    bool windows;                 /* of attention, in the upper layers */
-    bool kv_heads_optional;       /* where config.json has none, there are as many as heads */
-    invar_family keys;            /* whose keys of config.json it has */
-    invar_block attention, dense; /* the two halves of a layer */
-    invar_block sparse;           /* instead of the second; NULL: it has no experts */
-    int64_t head_dim;             /* where config.json has none; 0: hidden / heads */
+    bool windows;                 /* upper layers may have sliding-window attention */
+    bool kv_heads_optional;       /* config.json may omit num_key_value_heads: it then equals the
+                                     number of heads */
+    invar_family keys;            /* family whose config.json keys apply */
+    invar_block attention, dense; /* blocks of a layer */
+    invar_block sparse;           /* replaces `dense` in sparse layers; NULL if the family has no
+                                     experts */
+    int64_t head_dim;             /* default of head_dim in config.json; 0 for hidden / heads */
 } invar_family_traits;
 
-/* `family` is in range. */
+/* Returns the traits; `family` must be in range. */
 const invar_family_traits *invar_family_traits_of(invar_family family);
 
 #ifdef __cplusplus

@@ -1,6 +1,9 @@
 /*
- * forward.c - the pass: rows through the layers and back, by programs that are made when the shape
- * of the rows changes.
+ * forward.c - forward and backward of a pass: runs the op graph of the layers on packed rows.
+ *
+ * The op graph is rebuilt only if its key changes (invar_body_key: shapes, spec, row ranges);
+ * otherwise the last one runs with new addresses. All arrays of a run are uploaded in one copy.
+ * Hooks, audit and CUDA graph cache act on the op runner of the pass.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- create and free ------------------------------------------------------------------------- */
 
 invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
                             const invar_pass_options *options)
@@ -37,7 +40,7 @@ invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
     return INVAR_OK;
 }
 
-static void release_part(invar_pass_graph *part, const invar_device *dev)
+static void release_graph(invar_pass_graph *part, const invar_device *dev)
 {
     invar_builder_release(&part->builder);
     invar_op_graph_free(part->program);
@@ -57,8 +60,8 @@ void invar_pass_free(invar_pass *pass)
     invar_vocab_parallel_release(&pass->vocab);
     invar_free(pass->own_units);
     invar_free(pass->in_order);
-    release_part(&pass->layers_graph, &pass->caller.dev);
-    release_part(&pass->head_graph, &pass->caller.dev);
+    release_graph(&pass->layers_graph, &pass->caller.dev);
+    release_graph(&pass->head_graph, &pass->caller.dev);
     invar_free(pass->array_memory);
     invar_free(pass);
 }
@@ -86,7 +89,7 @@ bool invar_pass_tape(invar_pass *pass, invar_cuda_graph_cache *tape)
     return !watched;
 }
 
-/* ---- programs -------------------------------------------------------------------------------- */
+/* ---- op graphs ------------------------------------------------------------------------------- */
 
 invar_graph_exec_args invar_pass_how(invar_pass *pass, const invar_pass_graph *part)
 {
@@ -101,7 +104,7 @@ invar_graph_exec_args invar_pass_how(invar_pass *pass, const invar_pass_graph *p
                                    .mover = &pass->mover};
 }
 
-/* A little more than needed, so that growth soon ends. */
+/* Allocates some headroom, so that growing stops soon. */
 invar_status invar_pass_place(invar_pass *pass, invar_pass_graph *part, const char *what)
 {
     size_t need, room;
@@ -119,14 +122,14 @@ invar_status invar_pass_place(invar_pass *pass, invar_pass_graph *part, const ch
     return INVAR_OK;
 }
 
-/* Numbers of one row's routing, in all layers. */
+/* Number of expert ids of one row in all sparse layers. */
 static int64_t route_of(const invar_model *model)
 {
     return invar_model_sparse_layers(model) * model->spec.experts_per_token;
 }
 
-static invar_tensor builder_routing(invar_builder *b, const invar_model *model,
-                                    invar_graph_input which)
+static invar_tensor routing_array(invar_builder *b, const invar_model *model,
+                                  invar_graph_input which)
 {
     int64_t first = b->context ? invar_row_partition_first(b->context) : 0, route = route_of(model);
 
@@ -134,9 +137,12 @@ static invar_tensor builder_routing(invar_builder *b, const invar_model *model,
                            INVAR_DTYPE_I32, b->rows, route);
 }
 
-/* The cache of each layer as the program names it; keys of the first one begin its memory. */
-static void name_cache(invar_kv_pages *out, invar_builder *b, const invar_packed_rows *rows,
-                       const invar_index_range *layers)
+/*
+ * Writes the symbolic caches of the layers to `out`. The keys of the first layer start their
+ * memory.
+ */
+static void set_cache_inputs(invar_kv_pages *out, invar_builder *b, const invar_packed_rows *rows,
+                             const invar_index_range *layers)
 {
     char *name = invar_op_graph_input(b->program, INVAR_GIVEN_CACHE);
     const char *base = rows->cache ? rows->cache[0].k.data : NULL;
@@ -152,7 +158,10 @@ static void name_cache(invar_kv_pages *out, invar_builder *b, const invar_packed
     b->lengths = invar_op_graph_input(b->program, INVAR_GIVEN_LENGTHS);
 }
 
-/* A span that no sample exceeds is none: the same bits, and no memory for the sums of several. */
+/*
+ * Returns 0 (one span) if no sample is longer than a span: the bits are the same, and no memory for
+ * sums of several spans is needed.
+ */
 static int64_t span_of(const invar_packed_rows *rows, int64_t span)
 {
     const int64_t *start = rows->samples.offsets;
@@ -163,8 +172,11 @@ static int64_t span_of(const invar_packed_rows *rows, int64_t span)
     return 0;
 }
 
-/* Rows that have no cache are many; fewer blocks than ranks are not divided. */
-static void packed_rows_divide(invar_row_partition *out, const invar_packed_rows *rows, int size,
+/*
+ * Divides rows over ranks, except rows with a KV cache, which are few, and rows with fewer token
+ * blocks than ranks.
+ */
+static void divide_packed_rows(invar_row_partition *out, const invar_packed_rows *rows, int size,
                                int rank)
 {
     memset(out, 0, sizeof *out);
@@ -174,13 +186,16 @@ static void packed_rows_divide(invar_row_partition *out, const invar_packed_rows
         invar_row_partition_init(out, &rows->units, size, rank);
 }
 
-/* Tensor-parallel ranks that divide the rows of the stream. */
+/* Number of tensor-parallel ranks that divide the residual stream. */
 static int stream_ranks(const invar_model *model)
 {
     return model->layout && model->layout->sequence_parallel ? model->part.tensors : 1;
 }
 
-/* By context-parallel ranks, and by those that divide the stream, too, if each then has some. */
+/*
+ * Divides the rows over context-parallel ranks, and over sequence-parallel ones if every rank then
+ * gets a block.
+ */
 static void divide_rows(invar_row_partitions *out, const invar_model *model,
                         const invar_packed_rows *rows)
 {
@@ -189,7 +204,7 @@ static void divide_rows(invar_row_partitions *out, const invar_model *model,
 
     if (part->contexts > 1 && invar_row_partition_blocks(&rows->units) < part->contexts * each)
         each = 1;
-    packed_rows_divide(&out->residual, rows, part->contexts * each,
+    divide_packed_rows(&out->residual, rows, part->contexts * each,
                        part->context * each + (each > 1 ? part->tensor : 0));
     invar_row_partition_group(&out->context, &out->stream, &out->residual, &rows->units,
                               out->residual.size > 1 ? each : 1);
@@ -209,8 +224,8 @@ static invar_index_range layers_of(const invar_pass *pass)
                                        pass->options.chunk);
 }
 
-/* What the program reads of the rows: this rank's, and of all what sums over them need. */
-static void name_rows(invar_builder *b, invar_pass *pass)
+/* Sets the row inputs of the graph: this rank's rows, and all rows for sums over them. */
+static void set_row_inputs(invar_builder *b, invar_pass *pass)
 {
     const invar_packed_rows *rows = &pass->rows;
     const invar_row_partitions *d = &pass->division;
@@ -239,7 +254,7 @@ static void name_rows(invar_builder *b, invar_pass *pass)
     }
 }
 
-static invar_status build_body(invar_pass *pass)
+static invar_status build_layers_graph(invar_pass *pass)
 {
     const invar_model *model = pass->model;
     const invar_packed_rows *rows = &pass->rows;
@@ -250,17 +265,18 @@ static invar_status build_body(invar_pass *pass)
     invar_decoder_begin(b, pass->layers_graph.program, model,
                         invar_row_partition_count(&pass->division.context));
     b->train = pass->options.train;
-    name_rows(b, pass);
+    set_row_inputs(b, pass);
     b->kv_span = span_of(rows, model->spec.kv_span);
     b->q_span = span_of(rows, model->spec.q_span);
-    name_cache(cache, b, rows, &layers);
+    set_cache_inputs(cache, b, rows, &layers);
     if (rows->routing_replay)
-        b->replay = builder_routing(b, model, INVAR_GIVEN_REPLAY);
-    if (rows->routing) // near, the routers write to where the caller wants their choice
+        b->replay = routing_array(b, model, INVAR_GIVEN_REPLAY);
+    // if the host can access the memory, the routers write directly to the caller's array
+    if (rows->routing)
         b->routing =
             invar_device_is_local(&pass->caller.dev)
                 ? invar_op_graph_tensor(b->program, INVAR_DTYPE_I32, b->rows, route_of(model))
-                : builder_routing(b, model, INVAR_GIVEN_ROUTING);
+                : routing_array(b, model, INVAR_GIVEN_ROUTING);
     pass->layers_io =
         invar_decoder_build(b, model, &layers, pass->options.train && pass->options.recompute);
     if (b->train)
@@ -268,7 +284,7 @@ static invar_status build_body(invar_pass *pass)
     return invar_pass_place(pass, &pass->layers_graph, "activations");
 }
 
-static void key_of(invar_body_key *key, const invar_pass *pass)
+static void fill_key(invar_body_key *key, const invar_pass *pass)
 {
     const invar_packed_rows *r = &pass->rows;
 
@@ -291,16 +307,16 @@ static void key_of(invar_body_key *key, const invar_pass *pass)
     memcpy(&key->division, &pass->division, sizeof key->division);
 }
 
-/* The program for the rows: that of the last run where only addresses differ. */
-static invar_status pass_prepare(invar_pass *pass)
+/* Builds the op graph for the rows, unless the last one differs in addresses only. */
+static invar_status prepare_layers_graph(invar_pass *pass)
 {
     invar_body_key key;
 
-    key_of(&key, pass);
+    fill_key(&key, pass);
     if (memcmp(&key, &pass->key, sizeof key) == 0)
         return INVAR_OK;
-    memset(&pass->key, 0, sizeof pass->key); // until it is whole
-    INVAR_TRY(build_body(pass));
+    memset(&pass->key, 0, sizeof pass->key); // invalid until the graph is complete
+    INVAR_TRY(build_layers_graph(pass));
     memcpy(&pass->key, &key, sizeof key);
     return INVAR_OK;
 }
@@ -312,8 +328,8 @@ static size_t segment_bytes(const invar_row_offsets *s)
     return (size_t)(s->count + 1) * sizeof *s->offsets;
 }
 
-/* 0, 1, ...: for those who copy rows. */
-static invar_status note_order(invar_pass *pass)
+/* Fills the array 0, 1, ..., the ids for copies of rows. */
+static invar_status ensure_copy_ids(invar_pass *pass)
 {
     int64_t rows = pass->division.context.size > 1 ? pass->rows.count : 0;
 
@@ -330,8 +346,11 @@ static invar_status note_order(invar_pass *pass)
     return INVAR_OK;
 }
 
-/* The units of the stream's rows, then those of the context's; where these are some. */
-static invar_status note_own_units(invar_pass *pass)
+/*
+ * Lists the units of this rank's residual rows, then those of its context-parallel rows, if rows
+ * are divided.
+ */
+static invar_status list_own_units(invar_pass *pass)
 {
     const invar_row_partitions *d = &pass->division;
     int64_t need = d->residual.units + d->context.units + 2;
@@ -352,8 +371,8 @@ static invar_status note_own_units(invar_pass *pass)
     return INVAR_OK;
 }
 
-/* The arrays of the run to where its ops read them. */
-static invar_status send_rows(invar_pass *pass)
+/* Sets the input buffers of the run and uploads its arrays. */
+static invar_status upload_rows(invar_pass *pass)
 {
     const invar_packed_rows *r = &pass->rows;
     const invar_tensor *table = r->cache ? &r->cache[0].pages : NULL;
@@ -383,8 +402,8 @@ static invar_status send_rows(invar_pass *pass)
         {&g[INVAR_GIVEN_PICKED], (size_t)own.count * divided},
     };
 
-    INVAR_TRY(note_own_units(pass));
-    INVAR_TRY(note_order(pass));
+    INVAR_TRY(list_own_units(pass));
+    INVAR_TRY(ensure_copy_ids(pass));
     g[INVAR_GIVEN_MODEL] = pass->model->memory;
     g[INVAR_GIVEN_BASE] = pass->model->base_memory;
     g[INVAR_GIVEN_CACHE] = r->cache ? r->cache[0].k.data : NULL;
@@ -415,8 +434,8 @@ static invar_status send_rows(invar_pass *pass)
     return INVAR_OK;
 }
 
-/* What each context-parallel rank has chosen for its rows becomes known to all. */
-static invar_status share_routing(invar_pass *pass, size_t row_bytes)
+/* Gathers the routing that each context-parallel rank has computed for its rows. */
+static invar_status gather_routing(invar_pass *pass, size_t row_bytes)
 {
     const invar_layout *layout = pass->model->layout;
     size_t bytes[INVAR_ROW_PARTITION_MAX_RANKS];
@@ -448,7 +467,7 @@ invar_status invar_pass_routing(invar_pass *pass)
             pass->rows.routing + invar_row_partition_first(&pass->division.context) * route,
             chosen.data, (size_t)invar_row_partition_count(&pass->division.context) * row_bytes));
     }
-    return share_routing(pass, row_bytes);
+    return gather_routing(pass, row_bytes);
 }
 
 size_t invar_pass_stream_bytes(const invar_model *model, const invar_packed_rows *rows)
@@ -460,7 +479,7 @@ size_t invar_pass_stream_bytes(const invar_model *model, const invar_packed_rows
     return (size_t)(invar_row_partition_count(&division.residual) * bits / 8);
 }
 
-static invar_status put_stream(invar_pass *pass, const invar_tensor *to, const void *from)
+static invar_status upload_residual(invar_pass *pass, const invar_tensor *to, const void *from)
 {
     invar_graph_exec_args how = invar_pass_how(pass, &pass->layers_graph);
 
@@ -471,11 +490,11 @@ static invar_status put_stream(invar_pass *pass, const invar_tensor *to, const v
                                invar_pass_stream_bytes(pass->model, &pass->rows));
 }
 
-static invar_status get_stream(void *out, invar_pass *pass, const invar_tensor *from)
+static invar_status download_residual(void *out, invar_pass *pass, const invar_tensor *from)
 {
     invar_graph_exec_args how = invar_pass_how(pass, &pass->layers_graph);
 
-    if (pass->caller.dev.backend->memory.dry_run) // nobody reads what was not computed
+    if (pass->caller.dev.backend->memory.dry_run) // nothing was computed
         return INVAR_OK;
     return invar_op_runner_get(&pass->caller, out,
                                invar_op_graph_find(pass->layers_graph.program, from, &how).data,
@@ -486,7 +505,7 @@ invar_status invar_pass_get_residual(invar_pass *pass, void *out)
 {
     if (pass->state == INVAR_PASS_EMPTY)
         return INVAR_FAIL(INVAR_E_STATE, 0, "a stage hands rows on before its layers ran");
-    return get_stream(out, pass, &pass->layers_io.stream);
+    return download_residual(out, pass, &pass->layers_io.stream);
 }
 
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
@@ -501,11 +520,11 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
     if (rows->cache && pass->options.train)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a training pass takes whole samples, no cache");
     divide_rows(&pass->division, model, rows);
-    INVAR_TRY(pass_prepare(pass));
+    INVAR_TRY(prepare_layers_graph(pass));
     if (invar_tensor_present(&pass->layers_io.first) != (rows->residual_in != NULL))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "layers behind the first ones begin with a stream");
-    INVAR_TRY(send_rows(pass));
-    INVAR_TRY(put_stream(pass, &pass->layers_io.first, rows->residual_in));
+    INVAR_TRY(upload_rows(pass));
+    INVAR_TRY(upload_residual(pass, &pass->layers_io.first, rows->residual_in));
     how = invar_pass_how(pass, &pass->layers_graph);
     INVAR_TRY(invar_op_graph_run(pass->layers_graph.program, 0, &how));
     pass->caller.layer = -1;
@@ -515,7 +534,7 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static invar_status walk_back(invar_pass *pass, invar_grads *grads)
+static invar_status run_layers_backward(invar_pass *pass, invar_grads *grads)
 {
     invar_graph_exec_args how = invar_pass_how(pass, &pass->layers_graph);
 
@@ -531,7 +550,7 @@ invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const flo
 {
     pass->inputs[INVAR_GIVEN_GRADS] = grads->memory;
     INVAR_TRY(invar_head_backward(pass, dlogp, dentropy, grads));
-    return walk_back(pass, grads);
+    return run_layers_backward(pass, grads);
 }
 
 invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
@@ -539,7 +558,7 @@ invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
 {
     pass->inputs[INVAR_GIVEN_GRADS] = grads->memory;
     INVAR_TRY(invar_head_backward_values(pass, dvalue, units, grads));
-    return walk_back(pass, grads);
+    return run_layers_backward(pass, grads);
 }
 
 invar_status invar_pass_backward_stream(invar_pass *pass, const void *d_stream, invar_grads *grads)
@@ -549,13 +568,13 @@ invar_status invar_pass_backward_stream(invar_pass *pass, const void *d_stream, 
                           "a backward needs a training pass whose layers have just run");
     pass->inputs[INVAR_GIVEN_GRADS] = grads->memory;
     pass->state = INVAR_PASS_EMPTY;
-    INVAR_TRY(put_stream(pass, &pass->layers_io.d_stream, d_stream));
-    return walk_back(pass, grads);
+    INVAR_TRY(upload_residual(pass, &pass->layers_io.d_stream, d_stream));
+    return run_layers_backward(pass, grads);
 }
 
 invar_status invar_pass_get_residual_grad(invar_pass *pass, void *out)
 {
     if (!pass->options.train || !invar_tensor_present(&pass->layers_io.d_first))
         return INVAR_FAIL(INVAR_E_STATE, 0, "no stage comes before these layers");
-    return get_stream(out, pass, &pass->layers_io.d_first);
+    return download_residual(out, pass, &pass->layers_io.d_first);
 }

@@ -1,16 +1,16 @@
 /*
- * forward.h - the one forward of rollout, scoring and training, and its backward.
+ * forward.h - forward and backward of a model, shared by rollout, scoring and training.
  *
- * A pass is memory for activations, grown on demand and reused. `run` takes packed rows through the
- * embedding and all layers; of a model that stages of a pipeline hold, through one chunk of layers,
- * and the stages hand rows on. Attention reads either the rows themselves (whole samples: scoring
- * and training) or a paged cache (rollout); the bits of a row are the same. `head` takes chosen
- * rows through the last norm and the head to log-probabilities, `logits` stops before them.
- * `backward` walks back over what the last run and head left, and adds to gradients.
+ * A pass owns the memory of activations, which grows on demand and is reused. invar_pass_run takes
+ * packed rows through the embedding and all layers, or through the layers of one pipeline model
+ * chunk. Attention reads either the rows themselves (complete samples: scoring and training) or a
+ * paged KV cache (rollout); a row has the same bits in both. invar_pass_head takes selected rows
+ * through the last norm and the head to log-probs; invar_pass_logits stops at the logits.
+ * invar_pass_backward adds to gradients what follows from the last run and head.
  *
- * Bits of a row depend on its own sequence only: never on other rows, the packing, the chunking.
- * Gradients depend on the order of units, which is the order of samples: a micro-batch is a run of
- * whole units, and micro-batches come in order.
+ * The bits of a row depend on its own sequence only, never on other rows, packing or chunking.
+ * Gradients depend on the order of units, which is the order of samples: a micro-batch consists of
+ * consecutive complete units, and micro-batches come in order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,76 +24,97 @@
 extern "C" {
 #endif
 
-/* Rows of a micro-batch, in order of (sample, position). Arrays are the host's. */
+/*
+ * Packed rows of a micro-batch or decode pass, ordered by (sample, position). Arrays are in host
+ * memory.
+ */
 typedef struct invar_packed_rows {
-    int64_t count;             /* T */
-    const int32_t *ids;        /* (T) */
-    const int32_t *positions;  /* (T) */
-    invar_row_offsets samples; /* rows of each sample, or of each sequence of the cache */
-    invar_row_offsets units;   /* for backward; runs of whole samples */
-    /* Paged attention: the cache of each layer and the lengths with the new rows; else NULL. */
-    const invar_kv_pages *cache; /* (layers of the pass): k and v the device's, one table for all */
+    int64_t count;             /* T: rows of all context-parallel ranks */
+    const int32_t *ids;        /* (T) token ids */
+    const int32_t *positions;  /* (T) position in the sequence */
+    invar_row_offsets samples; /* rows of each sample, or of each sequence of the KV cache */
+    invar_row_offsets units;   /* units of complete samples; for the backward */
+    /* Paged attention: KV cache of each layer, and lengths including the new rows; else NULL. */
+    const invar_kv_pages *cache; /* (layers of the pass) k and v in device memory; all share one
+                                    page table */
     const int64_t *lengths;      /* (samples) */
-    /* The place of each row in the cache, page * page_size + position in the page, for those who
-       look at what was written there; may be NULL. */
+    /*
+     * Slot of each row in the KV cache, page * page_size + position in the page, for hooks that
+     * observe the cache; may be NULL.
+     */
     const int32_t *kv_slots; /* (T) */
-    /* Experts: what an earlier run chose, and where to note what this run chose; may be NULL. */
+    /*
+     * Expert routing to replay, and an array that receives the routing of this run; both may be
+     * NULL.
+     */
     const int32_t *routing_replay; /* (T, sparse layers, slots) */
-    int32_t *routing; /* (T, sparse layers, slots): by this run, see invar_pass_routing */
-    /* What the layers before those of the pass have left, in storage; NULL: these are the first. */
-    const void *residual_in; /* (T, hidden), or this rank's rows (invar_layout.sequence) */
+    int32_t *routing; /* (T, sparse layers, slots) written by this run; see invar_pass_routing */
+    /*
+     * Residual stream in the storage type from the previous pipeline stage; NULL if the pass starts
+     * with the embedding.
+     */
+    const void *residual_in; /* (T, hidden), or this rank's rows under sequence parallelism */
 } invar_packed_rows;
 
-/* Rows whose next token's log-probability is wanted; ascending. Arrays are the host's. */
+/* Rows whose next token's log-prob is computed, in ascending order. Arrays are in host memory. */
 typedef struct invar_logit_rows {
     int64_t count;           /* R */
-    const int64_t *row;      /* (R) rows of the last run */
-    const int32_t *targets;  /* (R) the token after each */
-    invar_row_offsets units; /* over R; for backward */
+    const int64_t *row;      /* (R) indices of rows of the last run */
+    const int32_t *targets;  /* (R) token that follows each row */
+    invar_row_offsets units; /* over R; for the backward */
     float temperature;
 } invar_logit_rows;
 
 /*
- * Gradients: one f32 tensor per parameter, accumulating; a tied head has one of its own. Most of
- * them are what linear layers make, whose first backward writes them: zeroing leaves these alone.
+ * Gradients: one f32 tensor per parameter, accumulated; a tied head has a separate one. Most belong
+ * to linear layers, whose first backward overwrites them, so invar_grads_zero skips these.
  */
 typedef struct invar_grads {
-    invar_tensor *tensors; /* (n_params), shaped as the weights, as far as these are here */
-    /* (n_pieces) of them that this rank gives (logical_shards.h), in order; where ranks own rows
-     * (shard/zero_partition.h), parts of those that are its own */
+    invar_tensor *tensors; /* (n_params) extents of the local shards */
+    /*
+     * (n_pieces) logical shards that this rank contributes (logical_shards.h), in order; with ZeRO
+     * (shard/zero_partition.h) the parts of them that it owns
+     */
     invar_tensor *pieces;
     int64_t n_pieces;
-    invar_digest *digests;  /* (n_params), the host's: of the gradients as their norm was taken */
-    invar_tensor tied_head; /* present where the head is the embedding */
-    bool overwrite_next;    /* zeroed, with no backward since: linear layers' hold nothing yet */
-    invar_device dev;       /* the model's, whose memory they are in */
-    void *memory;           /* the embedding's, those of linear layers, vectors', the tied head's */
+    invar_digest *digests;  /* (n_params) host memory: digests of the gradients at the time of
+                               their norm */
+    invar_tensor tied_head; /* present if the head is tied to the embedding */
+    bool overwrite_next;    /* zeroed without a backward since: the first backward overwrites the
+                               gradients of linear layers */
+    invar_device dev;       /* device of the model */
+    void *memory;           /* gradients of the embedding, then of linear layers, vectors, tied
+                               head */
     size_t bytes, embedding_bytes;
-    void *vectors; /* norms and biases, in memory */
+    void *vectors; /* norms and biases; inside `memory` */
     size_t vector_bytes;
 } invar_grads;
 
 invar_status invar_grads_new(invar_grads **out, const invar_model *model) INVAR_MUST_USE;
 void invar_grads_free(invar_grads *grads);
 
-/* For the next step: the gradients are defined again after its join. */
+/* Resets the gradients for the next step. They are defined again after invar_grads_finalize. */
 invar_status invar_grads_zero(invar_grads *grads) INVAR_MUST_USE;
 
-/* All of them +0, where several chunks of layers add to them in turn: nobody's is the first. */
+/*
+ * Sets all gradients to +0. Required instead of invar_grads_zero if several model chunks add to
+ * them in turn, because then no backward may overwrite.
+ */
 invar_status invar_grads_clear(invar_grads *grads) INVAR_MUST_USE;
 
-/* The chunk of the pipeline that a parameter's gradient is computed by. */
+/* Returns the pipeline model chunk that computes the parameter's gradient. */
 int invar_grads_chunk(const invar_model *model, const invar_param *param);
 
-/* Where in the block the gradients of a chunk of the pipeline are: matrices, vectors. */
+/* Byte ranges of the gradients of one model chunk in the block: matrices, vectors. */
 #define INVAR_GRADS_RANGES 2
 void invar_grads_ranges(invar_byte_range out[INVAR_GRADS_RANGES], const invar_model *model,
                         int chunk);
 
 /*
- * Once a step, after the last backward: what context-parallel ranks have made a share of becomes
- * whole; embedding += head, where tied (head + embedding). Of the rows that this rank owns. A call
- * of all context-parallel ranks and of all stages of a pipeline.
+ * Call once per step, after the last backward. Gathers the gradients that context-parallel and
+ * expert-parallel ranks have computed in ranges; with a tied head, adds its gradient to the
+ * embedding's (head + embedding). Covers the rows that this rank owns. Collective over
+ * context-parallel ranks, expert-parallel ranks and pipeline stages.
  */
 invar_status invar_grads_finalize(invar_grads *grads, const invar_model *model,
                                   const invar_device *dev) INVAR_MUST_USE;
@@ -101,79 +122,92 @@ invar_status invar_grads_finalize(invar_grads *grads, const invar_model *model,
 typedef struct invar_pass invar_pass;
 
 typedef struct invar_pass_options {
-    bool train;        /* keep what backward needs */
-    bool recompute;    /* keep a layer's input only, and run the layer again in backward */
-    int64_t head_rows; /* most rows of logits at a time; 0: no limit. Never cuts a unit. */
-    bool poison;       /* memory is NaN between its uses, which tests want */
-    int chunk;         /* of the pipeline's (engine/ranks/layout/pipeline.h); one rank has 0 */
+    bool train;        /* keep the activations that the backward needs */
+    bool recompute;    /* keep only the inputs of layers, and recompute each layer in the
+                          backward */
+    int64_t head_rows; /* max rows of logits at a time; 0 for no limit. A unit is never split. */
+    bool poison;       /* tests only: fill memory with NaN after its last use */
+    int chunk;         /* pipeline model chunk (engine/ranks/layout/pipeline.h); 0 on a single
+                          rank */
 } invar_pass_options;
 
-/* The device is used by every call; its scratch is replaced by one that the pass grows. */
+/* Creates a pass on a device. Its ops use scratch of the pass, not that of `dev`. */
 invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
                             const invar_pass_options *options) INVAR_MUST_USE;
 void invar_pass_free(invar_pass *pass);
 
-/* invar_op_runner_settle of the pass's ops. */
+/* Dry run: allocates the scratch that the ops of the pass asked for (invar_op_runner_settle). */
 invar_status invar_pass_alloc_scratch(invar_pass *pass) INVAR_MUST_USE;
 
-/* NULL ends it. */
+/* Installs hooks for the values of the pass; NULL removes them. */
 void invar_pass_probe(invar_pass *pass, const invar_forward_hooks *probe);
 
-/* Of the pass's ops; borrowed, NULL ends it. */
+/* Installs an audit of the pass's ops; borrowed, NULL removes it. */
 void invar_pass_audit(invar_pass *pass, invar_audit *audit);
 
 /*
- * Hears the pass's ops; borrowed, NULL ends it. False, and none: an audit watches, or a probe that
- * is not taped.
+ * Uses a CUDA graph cache for the pass's ops; borrowed, NULL removes it. Returns false and uses
+ * none while an audit or hooks that need values after each op (not `taped`) are installed.
  */
 bool invar_pass_tape(invar_pass *pass, invar_cuda_graph_cache *tape);
 
-/* Through the layers. The arrays of `rows` are borrowed until the backward or the next run. */
+/*
+ * Runs rows through the layers. The arrays of `rows` are borrowed until the backward or the next
+ * run. Collective over the ranks that hold the model together, per stage.
+ */
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
                             const invar_packed_rows *rows) INVAR_MUST_USE;
 
 /*
- * What the routers of the last run chose, to where its rows say; nothing where they do not. A call
- * of all context-parallel ranks.
+ * Writes the experts that the routers of the last run chose to rows.routing; does nothing if that
+ * is NULL. Collective over context-parallel ranks.
  */
 invar_status invar_pass_routing(invar_pass *pass) INVAR_MUST_USE;
 
-/* Log-probabilities of targets and, if wanted, entropies: (R) each. After run. */
+/*
+ * Log-probs of the targets and, unless entropy_out is NULL, entropies: (R) each. Call after a run.
+ */
 invar_status invar_pass_head(invar_pass *pass, const invar_logit_rows *head, float *logp_out,
                              float *entropy_out) INVAR_MUST_USE;
 
 /*
- * Logits of rows of the last run: (R, vocab) f32 in the device's memory, borrowed until the next
- * call on the pass. For a critic (R, 1): the values.
+ * Logits of rows of the last run: (R, vocab) f32 in device memory, borrowed until the next call on
+ * the pass. For a critic (R, 1), the values.
  */
 invar_status invar_pass_logits(invar_tensor *out, invar_pass *pass, const int64_t *row,
                                int64_t count) INVAR_MUST_USE;
 
 /*
- * Gradients of sum(dlogp * logp) + sum(dentropy * entropy) over the rows of the last head, added to
- * `grads`. dentropy may be NULL. With `train` only, once per run.
+ * Adds the gradients of sum(dlogp * logp) + sum(dentropy * entropy) over the rows of the last head
+ * to `grads`. dentropy may be NULL. Needs options.train; once per run.
  */
 invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
                                  invar_grads *grads) INVAR_MUST_USE;
 
-/* The same for a critic: gradients of sum(dvalue * value) over the rows of the last logits. */
+/*
+ * Like invar_pass_backward, for a critic: adds the gradients of sum(dvalue * value) over the rows
+ * of the last invar_pass_logits.
+ */
 invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
                                         const invar_row_offsets *units,
                                         invar_grads *grads) INVAR_MUST_USE;
 
-/* ---- between stages -------------------------------------------------------------------------- */
+/* ---- between pipeline stages ----------------------------------------------------------------- */
 
-/* Of what a stage hands on for these rows. */
+/* Bytes of the residual stream that a stage sends to the next one for these rows. */
 size_t invar_pass_stream_bytes(const invar_model *model, const invar_packed_rows *rows);
 
-/* What the layers of the last run have left, to an array of the host. */
+/* Copies the residual stream after the layers of the last run to a host array. */
 invar_status invar_pass_get_residual(invar_pass *pass, void *out) INVAR_MUST_USE;
 
-/* A backward that begins with the gradient of that, an array of the host, instead of the head's. */
+/*
+ * Backward of a stage without head: starts from the gradient of its last residual stream, a host
+ * array.
+ */
 invar_status invar_pass_backward_stream(invar_pass *pass, const void *d_stream,
                                         invar_grads *grads) INVAR_MUST_USE;
 
-/* After a backward: the gradient of the `stream` that the run began with, to the host. */
+/* Call after a backward: copies the gradient of rows.residual_in to a host array. */
 invar_status invar_pass_get_residual_grad(invar_pass *pass, void *out) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,10 @@
 /*
- * grads.c - the gradients of a model's parameters: one block of memory.
+ * grads.c - gradients of a model: one block of device memory, its layout, and the final reduction.
+ *
+ * invar_grads_finalize runs once per step. It gathers the row ranges that context-parallel ranks
+ * have computed, and adapters of experts that all expert-parallel ranks hold; then it adds the
+ * gradient of a tied head to the embedding's, which pipeline stages exchange first. Every rank
+ * works on the rows that it owns.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +24,7 @@ static invar_status zero_all(invar_grads *grads)
     return invar_device_zero(&grads->dev, grads->memory, grads->bytes);
 }
 
-/* Of a gradient with what is left free behind it. */
+/* Bytes of a gradient with its padding. */
 static size_t padded_bytes(const invar_tensor *grad)
 {
     size_t bytes = (size_t)(grad->shape[0] * grad->row_stride) * sizeof(float);
@@ -27,8 +32,8 @@ static size_t padded_bytes(const invar_tensor *grad)
     return invar_aligned(bytes);
 }
 
-/* `at` counts from the beginning of the block. */
-static invar_tensor grads_placed(const invar_grads *grads, const invar_tensor *at)
+/* Returns the tensor whose data is at offset at->data of the block. */
+static invar_tensor tensor_in_block(const invar_grads *grads, const invar_tensor *at)
 {
     invar_tensor t = *at;
 
@@ -36,8 +41,8 @@ static invar_tensor grads_placed(const invar_grads *grads, const invar_tensor *a
     return t;
 }
 
-static int64_t cut_up_whole(invar_tensor *out, const invar_grads *grads, const invar_model *model,
-                            int64_t param)
+static int64_t list_full_shards(invar_tensor *out, const invar_grads *grads,
+                                const invar_model *model, int64_t param)
 {
     const invar_param *p = &model->params[param];
     int64_t count = invar_logical_shards_here(p);
@@ -47,8 +52,8 @@ static int64_t cut_up_whole(invar_tensor *out, const invar_grads *grads, const i
     return count;
 }
 
-static int64_t cut_up_owned(invar_tensor *out, const invar_grads *grads, const invar_model *model,
-                            int64_t param)
+static int64_t list_owned_shards(invar_tensor *out, const invar_grads *grads,
+                                 const invar_model *model, int64_t param)
 {
     const invar_param *p = &model->params[param];
     invar_index_range rows = invar_zero_partition_here(model, param);
@@ -61,8 +66,8 @@ static int64_t cut_up_owned(invar_tensor *out, const invar_grads *grads, const i
     return count;
 }
 
-/* Those that this rank gives; NULL: only their number. */
-static int64_t cut_up(invar_tensor *out, const invar_grads *grads, const invar_model *model)
+/* Lists the logical shards that this rank contributes; counts them only if `out` is NULL. */
+static int64_t list_shards(invar_tensor *out, const invar_grads *grads, const invar_model *model)
 {
     bool owned = invar_zero_partition_divide(model);
     int64_t count = 0;
@@ -70,22 +75,25 @@ static int64_t cut_up(invar_tensor *out, const invar_grads *grads, const invar_m
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_tensor *to = out ? out + count : NULL;
         if (invar_logical_shards_is_contributor(model, &model->params[i]))
-            count += owned ? cut_up_owned(to, grads, model, i) : cut_up_whole(to, grads, model, i);
+            count += owned ? list_owned_shards(to, grads, model, i)
+                           : list_full_shards(to, grads, model, i);
     }
     return count;
 }
 
-static invar_status list_pieces(invar_grads *grads, const invar_model *model)
+static invar_status make_shard_list(invar_grads *grads, const invar_model *model)
 {
-    grads->n_pieces = cut_up(NULL, grads, model);
+    grads->n_pieces = list_shards(NULL, grads, model);
     INVAR_TRY(invar_alloc((void **)&grads->pieces, (size_t)grads->n_pieces, sizeof *grads->pieces,
                           "the list of gradients"));
-    (void)cut_up(grads->pieces, grads, model);
+    (void)list_shards(grads->pieces, grads, model);
     return INVAR_OK;
 }
 
-/* Matrices come first, the embedding before all, unless it is frozen; then vectors, then the tied
- * head's. */
+/*
+ * Assigns addresses. The embedding comes first unless it is frozen, then the other matrices,
+ * vectors, and the tied head.
+ */
 static void lay_out(invar_grads *grads, const invar_model *model)
 {
     char *end = (char *)grads->memory + grads->bytes;
@@ -94,17 +102,17 @@ static void lay_out(invar_grads *grads, const invar_model *model)
     INVAR_CHECK(frozen || (model->order[0] == 0 && model->embedding == &model->params[0]));
     for (int64_t k = 0; k < model->n_params; k++) {
         int64_t i = model->order[k];
-        grads->tensors[i] = grads_placed(grads, &model->params[i].grad);
+        grads->tensors[i] = tensor_in_block(grads, &model->params[i].grad);
         if (k == 1 && !frozen)
             grads->embedding_bytes = (uintptr_t)model->params[i].grad.data;
         if (model->params[i].cols == 0 && !grads->vectors)
             grads->vectors = grads->tensors[i].data;
     }
     if (invar_tensor_present(&model->tied_grad)) {
-        grads->tied_head = grads_placed(grads, &model->tied_grad);
+        grads->tied_head = tensor_in_block(grads, &model->tied_grad);
         end = grads->tied_head.data;
     }
-    if (!grads->vectors) // adapters have none
+    if (!grads->vectors) // adapters have no vectors
         grads->vectors = end;
     grads->vector_bytes = (size_t)(end - (char *)grads->vectors);
 }
@@ -129,7 +137,7 @@ invar_status invar_grads_new(invar_grads **out, const invar_model *model)
         status = zero_all(grads);
     if (status == INVAR_OK) {
         lay_out(grads, model);
-        status = list_pieces(grads, model);
+        status = make_shard_list(grads, model);
     }
     if (status != INVAR_OK) {
         invar_grads_free(grads);
@@ -164,7 +172,7 @@ invar_status invar_grads_clear(invar_grads *grads)
     return zero_all(grads);
 }
 
-/* What comes before the layers is the first chunk's, what comes behind them the last one's. */
+/* Parameters before the layers belong to the first chunk, those after them to the last. */
 int invar_grads_chunk(const invar_model *model, const invar_param *p)
 {
     const invar_model_partition *part = &model->part;
@@ -177,7 +185,7 @@ int invar_grads_chunk(const invar_model *model, const invar_param *p)
     return chunk;
 }
 
-static void byte_range_extend(invar_byte_range *range, const invar_tensor *grad)
+static void extend_range(invar_byte_range *range, const invar_tensor *grad)
 {
     size_t first = (uintptr_t)grad->data, bytes = padded_bytes(grad);
 
@@ -186,7 +194,7 @@ static void byte_range_extend(invar_byte_range *range, const invar_tensor *grad)
     range->bytes = first + bytes - range->first;
 }
 
-/* Neighbours in the order of memory: a range holds nothing else. */
+/* The parameters of a chunk are adjacent in memory, so each range holds nothing else. */
 void invar_grads_ranges(invar_byte_range out[INVAR_GRADS_RANGES], const invar_model *model,
                         int chunk)
 {
@@ -196,21 +204,21 @@ void invar_grads_ranges(invar_byte_range out[INVAR_GRADS_RANGES], const invar_mo
     for (int64_t k = 0; k < model->n_params; k++) {
         const invar_param *p = &model->params[model->order[k]];
         if (invar_tensor_present(&p->grad) && invar_grads_chunk(model, p) == chunk)
-            byte_range_extend(&out[p->cols == 0], &p->grad);
+            extend_range(&out[p->cols == 0], &p->grad);
     }
     if (invar_tensor_present(&model->tied_grad) && chunk == part->stages * part->chunks - 1)
-        byte_range_extend(&out[1], &model->tied_grad);
+        extend_range(&out[1], &model->tied_grad);
 }
 
-typedef struct trade {
+typedef struct tied_exchange {
     const invar_layout *layout;
     invar_device *dev;
-    char *give, *get; /* in the device's memory */
+    char *give, *get; /* device memory to send from and to receive into */
     size_t bytes;
-    char *room; /* twice a bucket of the host's */
-} trade;
+    char *room; /* host memory of two buckets */
+} tied_exchange;
 
-static invar_status trade_bucket(const trade *t, size_t at, size_t bytes)
+static invar_status exchange_bucket(const tied_exchange *t, size_t at, size_t bytes)
 {
     const invar_layout_axis *axis = &t->layout->pipeline;
     int other = axis->rank == 0 ? axis->size - 1 : 0;
@@ -230,19 +238,19 @@ static invar_status trade_bucket(const trade *t, size_t at, size_t bytes)
 }
 
 /*
- * The first stage of a pipeline has the embedding's gradient and room for the head's, the last the
- * other way round: each gets what it lacks.
+ * The first pipeline stage has the embedding's gradient and memory for the head's, the last one the
+ * reverse: they exchange them.
  */
-static invar_status trade_tied(invar_grads *grads, const invar_model *model,
-                               const invar_tensor *embedding, const invar_tensor *head)
+static invar_status exchange_tied(invar_grads *grads, const invar_model *model,
+                                  const invar_tensor *embedding, const invar_tensor *head)
 {
     const invar_layout *layout = model->layout;
     bool first = model->part.stage == 0;
-    trade t = {.layout = layout,
-               .dev = &grads->dev,
-               .give = first ? embedding->data : head->data,
-               .get = first ? head->data : embedding->data,
-               .bytes = (size_t)(head->shape[0] * head->shape[1]) * sizeof(float)};
+    tied_exchange t = {.layout = layout,
+                       .dev = &grads->dev,
+                       .give = first ? embedding->data : head->data,
+                       .get = first ? head->data : embedding->data,
+                       .bytes = (size_t)(head->shape[0] * head->shape[1]) * sizeof(float)};
     size_t bucket;
     invar_status status = INVAR_OK;
 
@@ -252,37 +260,40 @@ static invar_status trade_tied(invar_grads *grads, const invar_model *model,
     bucket = layout->bucket < t.bytes ? layout->bucket : t.bytes;
     INVAR_TRY(invar_alloc((void **)&t.room, 2, bucket, "gradients on their way"));
     for (size_t at = 0; at < t.bytes && status == INVAR_OK; at += bucket)
-        status = trade_bucket(&t, at, bucket < t.bytes - at ? bucket : t.bytes - at);
+        status = exchange_bucket(&t, at, bucket < t.bytes - at ? bucket : t.bytes - at);
     invar_free(t.room);
     return status;
 }
 
-/* Do context-parallel ranks make a share of its rows each? Of what sums of blocks make, all do. */
-static bool is_shared(const invar_param *p)
+/*
+ * Returns true if context-parallel ranks compute ranges of rows. Embedding and norms are sums over
+ * token blocks, which every rank computes in full.
+ */
+static bool is_computed_in_ranges(const invar_param *p)
 {
     return p->kind != INVAR_PARAM_EMBEDDING && p->kind != INVAR_PARAM_NORM;
 }
 
-/* Who gathers shares. */
-typedef struct gathering {
+/* Gathers the ranges of gradients. */
+typedef struct grad_gatherer {
     const invar_model *model;
     invar_transfer_runner mover;
     invar_op_runner *caller;
-    int64_t *start; /* room for where the shares of an axis begin, and their end */
-} gathering;
+    int64_t *start; /* buffer for the start rows of an axis, and their end */
+} grad_gatherer;
 
 /*
- * Where the share of each context-parallel rank begins: shares are of rows, or of the experts that
- * the ranks of its context have.
+ * Writes the start rows of the context-parallel ranks: ranges of all rows, or of the experts that
+ * the ranks of a context group hold.
  */
-static void share_contexts(int64_t *start, const invar_model *model, const invar_tensor *grad,
+static void context_starts(int64_t *start, const invar_model *model, const invar_tensor *grad,
                            const invar_param *p)
 {
     const invar_model_partition *part = &model->part;
     invar_index_range here = {0, grad->shape[0]};
     int64_t each = 1;
 
-    if (p->kind == INVAR_PARAM_EXPERT || p->stack > 1) { // or an adapter of experts
+    if (p->kind == INVAR_PARAM_EXPERT || p->stack > 1) { // expert, or an adapter of experts
         here.count = p->local.experts;
         each = grad->shape[0] / here.count;
         if (invar_adapter_is_uncut(p))
@@ -293,8 +304,10 @@ static void share_contexts(int64_t *start, const invar_model *model, const invar
     start[part->contexts] = (here.first + here.count) * each;
 }
 
-/* The same for expert-parallel ranks, of what all of them have whole. */
-static void share_experts(int64_t *start, const invar_model *model, const invar_tensor *grad,
+/*
+ * Writes the start rows of the expert-parallel ranks for a parameter that all of them hold in full.
+ */
+static void expert_starts(int64_t *start, const invar_model *model, const invar_tensor *grad,
                           const invar_param *p)
 {
     int64_t each = grad->shape[0] / p->stack;
@@ -304,23 +317,26 @@ static void share_experts(int64_t *start, const invar_model *model, const invar_
     start[model->part.experts] = grad->shape[0];
 }
 
-static int64_t within(int64_t value, int64_t low, int64_t high)
+static int64_t clamp_i64(int64_t value, int64_t low, int64_t high)
 {
     return value < low ? low : value > high ? high : value;
 }
 
-/* Of the rows that this rank owns, what g->start says of `size` ranks. */
-static invar_status gather_rows(gathering *g, const invar_tensor *grad, int64_t param,
+/*
+ * Gathers the rows that this rank owns along an axis of `size` ranks; g->start has their start
+ * rows.
+ */
+static invar_status gather_rows(grad_gatherer *g, const invar_tensor *grad, int64_t param,
                                 invar_graph_transfer_axis axis, int32_t size)
 {
     invar_index_range rows = invar_zero_partition_here(g->model, param);
     int64_t cols = grad->rank == 1 ? 1 : grad->shape[1], *start = g->start, first, end;
     invar_tensor all = invar_tensor_2d(grad->data, grad->dtype, grad->shape[0], cols);
 
-    first = within(start[0], rows.first, rows.first + rows.count);
-    end = within(start[size], rows.first, rows.first + rows.count);
+    first = clamp_i64(start[0], rows.first, rows.first + rows.count);
+    end = clamp_i64(start[size], rows.first, rows.first + rows.count);
     for (int r = 0; r <= size; r++)
-        start[r] = within(start[r], first, end) - first;
+        start[r] = clamp_i64(start[r], first, end) - first;
     return invar_transfer_runner_run(
         &g->mover, g->caller,
         &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
@@ -329,35 +345,37 @@ static invar_status gather_rows(gathering *g, const invar_tensor *grad, int64_t 
                                 .start = start});
 }
 
-static invar_status gather_contexts(gathering *g, const invar_tensor *grad, int64_t param)
+static invar_status gather_contexts(grad_gatherer *g, const invar_tensor *grad, int64_t param)
 {
     if (g->model->part.contexts == 1)
         return INVAR_OK;
-    share_contexts(g->start, g->model, grad, &g->model->params[param]);
+    context_starts(g->start, g->model, grad, &g->model->params[param]);
     return gather_rows(g, grad, param, INVAR_GRAPH_TRANSFER_CONTEXT, g->model->part.contexts);
 }
 
-static invar_status gather_param(gathering *g, const invar_grads *grads, int64_t i)
+static invar_status gather_param(grad_gatherer *g, const invar_grads *grads, int64_t i)
 {
     const invar_model *model = g->model;
     const invar_param *p = &model->params[i];
 
-    if (!is_shared(p) || p->local.experts == 0)
+    if (!is_computed_in_ranges(p) || p->local.experts == 0)
         return INVAR_OK;
     INVAR_TRY(gather_contexts(g, &grads->tensors[i], i));
     if (model->part.experts == 1 || !invar_adapter_is_uncut(p))
         return INVAR_OK;
-    share_experts(g->start, model, &grads->tensors[i], p);
+    expert_starts(g->start, model, &grads->tensors[i], p);
     return gather_rows(g, &grads->tensors[i], i, INVAR_GRAPH_TRANSFER_EXPERT, model->part.experts);
 }
 
-/* What each context-parallel rank has made becomes whole on all of them; so do adapters of experts
-   that all expert-parallel ranks have. */
-static invar_status gather_shares(invar_grads *grads, const invar_model *model,
+/*
+ * Gathers what context-parallel ranks have computed, and adapters of experts that all
+ * expert-parallel ranks hold.
+ */
+static invar_status gather_ranges(invar_grads *grads, const invar_model *model,
                                   invar_op_runner *caller)
 {
     const invar_model_partition *part = &model->part;
-    gathering g = {.model = model, .mover = {.layout = model->layout}, .caller = caller};
+    grad_gatherer g = {.model = model, .mover = {.layout = model->layout}, .caller = caller};
     invar_status status;
 
     if (part->contexts == 1 && part->experts == 1)
@@ -368,25 +386,25 @@ static invar_status gather_shares(invar_grads *grads, const invar_model *model,
         status = gather_param(&g, grads, i);
     if (status == INVAR_OK && invar_tensor_present(&grads->tied_head) &&
         part->stage == part->stages - 1)
-        status = gather_contexts(&g, &grads->tied_head, 0); // rows as those of the embedding
+        status = gather_contexts(&g, &grads->tied_head, 0); // its rows are those of the embedding
     invar_transfer_runner_release(&g.mover, &caller->dev);
     invar_free(g.start);
     return status;
 }
 
-static invar_status grads_join(invar_grads *grads, const invar_model *model,
-                               invar_op_runner *caller)
+static invar_status reduce_grads(invar_grads *grads, const invar_model *model,
+                                 invar_op_runner *caller)
 {
     invar_index_range rows = invar_zero_partition_here(model, 0);
     invar_tensor sum, head;
 
-    INVAR_TRY(gather_shares(grads, model, caller));
+    INVAR_TRY(gather_ranges(grads, model, caller));
     if (!invar_tensor_present(&grads->tied_head))
         return INVAR_OK;
-    INVAR_CHECK(model->embedding == &model->params[0]); // it comes first
+    INVAR_CHECK(model->embedding == &model->params[0]); // lay_out places it first
     sum = invar_tensor_rows(&grads->tensors[0], rows.first, rows.count);
     head = invar_tensor_rows(&grads->tied_head, rows.first, rows.count);
-    INVAR_TRY(trade_tied(grads, model, &sum, &head));
+    INVAR_TRY(exchange_tied(grads, model, &sum, &head));
     if (rows.count == 0)
         return INVAR_OK;
     return INVAR_CALL(caller, ADD, add, .out = sum, .a = head, .b = sum);
@@ -398,12 +416,12 @@ invar_status invar_grads_finalize(invar_grads *grads, const invar_model *model,
     invar_op_runner caller;
     invar_status status;
 
-    if (grads->overwrite_next) { // a step without a backward
+    if (grads->overwrite_next) { // no backward in this step
         INVAR_TRY(zero_all(grads));
         grads->overwrite_next = false;
     }
     invar_op_runner_init(&caller, dev);
-    status = grads_join(grads, model, &caller);
+    status = reduce_grads(grads, model, &caller);
     invar_op_runner_release(&caller);
     return status;
 }

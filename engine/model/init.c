@@ -1,11 +1,11 @@
 /*
- * init.c - the first values of parameters.
+ * init.c - initial values of parameters.
  *
- * Initialisation, normative: value i of parameter p is std * z, where z is a normal number made by
- * Box and Muller in double from Philox with counter (i / 4 low, i / 4 high, p, 0) and key
- * (seed, 2): words 0 and 1 give z of i % 4 = 0 and 1, words 2 and 3 the other two;
- * u = (w + 0.5) * 2^-32, z = sqrt(-2 log u_a) * cos(2 pi u_b), then sin; rounded to f32, times std.
- * A of the adapter of parameter p has counter (.., p, 1) and std 1 / sqrt(3 * columns), in f32.
+ * Initialization, normative: value i of parameter p is std * z, where z is a normal number made by
+ * Box and Muller in double from Philox with counter (i / 4 low, i / 4 high, p, 0) and key (seed,
+ * 2): words 0 and 1 give z of i % 4 = 0 and 1, words 2 and 3 the other two; u = (w + 0.5) * 2^-32,
+ * z = sqrt(-2 log u_a) * cos(2 pi u_b), then sin; rounded to f32, times std. A of the adapter of
+ * parameter p has counter (.., p, 1) and std 1 / sqrt(3 * columns), in f32.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,18 +20,18 @@
 #include "base/invar_banned.h"
 
 #define PURPOSE_INIT 2
-#define INIT_PIECE 65536 /* values a task makes, a multiple of 4 */
+#define INIT_PIECE 65536 /* values per task, a multiple of 4 */
 
 typedef struct init_job {
     float *out;
     int64_t count;
-    invar_shard_runs runs; /* of what is here of the parameter */
+    invar_shard_runs runs; /* runs of the local shard in the full parameter */
     uint32_t param, seed;
     float std;
-    uint32_t of_adapter; /* of the parameter; 0: its own values */
+    uint32_t of_adapter; /* 1 for the adapter of the parameter; 0 for the parameter itself */
 } init_job;
 
-/* Two normal numbers from two words. */
+/* Computes two normal numbers from two words. */
 static void normal_pair(float out[2], uint32_t a, uint32_t b)
 {
     double u = ((double)a + 0.5) * 0x1p-32, v = ((double)b + 0.5) * 0x1p-32;
@@ -41,7 +41,7 @@ static void normal_pair(float out[2], uint32_t a, uint32_t b)
     out[1] = (float)(radius * invar_sin_f64(angle));
 }
 
-/* Values [first, first + count) of the whole parameter. */
+/* Computes values [first, first + count) of the full parameter. */
 static void fill_values(float *out, const init_job *job, int64_t first, int64_t count)
 {
     for (int64_t i = first; i < first + count;) {
@@ -60,7 +60,7 @@ static void fill_values(float *out, const init_job *job, int64_t first, int64_t 
     }
 }
 
-static invar_status init_piece(void *payload, int64_t task, int worker)
+static invar_status init_task(void *payload, int64_t task, int worker)
 {
     const init_job *job = payload;
     int64_t first = task * INIT_PIECE, end = first + INIT_PIECE, count;
@@ -76,30 +76,33 @@ static invar_status init_piece(void *payload, int64_t task, int worker)
     return INVAR_OK;
 }
 
-/* Norms start at one, biases and B of adapters at zero. */
+/*
+ * Returns true for norms, which start at one, and for biases and B of adapters, which start at
+ * zero.
+ */
 static bool is_constant(const invar_param *p)
 {
     return p->kind == INVAR_PARAM_NORM || p->kind == INVAR_PARAM_BIAS ||
            (p->kind == INVAR_PARAM_ADAPTER && !invar_adapter_is_first(p));
 }
 
-/* Of A, whose rows are `cols` long: the variance that peft gives it, 1 / (3 cols). */
+/* Returns the std of A with rows of `cols` elements: the variance is 1 / (3 cols), as in peft. */
 static float adapter_std(int64_t cols)
 {
     return 1.0f / invar_sqrtf(3.0f * (float)cols);
 }
 
-/* What fills up the rank of A is zero. */
-static void fill_up(float *out, const invar_param *p)
+/* Zeroes the padding of A's rank. */
+static void zero_rank_padding(float *out, const invar_param *p)
 {
     for (int64_t e = 0; e < p->local.experts; e++)
         for (int64_t i = p->rank * p->local.cols; i < p->local.rows * p->local.cols; i++)
             out[e * p->local.rows * p->local.cols + i] = 0.0f;
 }
 
-/* The first values of a parameter: number `i` of the base, or of the adapter of that one. */
-static invar_status first_values(float *out, const invar_model *model, const invar_param *p,
-                                 int64_t i, uint32_t seed, invar_pool *pool)
+/* Computes the initial values of parameter `i` of the base, or of its adapter. */
+static invar_status initial_values(float *out, const invar_model *model, const invar_param *p,
+                                   int64_t i, uint32_t seed, invar_pool *pool)
 {
     int64_t count = invar_param_elements(p);
     init_job job = {out,
@@ -119,9 +122,9 @@ static invar_status first_values(float *out, const invar_model *model, const inv
         job.of_adapter = 1;
         job.std = adapter_std(p->cols);
     }
-    INVAR_TRY(invar_pool_run(pool, (count + INIT_PIECE - 1) / INIT_PIECE, init_piece, &job));
+    INVAR_TRY(invar_pool_run(pool, (count + INIT_PIECE - 1) / INIT_PIECE, init_task, &job));
     if (p->kind == INVAR_PARAM_ADAPTER)
-        fill_up(out, p);
+        zero_rank_padding(out, p);
     return INVAR_OK;
 }
 
@@ -133,7 +136,7 @@ static invar_status init_param(invar_param_loader *fill, const invar_param *p, i
     if (p->local.experts == 0)
         return INVAR_OK;
     INVAR_TRY(invar_param_loader_room_all(&out, fill, p));
-    INVAR_TRY(first_values(out, fill->model, p, i, seed, fill->dev->pool));
+    INVAR_TRY(initial_values(out, fill->model, p, i, seed, fill->dev->pool));
     return invar_param_loader_put(fill);
 }
 
@@ -154,8 +157,8 @@ static invar_status init_adapters(invar_param_loader *fill, uint32_t seed)
     return INVAR_OK;
 }
 
-static invar_status model_run(invar_status (*init)(invar_param_loader *fill, uint32_t seed),
-                              invar_model *model, uint32_t seed, const invar_device *dev)
+static invar_status run_initializer(invar_status (*init)(invar_param_loader *fill, uint32_t seed),
+                                    invar_model *model, uint32_t seed, const invar_device *dev)
 {
     invar_param_loader fill;
     invar_status status;
@@ -168,12 +171,12 @@ static invar_status model_run(invar_status (*init)(invar_param_loader *fill, uin
 
 invar_status invar_model_init_adapters(invar_model *model, uint32_t seed, const invar_device *dev)
 {
-    return model_run(init_adapters, model, seed, dev);
+    return run_initializer(init_adapters, model, seed, dev);
 }
 
 invar_status invar_model_init_base(invar_model *model, uint32_t seed, const invar_device *dev)
 {
-    return model_run(init_base, model, seed, dev);
+    return run_initializer(init_base, model, seed, dev);
 }
 
 invar_status invar_model_init(invar_model *model, uint32_t seed, const invar_device *dev)

@@ -1,5 +1,11 @@
 /*
- * logical_shards.c - what ranks know of their pieces, put together.
+ * logical_shards.c - views of logical shards, and gathering of their data and digests over ranks.
+ *
+ * Who contributes which shard, and how many bytes, follows from the partition alone, so ranks
+ * exchange data without headers: one all-gather along the tensor, expert and pipeline axis each,
+ * then a reordering into canonical order. Digests: each rank hashes leaves of the rows that it
+ * owns; owners of rows exchange their leaves, then contributors of shards; every rank computes the
+ * roots.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,9 +21,9 @@
 
 #include "base/invar_banned.h"
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- logical shards -------------------------------------------------------------------------- */
 
-static bool cut_along_columns(const invar_param *p)
+static bool is_split_by_columns(const invar_param *p)
 {
     return p->cut.shards > 1 && p->cut.columns;
 }
@@ -34,15 +40,15 @@ int64_t invar_logical_shards_here(const invar_param *p)
     return p->local.experts > 0 ? 1 : 0;
 }
 
-/* Where piece v of an expert begins, along what is cut. */
-static int64_t start_of(const invar_param *p, int32_t v)
+/* First row or column of logical shard v of an expert, along the split. */
+static int64_t shard_start(const invar_param *p, int32_t v)
 {
     return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.shards, v);
 }
 
 invar_index_range invar_logical_shard_share(const invar_param *p, int32_t v)
 {
-    return (invar_index_range){start_of(p, v), start_of(p, v + 1) - start_of(p, v)};
+    return (invar_index_range){shard_start(p, v), shard_start(p, v + 1) - shard_start(p, v)};
 }
 
 invar_tensor invar_logical_shard_of(const invar_param *p, const invar_tensor *t, int64_t piece)
@@ -56,8 +62,8 @@ invar_tensor invar_logical_shard_of(const invar_param *p, const invar_tensor *t,
         return *t;
     row = piece / own->pieces * own->rows;
     v = own->piece + (int32_t)(piece % own->pieces);
-    first = start_of(p, v) - (p->cut.columns ? own->col : own->row);
-    size = start_of(p, v + 1) - start_of(p, v);
+    first = shard_start(p, v) - (p->cut.columns ? own->col : own->row);
+    size = shard_start(p, v + 1) - shard_start(p, v);
     rows =
         invar_tensor_rows(t, row + (p->cut.columns ? 0 : first), p->cut.columns ? own->rows : size);
     return p->cut.columns ? invar_tensor_columns(&rows, first, size) : rows;
@@ -79,8 +85,8 @@ invar_index_range invar_logical_shard_rows(const invar_param *p, int64_t piece)
         return (invar_index_range){0, p->local.experts * p->local.rows};
     if (p->cut.columns)
         return (invar_index_range){first, p->local.rows};
-    return (invar_index_range){first + start_of(p, v) - p->local.row,
-                               start_of(p, v + 1) - start_of(p, v)};
+    return (invar_index_range){first + shard_start(p, v) - p->local.row,
+                               shard_start(p, v + 1) - shard_start(p, v)};
 }
 
 int64_t invar_logical_shard_at(const invar_param *p, int64_t row)
@@ -93,7 +99,7 @@ int64_t invar_logical_shard_at(const invar_param *p, int64_t row)
     return piece;
 }
 
-static invar_index_range index_range_common(const invar_index_range *a, const invar_index_range *b)
+static invar_index_range intersect_ranges(const invar_index_range *a, const invar_index_range *b)
 {
     int64_t first = a->first > b->first ? a->first : b->first;
     int64_t end_a = a->first + a->count, end_b = b->first + b->count;
@@ -107,12 +113,13 @@ int64_t invar_logical_shard_leaves(const invar_param *p, int64_t piece,
 {
     invar_index_range own = invar_logical_shard_rows(p, piece);
     int32_t v = p->local.piece + (int32_t)(piece % p->local.pieces);
-    int64_t cols = cut_along_columns(p) ? start_of(p, v + 1) - start_of(p, v) : p->local.cols;
+    int64_t cols =
+        is_split_by_columns(p) ? shard_start(p, v + 1) - shard_start(p, v) : p->local.cols;
 
-    return leaves_in(index_range_common(&own, rows).count * (p->cols ? cols : 1));
+    return leaves_in(intersect_ranges(&own, rows).count * (p->cols ? cols : 1));
 }
 
-/* Of rows that are no whole piece: those lie together. */
+/* Lists the leaves of rows that are a part of a shard; they are contiguous. */
 static void list_leaves(invar_tensor *out, const invar_tensor *t, const invar_index_range *rows)
 {
     int64_t each = t->rank == 2 ? t->shape[1] : 1, left = rows->count * each;
@@ -128,8 +135,7 @@ static void list_leaves(invar_tensor *out, const invar_tensor *t, const invar_in
 int64_t invar_logical_shard_parts(invar_tensor *out, const invar_param *p, const invar_tensor *t,
                                   int64_t piece, const invar_index_range *rows)
 {
-    invar_index_range own = invar_logical_shard_rows(p, piece),
-                      some = index_range_common(&own, rows);
+    invar_index_range own = invar_logical_shard_rows(p, piece), some = intersect_ranges(&own, rows);
 
     if (some.count == 0)
         return 0;
@@ -143,18 +149,19 @@ int64_t invar_logical_shard_parts(invar_tensor *out, const invar_param *p, const
     return invar_logical_shard_leaves(p, piece, rows);
 }
 
-/* Of piece v of an expert, or of all of a parameter that is not cut. */
+/* Number of leaves of logical shard v of an expert, or of a parameter that is not split. */
 static int64_t leaves_of(const invar_param *p, int32_t v)
 {
     int64_t cols = p->cols ? p->cols : 1;
 
     if (p->cut.shards == 1)
         return leaves_in(invar_param_all_elements(p));
-    return leaves_in((start_of(p, v + 1) - start_of(p, v)) * (p->cut.columns ? p->rows : cols));
+    return leaves_in((shard_start(p, v + 1) - shard_start(p, v)) *
+                     (p->cut.columns ? p->rows : cols));
 }
 
-/* Of those pieces of an expert that are here. */
-static int64_t leaves_each(const invar_param *p)
+/* Number of leaves of all local shards of one expert. */
+static int64_t leaves_per_expert(const invar_param *p)
 {
     int64_t leaves = 0;
 
@@ -171,7 +178,8 @@ invar_index_range invar_logical_shards_among(const invar_param *p, const invar_i
         return (invar_index_range){0, 0};
     first = invar_logical_shard_at(p, rows->first);
     last = invar_logical_shard_at(p, rows->first + rows->count - 1);
-    return (invar_index_range){first, last - first + (cut_along_columns(p) ? p->local.pieces : 1)};
+    return (invar_index_range){first,
+                               last - first + (is_split_by_columns(p) ? p->local.pieces : 1)};
 }
 
 static int64_t leaves_among(const invar_param *p, const invar_index_range *rows)
@@ -184,7 +192,7 @@ static int64_t leaves_among(const invar_param *p, const invar_index_range *rows)
     return leaves;
 }
 
-/* ---- who gives ------------------------------------------------------------------------------- */
+/* ---- contributors ---------------------------------------------------------------------------- */
 
 int invar_logical_shards_contributor(const invar_model *model, const invar_param *p, int64_t expert,
                                      int32_t v)
@@ -201,28 +209,29 @@ bool invar_logical_shards_is_contributor(const invar_model *model, const invar_p
 
 /* ---- gathering ------------------------------------------------------------------------------- */
 
-/* What ranks give lies one behind the other, in the order of their numbers. */
-typedef struct gathering {
+/* Data of one gather; the contributions of the ranks are adjacent, in the order of rank numbers. */
+typedef struct shard_gather {
     const invar_model *model;
     size_t size;
     const int64_t *counts;
-    size_t *bytes; /* (ranks) that each gives */
-    size_t *at;    /* (ranks) where they begin */
+    size_t *bytes; /* (ranks) bytes that each contributes */
+    size_t *at;    /* (ranks) offset of each contribution */
     char *all;
-} gathering;
+} shard_gather;
 
-static size_t piece_bytes(const gathering *g, int64_t piece)
+static size_t shard_bytes(const shard_gather *g, int64_t piece)
 {
     return (g->counts ? (size_t)g->counts[piece] : 1) * g->size;
 }
 
-/* Who gives the pieces of an expert, and of those behind it up to `end`. */
-typedef struct givers {
+/* Contributors of the logical shards of an expert, and of the following experts up to `end`. */
+typedef struct contributors {
     int of[INVAR_LINEAR_MAX_SHARDS];
     int64_t end;
-} givers;
+} contributors;
 
-static void find_givers(givers *out, const invar_model *model, const invar_param *p, int64_t expert)
+static void find_contributors(contributors *out, const invar_model *model, const invar_param *p,
+                              int64_t expert)
 {
     invar_model_partition first;
     invar_param_shard box;
@@ -234,8 +243,11 @@ static void find_givers(givers *out, const invar_model *model, const invar_param
     out->end = box.expert + box.experts;
 }
 
-/* Counts what each rank gives, or, with `out`, brings it in canonical order. */
-static size_t gathering_walk(gathering *g, char *out)
+/*
+ * Without `out`, adds up what each rank contributes; with `out`, copies it to canonical order and
+ * advances g->at. Returns the bytes of all shards.
+ */
+static size_t walk_shards(shard_gather *g, char *out)
 {
     const invar_model *model = g->model;
     size_t total = 0;
@@ -243,13 +255,13 @@ static size_t gathering_walk(gathering *g, char *out)
 
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        givers who = {.end = 0};
+        contributors who = {.end = 0};
 
         for (int64_t k = 0; k < invar_logical_shards_of(p); k++, piece++) {
-            size_t bytes = piece_bytes(g, piece);
+            size_t bytes = shard_bytes(g, piece);
             int giver;
             if (k / p->cut.shards >= who.end)
-                find_givers(&who, model, p, k / p->cut.shards);
+                find_contributors(&who, model, p, k / p->cut.shards);
             giver = who.of[k % p->cut.shards];
             if (out)
                 memcpy(out + total, g->all + g->at[giver], bytes);
@@ -260,9 +272,12 @@ static size_t gathering_walk(gathering *g, char *out)
     return total;
 }
 
-/* Each rank of the axis has what `width` ranks give that stand together. */
-static invar_status move_along(const gathering *g, const invar_layout_axis *axis, int width,
-                               const char *phase)
+/*
+ * Gathers along an axis. Each of its ranks has the contributions of `width` ranks with adjacent
+ * numbers.
+ */
+static invar_status gather_along_axis(const shard_gather *g, const invar_layout_axis *axis,
+                                      int width, const char *phase)
 {
     int number = invar_model_partition_number(&g->model->part), all = width * axis->size;
     int first = number / all * all;
@@ -283,17 +298,17 @@ static invar_status move_along(const gathering *g, const invar_layout_axis *axis
     return status;
 }
 
-static invar_status gathering_move(const gathering *g, const char *phase)
+static invar_status gather_along_all_axes(const shard_gather *g, const char *phase)
 {
     const invar_layout *layout = g->model->layout;
     int tensors = layout->tensor.size;
 
-    INVAR_TRY(move_along(g, &layout->tensor, 1, phase));
-    INVAR_TRY(move_along(g, &layout->expert, tensors, phase));
-    return move_along(g, &layout->pipeline, tensors * layout->expert.size, phase);
+    INVAR_TRY(gather_along_axis(g, &layout->tensor, 1, phase));
+    INVAR_TRY(gather_along_axis(g, &layout->expert, tensors, phase));
+    return gather_along_axis(g, &layout->pipeline, tensors * layout->expert.size, phase);
 }
 
-static invar_status gathering_gather(gathering *g, void *out, const char *phase, const void *own)
+static invar_status gather_shards(shard_gather *g, void *out, const char *phase, const void *own)
 {
     int ranks = invar_model_partition_ranks(&g->model->part);
     int self = invar_model_partition_number(&g->model->part);
@@ -304,7 +319,7 @@ static invar_status gathering_gather(gathering *g, void *out, const char *phase,
                           "the bytes of a move"));
     memset(g->bytes, 0, 2 * (size_t)ranks * sizeof *g->bytes);
     g->at = g->bytes + ranks;
-    total = gathering_walk(g, NULL);
+    total = walk_shards(g, NULL);
     if (dry && out) // nothing was computed
         memset(out, 0, total);
     if (ranks == 1 && !dry && total > 0)
@@ -316,17 +331,17 @@ static invar_status gathering_gather(gathering *g, void *out, const char *phase,
     INVAR_TRY(invar_alloc((void **)&g->all, total, 1, "what ranks know of their pieces"));
     if (g->bytes[self] > 0 && !dry)
         memcpy(g->all + g->at[self], own, g->bytes[self]);
-    INVAR_TRY(gathering_move(g, phase));
+    INVAR_TRY(gather_along_all_axes(g, phase));
     if (!dry)
-        (void)gathering_walk(g, out);
+        (void)walk_shards(g, out);
     return INVAR_OK;
 }
 
 invar_status invar_logical_shards_gather(void *out, const invar_model *model, const char *phase,
                                          const void *own, size_t size, const int64_t *counts)
 {
-    gathering g = {.model = model, .size = size, .counts = counts};
-    invar_status status = gathering_gather(&g, out, phase, own);
+    shard_gather g = {.model = model, .size = size, .counts = counts};
+    invar_status status = gather_shards(&g, out, phase, own);
 
     invar_free(g.bytes);
     invar_free(g.all);
@@ -335,22 +350,24 @@ invar_status invar_logical_shards_gather(void *out, const invar_model *model, co
 
 /* ---- digests --------------------------------------------------------------------------------- */
 
-typedef struct hashing {
+typedef struct shard_hasher {
     const invar_model *model;
-    const invar_tensor *of; /* NULL: masters */
-    bool dry;               /* nothing is hashed: moves are made, and digests are zeros */
+    const invar_tensor *of; /* tensors to hash; NULL for the masters */
+    bool dry;               /* dry run: transfers are counted, digests are zeros */
     invar_op_runner caller;
     invar_upload_buffer staging;
-    int64_t *starts;         /* of the segments of all parameters that are given */
-    const void *starts_seen; /* as ops read them */
-    int64_t *counts;         /* leaves of all pieces of the model */
-    int64_t own, given, all; /* leaves of what is hashed here; of what is given; of everything */
-    invar_digest *there;     /* (own) in the device's memory */
-    invar_digest *came; /* (own) in the order of calls, then canonical: (own), (given), (all) */
-} hashing;
+    int64_t *starts;         /* row offsets of the shards of all contributed parameters */
+    const void *starts_seen; /* the offsets in memory that ops read */
+    int64_t *counts;         /* (shards of the model) leaves of each */
+    int64_t own, given, all; /* number of leaves hashed here, contributed by this rank, and of
+                                all shards */
+    invar_digest *there;     /* (own) digests in device memory */
+    invar_digest *came;      /* (own) in the order of calls, followed by canonical order: (own),
+                                (given), (all) */
+} shard_hasher;
 
-/* What is hashed here of a parameter. */
-static invar_index_range rows_of(const hashing *h, int64_t param)
+/* Range of rows of a parameter that this rank hashes. */
+static invar_index_range rows_to_hash(const shard_hasher *h, int64_t param)
 {
     const invar_param *p = &h->model->params[param];
 
@@ -359,49 +376,51 @@ static invar_index_range rows_of(const hashing *h, int64_t param)
     return invar_zero_partition_here(h->model, param);
 }
 
-/* The rows of pieces as segments; of columns there is a call each. */
-static int64_t segments_of(const invar_param *p, const invar_index_range *rows)
+/* Number of row ranges that one call hashes separately; a shard of columns needs its own call. */
+static int64_t row_ranges_of(const invar_param *p, const invar_index_range *rows)
 {
-    return cut_along_columns(p) ? rows->count / p->local.rows
-                                : invar_logical_shards_among(p, rows).count;
+    return is_split_by_columns(p) ? rows->count / p->local.rows
+                                  : invar_logical_shards_among(p, rows).count;
 }
 
-static void fill_starts(int64_t *out, const invar_param *p, const invar_index_range *rows)
+static void write_row_offsets(int64_t *out, const invar_param *p, const invar_index_range *rows)
 {
-    int64_t count = segments_of(p, rows), piece = invar_logical_shards_among(p, rows).first;
+    int64_t count = row_ranges_of(p, rows), piece = invar_logical_shards_among(p, rows).first;
 
     for (int64_t s = 0; s < count; s++) {
-        int64_t first = cut_along_columns(p) ? rows->first + s * p->local.rows
-                                             : invar_logical_shard_rows(p, piece + s).first;
+        int64_t first = is_split_by_columns(p) ? rows->first + s * p->local.rows
+                                               : invar_logical_shard_rows(p, piece + s).first;
         out[s] = first > rows->first ? first - rows->first : 0;
     }
     out[count] = rows->count;
 }
 
-/* All segments in one array, NULL: only their number. */
-static int64_t list_starts(int64_t *out, const hashing *h)
+/*
+ * Writes the row offsets of all parameters to `out`, unless it is NULL, and returns their number.
+ */
+static int64_t list_row_offsets(int64_t *out, const shard_hasher *h)
 {
     int64_t count = 0;
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
-        invar_index_range rows = rows_of(h, i);
+        invar_index_range rows = rows_to_hash(h, i);
         if (rows.count == 0)
             continue;
         if (out)
-            fill_starts(out + count, &h->model->params[i], &rows);
-        count += segments_of(&h->model->params[i], &rows) + 1;
+            write_row_offsets(out + count, &h->model->params[i], &rows);
+        count += row_ranges_of(&h->model->params[i], &rows) + 1;
     }
     return count;
 }
 
-/* The leaves of every piece, of whoever gives it. */
-static void count_leaves(hashing *h)
+/* Counts the leaves of every shard, whichever rank contributes it. */
+static void count_leaves(shard_hasher *h)
 {
     int64_t piece = 0;
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
         const invar_param *p = &h->model->params[i];
-        invar_index_range own = rows_of(h, i), here = {0, p->local.experts * p->local.rows};
+        invar_index_range own = rows_to_hash(h, i), here = {0, p->local.experts * p->local.rows};
 
         for (int64_t k = 0; k < invar_logical_shards_of(p); k++) {
             h->counts[piece] = leaves_of(p, (int32_t)(k % p->cut.shards));
@@ -412,10 +431,10 @@ static void count_leaves(hashing *h)
     }
 }
 
-static invar_status make_room(hashing *h)
+static invar_status alloc_hash_buffers(shard_hasher *h)
 {
     const invar_model *model = h->model;
-    int64_t starts = list_starts(NULL, h), pieces = 0;
+    int64_t starts = list_row_offsets(NULL, h), pieces = 0;
 
     for (int64_t i = 0; i < model->n_params; i++)
         pieces += invar_logical_shards_of(&model->params[i]);
@@ -427,25 +446,25 @@ static invar_status make_room(hashing *h)
                           sizeof *h->came, "digests of leaves"));
     INVAR_TRY(invar_device_alloc(&h->caller.dev, (void **)&h->there,
                                  (size_t)(h->own + 1) * sizeof *h->there, "digests of leaves"));
-    (void)list_starts(h->starts, h);
+    (void)list_row_offsets(h->starts, h);
     h->starts_seen = h->starts;
     return invar_upload_buffer_send(
         &h->staging, &h->caller.dev,
         &(invar_upload){&h->starts_seen, (size_t)starts * sizeof *h->starts}, 1);
 }
 
-/* One call for all rows, or for all rows of each piece's columns. */
-static invar_status hash_param(hashing *h, int64_t param, const invar_index_range *rows,
+/* Hashes all rows in one call, or in one call per shard if shards are columns. */
+static invar_status hash_param(shard_hasher *h, int64_t param, const invar_index_range *rows,
                                int64_t starts, int64_t *used)
 {
     const invar_param *p = &h->model->params[param];
     invar_tensor t = h->of ? invar_tensor_rows(&h->of[param], rows->first, rows->count) : p->master;
-    invar_row_offsets here = {h->starts + starts, segments_of(p, rows)};
+    invar_row_offsets here = {h->starts + starts, row_ranges_of(p, rows)};
     invar_row_offsets seen = {(const int64_t *)h->starts_seen + starts, here.count};
-    bool columns = cut_along_columns(p);
+    bool columns = is_split_by_columns(p);
 
     for (int32_t v = p->local.piece; v < p->local.piece + (columns ? p->local.pieces : 1); v++) {
-        int64_t first = columns ? start_of(p, v) : 0, end = columns ? start_of(p, v + 1) : 0;
+        int64_t first = columns ? shard_start(p, v) : 0, end = columns ? shard_start(p, v + 1) : 0;
         invar_tensor x = columns ? invar_tensor_columns(&t, first - p->local.col, end - first) : t;
         int64_t leaves = invar_hash_leaf_count(&x, &here);
         if (leaves > 0)
@@ -456,16 +475,16 @@ static invar_status hash_param(hashing *h, int64_t param, const invar_index_rang
     return INVAR_OK;
 }
 
-static invar_status hash_own(hashing *h)
+static invar_status hash_owned_rows(shard_hasher *h)
 {
     int64_t starts = 0, used = 0;
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
-        invar_index_range rows = rows_of(h, i);
+        invar_index_range rows = rows_to_hash(h, i);
         if (rows.count == 0)
             continue;
         INVAR_TRY(hash_param(h, i, &rows, starts, &used));
-        starts += segments_of(&h->model->params[i], &rows) + 1;
+        starts += row_ranges_of(&h->model->params[i], &rows) + 1;
     }
     INVAR_CHECK(used == h->own);
     return used > 0 && !h->dry
@@ -473,13 +492,16 @@ static invar_status hash_own(hashing *h)
                : INVAR_OK;
 }
 
-/* Calls for columns yield all experts of a piece; in canonical order an expert has all pieces. */
-static void sort_leaves(invar_digest *out, const invar_digest *came, const invar_param *p,
-                        const invar_index_range *rows)
+/*
+ * Reorders leaves. A call for columns yields one shard of all experts; canonical order has all
+ * shards of an expert together.
+ */
+static void reorder_leaves(invar_digest *out, const invar_digest *came, const invar_param *p,
+                           const invar_index_range *rows)
 {
-    int64_t each = leaves_each(p), before = 0;
+    int64_t each = leaves_per_expert(p), before = 0;
 
-    if (!cut_along_columns(p)) {
+    if (!is_split_by_columns(p)) {
         memcpy(out, came, (size_t)leaves_among(p, rows) * sizeof *out);
         return;
     }
@@ -491,21 +513,22 @@ static void sort_leaves(invar_digest *out, const invar_digest *came, const invar
     }
 }
 
-static void sort_own(invar_digest *sorted, const hashing *h)
+static void reorder_own_leaves(invar_digest *sorted, const shard_hasher *h)
 {
     int64_t used = 0;
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
-        invar_index_range rows = rows_of(h, i);
+        invar_index_range rows = rows_to_hash(h, i);
         if (rows.count == 0)
             continue;
-        sort_leaves(sorted + used, h->came + used, &h->model->params[i], &rows);
+        reorder_leaves(sorted + used, h->came + used, &h->model->params[i], &rows);
         used += leaves_among(&h->model->params[i], &rows);
     }
 }
 
-/* The leaves of what is given, from the owners of its rows. */
-static invar_status gather_owned(invar_digest *out, const hashing *h, const invar_digest *own)
+/* Gathers the leaves of contributed shards from the owners of their rows. */
+static invar_status gather_from_owners(invar_digest *out, const shard_hasher *h,
+                                       const invar_digest *own)
 {
     int64_t *counts = NULL;
     invar_status status;
@@ -517,7 +540,8 @@ static invar_status gather_owned(invar_digest *out, const hashing *h, const inva
     return status;
 }
 
-static invar_status make_roots(invar_digest *out, const hashing *h, const invar_digest *leaves)
+static invar_status compute_roots(invar_digest *out, const shard_hasher *h,
+                                  const invar_digest *leaves)
 {
     const int64_t *counts = h->counts;
 
@@ -534,25 +558,25 @@ static invar_status make_roots(invar_digest *out, const hashing *h, const invar_
     return INVAR_OK;
 }
 
-static invar_status hash_all(invar_digest *out, hashing *h)
+static invar_status compute_digests(invar_digest *out, shard_hasher *h)
 {
     invar_digest *own, *given, *all;
 
-    INVAR_TRY(make_room(h));
-    INVAR_TRY(hash_own(h));
+    INVAR_TRY(alloc_hash_buffers(h));
+    INVAR_TRY(hash_owned_rows(h));
     own = h->came + h->own;
     given = own + h->own;
     all = given + h->given;
     if (!h->dry)
-        sort_own(own, h);
+        reorder_own_leaves(own, h);
     if (invar_zero_partition_divide(h->model))
-        INVAR_TRY(gather_owned(given, h, own));
+        INVAR_TRY(gather_from_owners(given, h, own));
     else
         given = own;
     INVAR_TRY(invar_logical_shards_gather(h->dry ? NULL : all, h->model, "digests of pieces", given,
                                           sizeof *given, h->counts));
     if (!h->dry)
-        return make_roots(out, h, all);
+        return compute_roots(out, h, all);
     memset(out, 0, (size_t)h->model->n_params * sizeof *out);
     return INVAR_OK;
 }
@@ -560,11 +584,11 @@ static invar_status hash_all(invar_digest *out, hashing *h)
 invar_status invar_logical_shards_digests(invar_digest *out, const invar_model *model,
                                           const invar_tensor *of, const invar_device *dev)
 {
-    hashing h = {.model = model, .of = of, .dry = model->dev.backend->memory.dry_run};
+    shard_hasher h = {.model = model, .of = of, .dry = model->dev.backend->memory.dry_run};
     invar_status status;
 
     invar_op_runner_init(&h.caller, dev);
-    status = hash_all(out, &h);
+    status = compute_digests(out, &h);
     invar_op_runner_release(&h.caller);
     invar_upload_buffer_release(&h.staging, dev);
     if (h.there)

@@ -1,5 +1,5 @@
 /*
- * mlp.c - the gated MLP: norm, gate and up, activation, down, residual.
+ * mlp.c - gated MLP block: norm, gate and up, SwiGLU, down, residual.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,11 @@
 /*
- * model.c - the memory of parameters and their compute form.
+ * model.c - creates a model: declares parameters, lays out their memory, computes weights from
+ * masters.
+ *
+ * Memory is laid out twice by the same function: once to count the bytes and once to assign
+ * addresses. Weights come first and masters last, so an op graph that names parameters by offset
+ * serves models with and without masters. A rejected layout gets advice: which logical sizes would
+ * allow it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,17 +29,19 @@
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
-typedef struct format_facts {
+typedef struct format_traits {
     invar_dtype storage;
-    invar_dtype linear; /* of the linear layers' weights */
+    invar_dtype linear; /* type of the linear layers' weights */
     int32_t scale_rows;
-    int64_t in_block; /* what the extents of a linear layer are multiples of */
+    int64_t in_block; /* extents of a linear layer must be multiples of these */
     int64_t out_block;
-} format_facts;
+} format_traits;
 
-#define STEP_GROUP 16 /* q, k, v and gate, up are one chain in dx: a part ends with a whole group */
+#define STEP_GROUP                                                                                 \
+    16 /* dx sums q, k, v and gate, up in one chain: each part must end with a complete group of
+          dot-steps */
 
-static const format_facts formats[INVAR_FORMAT_COUNT] = {
+static const format_traits formats[INVAR_FORMAT_COUNT] = {
 #define INVAR_FORMAT(ID, NAME, ...) [INVAR_FORMAT_##ID] = {__VA_ARGS__},
 #include "engine/model/formats.def"
 #undef INVAR_FORMAT
@@ -69,10 +77,10 @@ static bool quantized_kind(const invar_param *p)
     return p->kind == INVAR_PARAM_LINEAR || p->kind == INVAR_PARAM_EXPERT;
 }
 
-/* The first parameter whose extents the format cannot have; NULL: all fit. */
+/* Returns the first parameter whose extents the format does not support; NULL if all fit. */
 static const invar_param *find_misfit(const invar_model *model, invar_format format)
 {
-    const format_facts *f = &formats[format];
+    const format_traits *f = &formats[format];
 
     for (int64_t i = 0; i < model->n_base; i++) {
         const invar_param *p = &model->base[i];
@@ -85,7 +93,7 @@ static const invar_param *find_misfit(const invar_model *model, invar_format for
 static invar_status check_extents(const invar_model *model, invar_format format)
 {
     const invar_param *p = find_misfit(model, format);
-    const format_facts *f = &formats[format];
+    const format_traits *f = &formats[format];
     const char *fit[INVAR_FORMAT_COUNT]; // fp32 fits every model
     char fitting[INVAR_CHOICES_TEXT_SIZE];
 
@@ -111,8 +119,11 @@ static invar_tensor carve_tensor(invar_carver *c, invar_dtype dtype, int64_t row
     return cols ? invar_tensor_2d(data, dtype, rows, cols) : invar_tensor_1d(data, dtype, rows);
 }
 
-/* Of a linear layer, or of all experts: each begins its scale blocks anew. */
-static invar_tensor carve_weight(invar_carver *c, const format_facts *f, const invar_param *p)
+/*
+ * Carves the weight of a linear layer or of a stack of experts. Scale blocks start again with each
+ * expert.
+ */
+static invar_tensor carve_weight(invar_carver *c, const format_traits *f, const invar_param *p)
 {
     invar_tensor t = carve_tensor(c, f->linear, p->local.experts * p->local.rows, p->local.cols);
 
@@ -124,14 +135,14 @@ static invar_tensor carve_weight(invar_carver *c, const format_facts *f, const i
     return t;
 }
 
-/* What ops read of a parameter. */
-static invar_tensor carve_compute(invar_carver *c, const format_facts *f, const invar_param *p)
+/* Carves the tensor that ops read of a parameter. */
+static invar_tensor carve_compute(invar_carver *c, const format_traits *f, const invar_param *p)
 {
     return quantized_kind(p) ? carve_weight(c, f, p)
                              : carve_tensor(c, f->storage, invar_param_rows(p), p->local.cols);
 }
 
-/* Of the rows that this rank owns. */
+/* Carves the master of the rows that this rank owns. */
 static void carve_master(invar_carver *c, const invar_model *model, int64_t param)
 {
     invar_param *p = &model->params[param];
@@ -143,8 +154,8 @@ static void carve_master(invar_carver *c, const invar_model *model, int64_t para
     p->master_row = own.first;
 }
 
-/* Where ops read them, they are rows of the weight. */
-static void show_master(const invar_model *model, int64_t param)
+/* Sets the master to rows of the weight, if weights are f32. */
+static void alias_master(const invar_model *model, int64_t param)
 {
     invar_param *p = &model->params[param];
     invar_index_range own = invar_zero_partition_here(model, param);
@@ -155,28 +166,28 @@ static void show_master(const invar_model *model, int64_t param)
     p->master_row = own.first;
 }
 
-static void lay_out(invar_model *model, invar_carver *c)
+static void carve_params(invar_model *model, invar_carver *c)
 {
-    const format_facts *f = &formats[model->format];
+    const format_traits *f = &formats[model->format];
     int64_t positions = model->spec.max_positions, half = model->spec.head_dim / 2;
     bool apart = model->format != INVAR_FORMAT_FP32;
 
-    // masters beside masters, weights beside weights: the optimizer takes neighbours together
+    // masters are adjacent, and so are weights: the optimizer updates neighbors in one call
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_param *p = &model->params[model->order[i]];
         if (p->local.experts > 0)
             p->weight = carve_compute(c, f, p);
         if (!apart)
-            show_master(model, model->order[i]);
+            alias_master(model, model->order[i]);
     }
     model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
     model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
-    model->masters = invar_carve(c, 0); // last: programs serve models with and without them
+    model->masters = invar_carve(c, 0); // last: op graphs serve models without masters too
     for (int64_t i = 0; apart && !model->no_masters && i < model->n_params; i++)
         carve_master(c, model, model->order[i]);
 }
 
-static void lay_out_base(invar_model *model, invar_carver *c)
+static void carve_base(invar_model *model, invar_carver *c)
 {
     for (int64_t i = 0; i < model->n_base; i++)
         if (model->base[i].local.experts > 0)
@@ -189,7 +200,7 @@ invar_tensor invar_model_carve_weight(invar_carver *c, const invar_model *model,
     return carve_compute(c, &formats[model->format], p);
 }
 
-/* What is decayed lies together, and so does what is not. */
+/* Orders matrices before vectors, so that parameters with weight decay are adjacent. */
 static void order_memory(invar_model *model)
 {
     int64_t count = 0;
@@ -200,8 +211,8 @@ static void order_memory(invar_model *model)
                 model->order[count++] = i;
 }
 
-/* Places in a block of gradients: as in memory, then the tied head's. */
-static void lay_out_grads(invar_model *model)
+/* Assigns offsets in a block of gradients in the order of memory; a tied head comes last. */
+static void assign_grad_offsets(invar_model *model)
 {
     bool tied = model->head == model->embedding && !invar_model_is_adapted(model);
     uintptr_t next = 0;
@@ -213,9 +224,10 @@ static void lay_out_grads(invar_model *model)
         if (i == model->n_params && !tied)
             break;
         if (of->local.experts > 0)
-            *grad = invar_param_here(of, (void *)next); // an offset
+            *grad = invar_param_here(of, (void *)next); // offset, not an address
         next += (size_t)invar_param_elements(of) * sizeof(float);
-        if (i < model->n_params) // the tied head's gradient is that of a product
+        // a tied head's gradient comes from a product and needs no spare rows
+        if (i < model->n_params)
             next += (size_t)(invar_param_spare_rows(of) * of->local.cols) * sizeof(float);
         next = invar_aligned(next);
     }
@@ -238,18 +250,18 @@ static void link_params(invar_model *model)
         model->spec.tied && !model->spec.value_head ? model->embedding : &model->base[next + 1];
 }
 
-static invar_status model_allocate(invar_model *model)
+static invar_status alloc_params(invar_model *model)
 {
     invar_carver c = {NULL, 0};
 
-    lay_out(model, &c);
+    carve_params(model, &c);
     INVAR_TRY(invar_device_alloc(&model->dev, &model->memory, c.used, "the model's parameters"));
     c = (invar_carver){model->memory, 0};
-    lay_out(model, &c);
+    carve_params(model, &c);
     return INVAR_OK;
 }
 
-/* The memory of a frozen base, or that of another model. */
+/* Allocates the frozen base, or shares the one of `beside`. */
 static invar_status allocate_base(invar_model *model, const invar_model *beside)
 {
     invar_carver c = {NULL, 0};
@@ -261,10 +273,10 @@ static invar_status allocate_base(invar_model *model, const invar_model *beside)
         model->base_borrowed = true;
         return INVAR_OK;
     }
-    lay_out_base(model, &c);
+    carve_base(model, &c);
     INVAR_TRY(invar_device_alloc(&model->dev, &model->base_memory, c.used, "the frozen base"));
     c = (invar_carver){model->base_memory, 0};
-    lay_out_base(model, &c);
+    carve_base(model, &c);
     return INVAR_OK;
 }
 
@@ -284,7 +296,7 @@ static invar_status make_rope(invar_model *model, const invar_device *dev)
     return status;
 }
 
-/* Adapters take the places of the base's parameters, which then stand behind them. */
+/* Replaces the parameters by those of the adapters; the base follows them. */
 static invar_status declare_adapters(invar_model *model)
 {
     const invar_lora_spec *lora = &model->spec.lora;
@@ -299,14 +311,14 @@ static invar_status declare_adapters(invar_model *model)
     return invar_adapters_declare(model->params, model->base, model->n_base, lora);
 }
 
-/* The parameters in their order, and who they are. */
+/* Lists the parameters in canonical order and links the special ones. */
 static invar_status list_params(invar_model *model)
 {
     const invar_model_spec *spec = &model->spec;
     int64_t count;
 
     INVAR_TRY(invar_decoder_declare(&count, NULL, spec, model->format));
-    count *= spec->lora.rank > 0 ? 3 : 1; // at most two of an adapter for each
+    count *= spec->lora.rank > 0 ? 3 : 1; // each parameter has at most two of an adapter
     INVAR_TRY(invar_alloc((void **)&model->params, (size_t)count, sizeof *model->params,
                           "the list of parameters"));
     INVAR_TRY(invar_alloc((void **)&model->order, (size_t)count, sizeof *model->order,
@@ -327,8 +339,8 @@ static invar_status list_params(invar_model *model)
     return INVAR_OK;
 }
 
-/* All that is known of parameters but their memory. */
-static invar_status model_declare(invar_model *model)
+/* Determines everything about the parameters except their memory. */
+static invar_status declare_params(invar_model *model)
 {
     const invar_model_spec *spec = &model->spec;
 
@@ -343,7 +355,7 @@ static invar_status model_declare(invar_model *model)
     return check_extents(model, model->format);
 }
 
-/* Frees a model that has no memory of a device. */
+/* Frees a model that has no device memory. */
 static void free_lists(invar_model *model)
 {
     invar_free(model->params);
@@ -353,8 +365,8 @@ static void free_lists(invar_model *model)
     invar_free(model);
 }
 
-static invar_status check(const invar_model_spec *spec, invar_format format,
-                          const invar_model_partition *part)
+static invar_status check_declaration(const invar_model_spec *spec, invar_format format,
+                                      const invar_model_partition *part)
 {
     invar_model *model = NULL;
     invar_status status;
@@ -362,47 +374,50 @@ static invar_status check(const invar_model_spec *spec, invar_format format,
     INVAR_TRY(invar_model_spec_check(spec));
     INVAR_TRY(invar_alloc((void **)&model, 1, sizeof *model, "a model"));
     *model = (invar_model){.spec = *spec, .format = format, .part = *part};
-    status = model_declare(model);
+    status = declare_params(model);
     free_lists(model);
     return status;
 }
 
-static int64_t pieces_of(int64_t logical)
+static int64_t shards_of(int64_t logical)
 {
     return logical > 1 ? logical : 1;
 }
 
-/* The least number of pieces of at least `least` that `ranks` divide; 0 for none. */
-static int64_t next_pieces(int64_t least, int64_t ranks)
+/*
+ * Returns the smallest power-of-two multiple of `least` that `ranks` divides; 0 if it exceeds the
+ * limit.
+ */
+static int64_t next_shards(int64_t least, int64_t ranks)
 {
     while (least <= INVAR_LINEAR_MAX_SHARDS && least % ranks != 0)
         least *= 2;
     return least <= INVAR_LINEAR_MAX_SHARDS ? least : 0;
 }
 
-/* Finds logical sizes with which the part's ranks can divide the model. */
-static bool find_pieces(invar_model_spec *out, invar_format format,
-                        const invar_model_partition *part)
+/* Finds logical sizes with which the ranks of `part` can divide the model. */
+static bool find_logical_sizes(invar_model_spec *out, invar_format format,
+                               const invar_model_partition *part)
 {
     const int64_t experts = part->expert_tensors > 1 && out->experts > 0 ? part->tensors : 1;
-    const int64_t tp = next_pieces(pieces_of(out->logical_tp), part->tensors);
-    const int64_t etp = next_pieces(pieces_of(out->logical_etp), experts);
+    const int64_t tp = next_shards(shards_of(out->logical_tp), part->tensors);
+    const int64_t etp = next_shards(shards_of(out->logical_etp), experts);
 
-    for (int64_t t = tp; t > 0; t = next_pieces(2 * t, part->tensors))
-        for (int64_t e = etp; e > 0; e = next_pieces(2 * e, experts)) {
+    for (int64_t t = tp; t > 0; t = next_shards(2 * t, part->tensors))
+        for (int64_t e = etp; e > 0; e = next_shards(2 * e, experts)) {
             out->logical_tp = t;
             out->logical_etp = e;
-            if (check(out, format, part) == INVAR_OK)
+            if (check_declaration(out, format, part) == INVAR_OK)
                 return true;
-            if (experts == 1) // another logical-etp changes nothing of what ranks divide
+            if (experts == 1) // logical-etp does not change what the ranks divide
                 break;
         }
     return false;
 }
 
-/* "logical-tp = 2 and logical-etp = 4": what differs. */
-static void name_pieces(char *out, size_t size, const invar_model_spec *spec,
-                        const invar_model_spec *other)
+/* Writes the keys that differ: "logical-tp = 2 and logical-etp = 4". */
+static void describe_logical_sizes(char *out, size_t size, const invar_model_spec *spec,
+                                   const invar_model_spec *other)
 {
     const bool tp = other->logical_tp != spec->logical_tp;
     size_t used = 0;
@@ -414,21 +429,21 @@ static void name_pieces(char *out, size_t size, const invar_model_spec *spec,
                        (int)other->logical_etp);
 }
 
-/* Adds to a refusal the logical sizes with which tensor-parallel ranks could divide the model. */
-static invar_status advise_pieces(invar_status status, const invar_model_spec *spec,
-                                  invar_format format, invar_model_partition part)
+/* Adds to a rejection the logical sizes with which tensor-parallel ranks could divide the model. */
+static invar_status advise_logical_sizes(invar_status status, const invar_model_spec *spec,
+                                         invar_format format, invar_model_partition part)
 {
     invar_model_spec other = *spec;
     char pieces[64], advice[200];
     invar_error refusal;
     bool fits, found;
 
-    part.stages = part.chunks = part.experts = part.contexts = 1; // these have advice of their own
+    part.stages = part.chunks = part.experts = part.contexts = 1; // these have own advice
     if (status != INVAR_E_INVALID || part.tensors <= 1)
         return status;
     invar_error_take(&refusal);
-    fits = check(spec, format, &part) == INVAR_OK;
-    found = !fits && find_pieces(&other, format, &part);
+    fits = check_declaration(spec, format, &part) == INVAR_OK;
+    found = !fits && find_logical_sizes(&other, format, &part);
     invar_error_put(&refusal);
     if (fits)
         return status;
@@ -436,7 +451,7 @@ static invar_status advise_pieces(invar_status status, const invar_model_spec *s
         return invar_error_advise(status, status,
                                   "no logical-tp lets so many ranks divide this model: lower "
                                   "tensor-model-parallel-size");
-    name_pieces(pieces, sizeof pieces, spec, &other);
+    describe_logical_sizes(pieces, sizeof pieces, spec, &other);
     (void)snprintf(advice, sizeof advice,
                    "set %s to divide it (which changes the identity of the run: other bits, "
                    "another chain)",
@@ -449,29 +464,31 @@ invar_status invar_model_check(const invar_model_spec *spec, invar_format format
 {
     const invar_model_partition part = invar_model_partition_of(layout, 0);
 
-    return advise_pieces(check(spec, format, &part), spec, format, part);
+    return advise_logical_sizes(check_declaration(spec, format, &part), spec, format, part);
 }
 
-/* What a model is made for beside its spec. */
-typedef struct purpose {
+/* Options of model creation besides the spec. */
+typedef struct creation_options {
     bool weights_alone;
-    const invar_model *beside; /* whose base it takes; NULL: its own */
-} purpose;
+    const invar_model *beside; /* model whose frozen base is shared; NULL to own one */
+} creation_options;
 
-static invar_status model_fill(invar_model *model, const purpose *what, const invar_device *dev)
+static invar_status init_new_model(invar_model *model, const creation_options *what,
+                                   const invar_device *dev)
 {
-    INVAR_TRY(advise_pieces(model_declare(model), &model->spec, model->format, model->part));
+    INVAR_TRY(
+        advise_logical_sizes(declare_params(model), &model->spec, model->format, model->part));
     INVAR_TRY(invar_zero_partition_make(model));
-    INVAR_TRY(model_allocate(model));
+    INVAR_TRY(alloc_params(model));
     if (invar_model_is_adapted(model))
         INVAR_TRY(allocate_base(model, what->beside));
-    lay_out_grads(model);
+    assign_grad_offsets(model);
     return make_rope(model, dev);
 }
 
-static invar_status model_spec_make(invar_model **out, const invar_model_spec *spec,
-                                    invar_format format, const invar_layout *layout,
-                                    const invar_device *dev, const purpose *what)
+static invar_status create_model(invar_model **out, const invar_model_spec *spec,
+                                 invar_format format, const invar_layout *layout,
+                                 const invar_device *dev, const creation_options *what)
 {
     invar_model *model = NULL;
     invar_status status;
@@ -488,7 +505,7 @@ static invar_status model_spec_make(invar_model **out, const invar_model_spec *s
         .part = invar_model_partition_of(layout, layout ? invar_comm_rank(layout->world) : 0),
         .dev = *dev};
     model->dev.scratch = NULL;
-    status = model_fill(model, what, dev);
+    status = init_new_model(model, what, dev);
     if (status != INVAR_OK) {
         invar_model_free(model);
         return status;
@@ -500,21 +517,22 @@ static invar_status model_spec_make(invar_model **out, const invar_model_spec *s
 invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
                              const invar_layout *layout, const invar_device *dev)
 {
-    return model_spec_make(out, spec, format, layout, dev, &(purpose){.weights_alone = false});
+    return create_model(out, spec, format, layout, dev,
+                        &(creation_options){.weights_alone = false});
 }
 
 invar_status invar_model_new_weights(invar_model **out, const invar_model_spec *spec,
                                      invar_format format, const invar_layout *layout,
                                      const invar_device *dev)
 {
-    return model_spec_make(out, spec, format, layout, dev, &(purpose){.weights_alone = true});
+    return create_model(out, spec, format, layout, dev, &(creation_options){.weights_alone = true});
 }
 
 invar_status invar_model_new_sharing_base(invar_model **out, const invar_model *other,
                                           const invar_device *dev)
 {
-    return model_spec_make(out, &other->spec, other->format, other->layout, dev,
-                           &(purpose){.beside = other});
+    return create_model(out, &other->spec, other->format, other->layout, dev,
+                        &(creation_options){.beside = other});
 }
 
 void invar_model_free(invar_model *model)
@@ -527,9 +545,9 @@ void invar_model_free(invar_model *model)
     free_lists(model);
 }
 
-/* ---- the compute form ------------------------------------------------------------------------ */
+/* ---- weights from masters -------------------------------------------------------------------- */
 
-static invar_status refresh_param(invar_op_runner *caller, const invar_param *p,
+static invar_status update_weight(invar_op_runner *caller, const invar_param *p,
                                   const invar_param *from, const invar_device *dev)
 {
     const invar_tensor *master = &from->master;
@@ -545,23 +563,23 @@ static invar_status refresh_param(invar_op_runner *caller, const invar_param *p,
     return invar_device_copy(dev, to.data, master->data, invar_host_staging_span(master));
 }
 
-/* Each rank makes the rows that it owns, and gets the others'. */
-static invar_status model_refresh(invar_model *model, const invar_model *from,
-                                  const invar_device *dev)
+/* Computes the weights of the rows that this rank owns, and gathers the others. */
+static invar_status update_weights_from(invar_model *model, const invar_model *from,
+                                        const invar_device *dev)
 {
     invar_op_runner caller;
     invar_status status = INVAR_OK;
 
     invar_op_runner_init(&caller, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = refresh_param(&caller, &model->params[i], &from->params[i], dev);
+        status = update_weight(&caller, &model->params[i], &from->params[i], dev);
     invar_op_runner_release(&caller);
     return status == INVAR_OK ? invar_weights_gather(model) : status;
 }
 
 invar_status invar_model_update_weights(invar_model *model, const invar_device *dev)
 {
-    return model_refresh(model, model, dev);
+    return update_weights_from(model, model, dev);
 }
 
 static invar_status check_same_extents(const invar_param *a, const invar_param *b, int64_t count)
@@ -582,7 +600,7 @@ invar_status invar_model_refresh_from(invar_model *model, const invar_model *fro
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "weights are made from a model of the same spec only");
     INVAR_TRY(check_same_extents(model->params, from->params, model->n_params));
-    return model_refresh(model, from, dev);
+    return update_weights_from(model, from, dev);
 }
 
 static invar_status copy_param(const invar_param *to, const invar_param *from,
@@ -619,7 +637,7 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from)
     if (to->format != from->format || to->n_params != from->n_params || to->n_base != from->n_base)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "weights are copied between models of one kind only");
     INVAR_TRY(copy_params(to->params, from->params, to->n_params, &to->dev));
-    if (to->base_memory == from->base_memory) // there is none, or one for both
+    if (to->base_memory == from->base_memory) // no base, or a shared one
         return INVAR_OK;
     return copy_params(to->base, from->base, to->n_base, &to->dev);
 }
@@ -699,7 +717,7 @@ int64_t invar_model_kv_heads(const invar_model *model)
     return model->spec.kv_heads;
 }
 
-static invar_param *param_find(invar_param *params, int64_t count, const char *name)
+static invar_param *find_param(invar_param *params, int64_t count, const char *name)
 {
     for (int64_t i = 0; i < count; i++)
         if (strcmp(params[i].name, name) == 0)
@@ -709,8 +727,8 @@ static invar_param *param_find(invar_param *params, int64_t count, const char *n
 
 invar_param *invar_model_find(const invar_model *model, const char *name)
 {
-    invar_param *found = param_find(model->params, model->n_params, name);
+    invar_param *found = find_param(model->params, model->n_params, name);
 
     return found || !invar_model_is_adapted(model) ? found
-                                                   : param_find(model->base, model->n_base, name);
+                                                   : find_param(model->base, model->n_base, name);
 }

@@ -1,17 +1,17 @@
 /*
- * model.h - a model's parameters: their names, their order, their memory.
+ * model.h - model parameters: names, canonical order, device memory, masters and weights.
  *
- * The order of `params` is canonical: gradients are normed, weights hashed and files written in it.
- * Every parameter has a master in f32. What the ops read is `weight`: the master itself (fp32), its
- * rounding (bf16), or its quantization, made anew from the master after every change. Where ranks
- * own rows each (shard/zero_partition.h), all of them have the weight, and each the master of its
- * own rows. So values enter a model through shard/param_loader.h, and leave it through
- * shard/master_weights.h. The experts of a layer are one parameter, stacked: expert e is the rows
- * [e * rows, (e + 1) * rows). All tensors are in the memory of the model's device: where that is
- * far, the host goes through host_staging.h.
+ * The order of `params` is canonical: gradient norms, hashes and files follow it. Every parameter
+ * has an f32 master. Ops read `weight`: the master itself (fp32), its rounding (bf16) or its
+ * quantization, which is computed again from the master after every change. With ZeRO
+ * (shard/zero_partition.h) each data-parallel rank has all weights and the masters of its own rows
+ * only. Values therefore enter a model through shard/param_loader.h and leave it through
+ * shard/master_weights.h. The experts of a layer are one stacked parameter: expert e has rows [e *
+ * rows, (e + 1) * rows). All tensors are in memory of the model's device; the host accesses them
+ * through host_staging.h.
  *
- * With adapters (lora/adapters.h) these are the model's parameters. Those of its base stand behind
- * them and are frozen: they have a weight, but neither master nor gradient.
+ * With adapters (lora/adapters.h), `params` are the adapters' parameters. Those of the base follow
+ * them in `base` and are frozen: they have a weight, but no master and no gradient.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-/* What the linear layers compute in. Storage of everything else is f32 for fp32, else bf16. */
+/* Number format of the linear layers. Everything else is stored as f32 for fp32, else as bf16. */
 typedef enum invar_format {
 #define INVAR_FORMAT(ID, ...) INVAR_FORMAT_##ID,
 #include "engine/model/formats.def"
@@ -35,160 +35,179 @@ typedef enum invar_format {
     INVAR_FORMAT_COUNT
 } invar_format;
 
-extern const invar_choices invar_format_choices; /* as recipes and --dtype have them */
+extern const invar_choices invar_format_choices; /* words of recipes and of --dtype */
 
-/* "mxfp8", as recipes and --dtype have it; NULL out of range. */
+/* Returns the word of recipes and of --dtype, such as "mxfp8"; NULL if out of range. */
 const char *invar_format_name(invar_format format);
 
-/* The type of activations, norms, biases, embedding and head. */
+/* Storage type of activations, norms, biases, embedding and head. */
 invar_dtype invar_format_storage(invar_format format);
 
-/* What heads that stay together are wide: a multiple of this, so that no scale block is cut. */
+/* Width that groups of heads are a multiple of, so that no scale block is split. */
 int64_t invar_format_head_block(invar_format format);
 
 typedef struct invar_model {
     invar_model_spec spec;
     invar_format format;
     invar_dtype storage;
-    bool no_masters; /* it has no masters, unless weights are f32 */
-    /* of the ranks that hold the model together; NULL: this one alone */
+    bool no_masters; /* no separate masters; if weights are f32 they are the masters */
+    /* layout of the ranks that hold the model together; borrowed, NULL for a single rank */
     const invar_layout *layout;
-    invar_model_partition part; /* what of it is here */
-    invar_param *params;        /* (n_params) in canonical order, all that is trained */
+    invar_model_partition part; /* part of the model that this rank holds */
+    invar_param *params;        /* (n_params) trained parameters in canonical order */
     int64_t n_params;
-    invar_param *base; /* (n_base) without adapters: params; else frozen ones behind them */
+    invar_param *base; /* (n_base) equal to params without adapters; else the frozen parameters,
+                          which follow params */
     int64_t n_base;
     /*
-     * (n_params, data ranks + 1) who owns which rows, shard/zero_partition.h; NULL: this rank owns
-     * all
+     * (n_params, data ranks + 1) row boundaries of the ZeRO ranks (shard/zero_partition.h); NULL if
+     * this rank owns all rows.
      */
     int64_t *zero_rows;
-    int64_t *order; /* (n_params) of their memory: matrices, then vectors */
-    int64_t *first; /* (spec.layers + 1) parameter of each layer; behind them the norm's */
+    int64_t *order; /* (n_params) parameters in the order of their memory: matrices, then vectors */
+    int64_t *first; /* (spec.layers + 1) index in `base` of the first parameter of each layer,
+                       then of the last norm */
     const invar_param *embedding;
     const invar_param *norm;
-    const invar_param *head; /* the embedding where tied */
+    const invar_param *head; /* equal to `embedding` if tied */
     invar_tensor cosine;     /* (max_positions, head_dim / 2) f32 */
     invar_tensor sine;
-    invar_device dev;       /* whose memory the tensors are in; without scratch */
-    void *memory;           /* one block of it behind all tensors, */
-    void *masters;          /* which ends with masters, but where ops read them; */
-    void *base_memory;      /* another one behind a frozen base; NULL: there is none */
-    bool base_borrowed;     /* it is another model's */
-    invar_tensor tied_grad; /* of a tied head, behind those of parameters; absent: it is not tied */
-    size_t grad_bytes;      /* of a block of gradients, this one included */
-    /* sum of hashes of all values that came in, where ranks own rows each */
+    invar_device dev;       /* device of all tensors; without scratch */
+    void *memory;           /* one block of device memory for all trained tensors */
+    void *masters;          /* start of the masters at the end of `memory`; none are there if
+                               weights are f32 */
+    void *base_memory;      /* block of device memory for the frozen base; NULL without adapters */
+    bool base_borrowed;     /* another model owns base_memory */
+    invar_tensor tied_grad; /* gradient of a tied head, after those of the parameters; absent if
+                               the head is not tied */
+    size_t grad_bytes;      /* size of a block of gradients, including tied_grad */
+    /* order-independent sum of hashes of all loaded values, to compare ranks that own rows */
     uint64_t load_checksum[2];
 } invar_model;
 
 /*
- * Parameters with memory and undefined values: this rank's part of them, with a layout, which is
- * borrowed. INVAR_E_UNSUPPORTED where the format needs extents that the spec does not have (whole
- * scale blocks), INVAR_E_INVALID where the layout does not fit the model.
+ * Creates a model with undefined values: with a layout, this rank's part of it. `layout` is
+ * borrowed. Returns INVAR_E_UNSUPPORTED if the format needs extents that the spec does not have
+ * (complete scale blocks), and INVAR_E_INVALID if the layout does not fit the model.
  */
 invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
                              const invar_layout *layout, const invar_device *dev) INVAR_MUST_USE;
 
 /*
- * Returns what invar_model_new would refuse about a spec, without any memory for parameters. Of
- * `layout` only the sizes are read; NULL if one rank holds the model.
+ * Checks everything about a spec that invar_model_new checks, without allocating parameters. Reads
+ * only the sizes of `layout`, which is NULL for a single rank.
  */
 invar_status invar_model_check(const invar_model_spec *spec, invar_format format,
                                const invar_layout *layout) INVAR_MUST_USE;
 
-/* Like invar_model_new, for sampling alone: weights without masters, unless both are the same. */
+/*
+ * Like invar_model_new, for sampling: without masters, except with format fp32, whose weights are
+ * the masters.
+ */
 invar_status invar_model_new_weights(invar_model **out, const invar_model_spec *spec,
                                      invar_format format, const invar_layout *layout,
                                      const invar_device *dev) INVAR_MUST_USE;
 
 /*
- * A model with adapters of its own, undefined, and the frozen base of another one, which lives
- * longer.
+ * Creates a model with its own adapters, undefined, that shares the frozen base of `other`, which
+ * must outlive it.
  */
 invar_status invar_model_new_sharing_base(invar_model **out, const invar_model *other,
                                           const invar_device *dev) INVAR_MUST_USE;
 void invar_model_free(invar_model *model);
 
 /*
- * Values from Philox: normal numbers with the spec's init_std, norms 1, biases 0.
- * A parameter's values depend on the seed and on its place in the canonical order alone.
+ * Initializes all values from Philox: normal numbers with the spec's init_std, norms 1, biases 0. A
+ * parameter's values depend only on the seed and on its index in the canonical order.
  */
 invar_status invar_model_init(invar_model *model, uint32_t seed,
                               const invar_device *dev) INVAR_MUST_USE;
 
-/* The same but for adapters, which stay what they are. */
+/* Like invar_model_init, but leaves adapters unchanged. */
 invar_status invar_model_init_base(invar_model *model, uint32_t seed,
                                    const invar_device *dev) INVAR_MUST_USE;
 
-/* The first values of adapters alone, if any: A random, B zero, so that the model is its base. */
+/*
+ * Initializes only the adapters, if there are any: A random, B zero, so that the model equals its
+ * base.
+ */
 invar_status invar_model_init_adapters(invar_model *model, uint32_t seed,
                                        const invar_device *dev) INVAR_MUST_USE;
 
 /*
- * Makes every `weight` from its master, after a change of masters: each rank its own rows, and the
- * owners of rows gather them. Fillings and the optimizer write both by themselves.
+ * Computes every `weight` from its master after masters have changed. With ZeRO each rank computes
+ * its own rows, and the ranks gather the others (collective). The param loader and the optimizer
+ * write both themselves.
  */
 invar_status invar_model_update_weights(invar_model *model, const invar_device *dev) INVAR_MUST_USE;
 
 /*
- * The same from the masters of another model, of any format, with the same spec, layout and device:
- * for one that has weights alone. Both have the same owners.
+ * Like invar_model_update_weights, from the masters of another model with the same spec, layout,
+ * device and ZeRO partition, of any format; for a model without masters.
  */
 invar_status invar_model_refresh_from(invar_model *model, const invar_model *from,
                                       const invar_device *dev) INVAR_MUST_USE;
 
 /*
- * Copies all weights, and masters where `to` has any, between models of one spec, format, layout
+ * Copies all weights, and masters if `to` has any, between models of the same spec, format, layout
  * and device.
  */
 invar_status invar_model_copy(invar_model *to, const invar_model *from) INVAR_MUST_USE;
 
-/* What ops read of the box of a parameter, with its scales behind it. */
+/* Carves the weight of the parameter's local shard, followed by its scales. */
 invar_tensor invar_model_carve_weight(invar_carver *carver, const invar_model *model,
                                       const invar_param *param);
 
-/* Bytes of what ops read of the parameters: values, or codes and scales. */
+/* Bytes of the weights: values, or codes and scales. */
 size_t invar_model_weight_bytes(const invar_model *model);
 
-/* Whether it has adapters, and a frozen base. */
+/* Returns true if the model has adapters and a frozen base. */
 static inline bool invar_model_is_adapted(const invar_model *model)
 {
     return model->base != model->params;
 }
 
-/* Whether other ranks hold other parts of it. */
+/* Returns true if other ranks hold other parts of the model. */
 bool invar_model_is_divided(const invar_model *model);
 
-/* Whether a digest is of several pieces: logical tensor parallelism or ranks cut a parameter. */
+/*
+ * Returns true if digests combine several logical shards: a parameter has several, or ranks divide
+ * the model.
+ */
 bool invar_model_is_cut(const invar_model *model);
 
 /*
- * The hash.tree digests of all masters, or of f32 tensors in the device's memory `of` the weights'
- * extents, in canonical order; each piece of a parameter that is cut is a shard. They are of whole
- * parameters, of which each rank hashes the rows that it owns: a call of all ranks that hold the
- * model together, and of the owners of its rows.
+ * Computes the hash.tree digests of all masters, or of the f32 tensors `of` with the extents of the
+ * weights in device memory, in canonical order; each logical shard is hashed as a shard. The
+ * digests are those of the full parameters. Collective: all ranks that hold the model together, and
+ * with ZeRO all owners of its rows, must call it; each rank hashes the rows that it owns.
  */
 invar_status invar_model_digests(invar_digest *out /* (n_params) */, const invar_model *model,
                                  const invar_tensor *of, const invar_device *dev) INVAR_MUST_USE;
 
 /*
- * The digest of all masters in canonical order: hash of the hash.tree digests of each; a call of
- * the same ranks.
+ * Digest of all masters: hash of their hash.tree digests in canonical order. Collective as
+ * invar_model_digests.
  */
 invar_status invar_model_hash(invar_digest *out, const invar_model *model,
                               const invar_device *dev) INVAR_MUST_USE;
 
-/* Key and value heads of this rank. */
+/* Number of kv heads of this rank. */
 int64_t invar_model_kv_heads(const invar_model *model);
 
-/* Number of sparse layers: the middle extent of routing; those before a layer. */
+/*
+ * Number of sparse layers, the middle extent of routing arrays; number of sparse layers before a
+ * layer.
+ */
 int64_t invar_model_sparse_layers(const invar_model *model);
 int64_t invar_model_sparse_before(const invar_model *model, int64_t layer);
 
-/* Experts that a model of this spec chooses for a token in all layers; 0 for a dense model. */
+/*
+ * Number of experts that a model of this spec chooses per token in all layers; 0 for a dense model.
+ */
 int64_t invar_model_spec_route(const invar_model_spec *spec);
 
-/* The parameter with this name, of adapters or of the base; NULL when there is none. */
+/* Returns the parameter with this name, of the adapters or the base; NULL if not found. */
 invar_param *invar_model_find(const invar_model *model, const char *name);
 
 #ifdef __cplusplus

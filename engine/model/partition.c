@@ -1,5 +1,11 @@
 /*
- * partition.c - which part of a model a rank holds.
+ * partition.c - computes the shards that a rank holds, and rejects layouts that do not fit a model.
+ *
+ * A tensor-parallel size fits if every rank gets at least one non-empty logical shard of each
+ * parameter and no group of query heads is separated from its kv head. A context-parallel size fits
+ * if it divides the kv heads of every tensor-parallel rank, no sum over a group of heads splits a
+ * logical shard, and every rank has at least that many experts. An error lists the sizes that fit,
+ * found by trying them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -75,8 +81,8 @@ bool invar_model_partition_has(const invar_model_partition *part, int64_t layers
     return false;
 }
 
-static bool model_partition_has(const invar_model_partition *part, const invar_model_spec *spec,
-                                const invar_param *p)
+static bool holds_param(const invar_model_partition *part, const invar_model_spec *spec,
+                        const invar_param *p)
 {
     bool first = part->stage == 0, last = part->stage == part->stages - 1;
 
@@ -87,21 +93,24 @@ static bool model_partition_has(const invar_model_partition *part, const invar_m
     return last;
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- logical shards -------------------------------------------------------------------------- */
 
-/* Are experts of it on other ranks? An adapter follows them, if it is cut as they are. */
-static bool of_experts(const invar_param *p)
+/*
+ * Returns true if other ranks hold other experts of the parameter; adapters follow the experts if
+ * they are split like them.
+ */
+static bool is_split_by_experts(const invar_param *p)
 {
     return p->kind == INVAR_PARAM_EXPERT ||
            (p->kind == INVAR_PARAM_ADAPTER && p->stack > 1 && !invar_adapter_is_uncut(p));
 }
 
-/* Ranks that divide the parameter. */
-static int32_t model_partition_divisors(const invar_model_partition *part, const invar_param *p)
+/* Returns the number of ranks that divide the parameter. */
+static int32_t ranks_that_divide(const invar_model_partition *part, const invar_param *p)
 {
     if (p->cut.shards == 1)
         return 1;
-    return of_experts(p) ? part->expert_tensors : part->tensors;
+    return is_split_by_experts(p) ? part->expert_tensors : part->tensors;
 }
 
 invar_param_shard invar_model_partition_box(const invar_model_partition *part,
@@ -109,12 +118,12 @@ invar_param_shard invar_model_partition_box(const invar_model_partition *part,
 {
     invar_param_shard box = {
         .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.shards};
-    int32_t ranks = model_partition_divisors(part, p);
+    int32_t ranks = ranks_that_divide(part, p);
     int64_t whole = p->cut.columns ? p->cols : p->rows, first, end;
 
-    if (!model_partition_has(part, spec, p))
+    if (!holds_param(part, spec, p))
         return (invar_param_shard){0};
-    if (of_experts(p)) {
+    if (is_split_by_experts(p)) {
         invar_index_range share = invar_layout_range_of(p->stack, part->experts, part->expert);
         box.expert = share.first;
         box.experts = share.count;
@@ -130,7 +139,7 @@ invar_param_shard invar_model_partition_box(const invar_model_partition *part,
     return box;
 }
 
-static int32_t who_has_expert(const invar_model_partition *any, const invar_param *p,
+static int32_t rank_of_expert(const invar_model_partition *any, const invar_param *p,
                               int64_t expert)
 {
     int32_t rank = any->experts - 1;
@@ -144,12 +153,12 @@ int32_t invar_model_partition_first(const invar_model_partition *any, const inva
                                     const invar_param *p, int64_t expert, int32_t v)
 {
     invar_model_partition part = *any;
-    int32_t ranks = model_partition_divisors(any, p);
+    int32_t ranks = ranks_that_divide(any, p);
 
     part.tensor = ranks == 1 ? 0 : v / (p->cut.shards / ranks);
-    part.expert = of_experts(p) ? who_has_expert(any, p, expert) : 0;
+    part.expert = is_split_by_experts(p) ? rank_of_expert(any, p, expert) : 0;
     part.stage = 0;
-    while (!model_partition_has(&part, spec, p))
+    while (!holds_param(&part, spec, p))
         part.stage++;
     return invar_model_partition_number(&part);
 }
@@ -159,7 +168,7 @@ int32_t invar_model_partition_first(const invar_model_partition *any, const inva
 invar_shard_runs invar_param_shard_runs_of(const invar_param *p, const invar_param_shard *box)
 {
     int64_t cols = p->cols ? p->cols : 1, own = p->cols ? box->cols : 1;
-    bool whole_rows = own == cols; // then those of an expert lie together
+    bool whole_rows = own == cols; // rows of an expert are then contiguous
     invar_shard_runs runs = {.in_expert = whole_rows ? 1 : box->rows,
                              .length = whole_rows ? box->rows * cols : own,
                              .first = (box->expert * p->rows + box->row) * cols + box->col,
@@ -190,74 +199,74 @@ void invar_param_shard_put(float *whole, const invar_param *p, const invar_param
                (size_t)runs.length * sizeof *whole);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- checks of tensor parallelism ------------------------------------------------------------ */
 
-/* The first value of a piece along the cut. */
-static int64_t piece_start(const invar_param *p, int32_t piece)
+/* First value of a logical shard along the split. */
+static int64_t shard_start(const invar_param *p, int32_t piece)
 {
     return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.shards, piece);
 }
 
-static bool has_empty_piece(const invar_param *p, int32_t step)
+static bool has_empty_shard(const invar_param *p, int32_t step)
 {
     for (int32_t v = 0; v < p->cut.shards; v += step)
-        if (piece_start(p, v) == piece_start(p, v + step))
+        if (shard_start(p, v) == shard_start(p, v + step))
             return true;
     return false;
 }
 
 /*
- * Can `tensors` ranks divide the parameter? Each needs some of it. Where their pieces are not those
- * that each would have alone, every piece is a product of its own: none may be empty, and experts
- * and quantized tensors have no view of some columns.
+ * Returns true if `tensors` ranks can divide the parameter. Every rank needs some of it. If the
+ * shards do not divide evenly, each one is a product of its own: then none may be empty, and
+ * experts and quantized tensors cannot be divided, because they have no views of some columns.
  */
-static bool param_divides(const invar_param *p, int32_t tensors, bool quantized)
+static bool can_divide_param(const invar_param *p, int32_t tensors, bool quantized)
 {
     int64_t whole = p->cut.columns ? p->cols : p->rows;
 
-    if (p->cut.shards % tensors != 0 || has_empty_piece(p, p->cut.shards / tensors))
+    if (p->cut.shards % tensors != 0 || has_empty_shard(p, p->cut.shards / tensors))
         return false;
     if (invar_shards_divide_evenly(whole, p->cut.atom, p->cut.shards, tensors))
         return true;
     return p->kind != INVAR_PARAM_EXPERT && !(quantized && p->kind == INVAR_PARAM_LINEAR) &&
-           !has_empty_piece(p, 1);
+           !has_empty_shard(p, 1);
 }
 
 /*
- * Has every rank whole groups: query heads together with their key and value heads? Where pieces
- * are uneven, every piece.
+ * Returns true if every rank has query heads together with their kv heads; with uneven shards, if
+ * every logical shard has.
  */
-static bool keeps_groups(const invar_model_spec *spec, const invar_param *q, const invar_param *k,
-                         int32_t tensors)
+static bool keeps_head_groups(const invar_model_spec *spec, const invar_param *q,
+                              const invar_param *k, int32_t tensors)
 {
     int64_t group = spec->heads / spec->kv_heads;
     bool even = invar_shards_divide_evenly(q->rows, q->cut.atom, q->cut.shards, tensors);
     int32_t step = even ? q->cut.shards / tensors : 1;
 
     for (int32_t v = step; v < q->cut.shards; v += step)
-        if (piece_start(q, v) != group * piece_start(k, v))
+        if (shard_start(q, v) != group * shard_start(k, v))
             return false;
     return true;
 }
 
-static int64_t pieces_of(int64_t logical)
+static int64_t shards_of(int64_t logical)
 {
     return logical > 1 ? logical : 1;
 }
 
-/* A model that ranks would divide. */
+/* A model and a partition to check. */
 typedef struct candidate {
     const invar_model_partition *part;
     const invar_model_spec *spec;
     const invar_param *params;
     int64_t count;
     bool quantized;
-    char why[INVAR_PARAM_NAME_SIZE + 80]; /* the last number of ranks that was tried does not fit */
+    char why[INVAR_PARAM_NAME_SIZE + 80]; /* why the last size that was tried does not fit */
 } candidate;
 
 static bool fits_logical(candidate *c, int32_t tensors)
 {
-    int64_t tp = pieces_of(c->spec->logical_tp), etp = pieces_of(c->spec->logical_etp);
+    int64_t tp = shards_of(c->spec->logical_tp), etp = shards_of(c->spec->logical_etp);
 
     if (tp % tensors != 0) {
         (void)snprintf(c->why, sizeof c->why, "logical-tp is %" PRId64, tp);
@@ -276,14 +285,14 @@ static bool fits_param(candidate *c, const invar_param *p, int32_t tensors)
     int64_t whole = p->cut.columns ? p->cols : p->rows;
     bool divided = p->kind != INVAR_PARAM_EXPERT || c->part->expert_tensors > 1;
 
-    if (p->cut.shards == 1 || !divided || param_divides(p, tensors, c->quantized))
+    if (p->cut.shards == 1 || !divided || can_divide_param(p, tensors, c->quantized))
         return true;
     (void)snprintf(c->why, sizeof c->why, "%s has %" PRId64 " %s in atoms of %" PRId64, p->name,
                    whole, p->cut.columns ? "columns" : "rows", p->cut.atom);
     return false;
 }
 
-static bool candidate_fits(candidate *c, int32_t tensors)
+static bool fits_tensors(candidate *c, int32_t tensors)
 {
     const invar_param *q = NULL;
 
@@ -295,7 +304,7 @@ static bool candidate_fits(candidate *c, int32_t tensors)
             return false;
         if (strstr(p->name, "q_proj.weight"))
             q = p;
-        if (q && strstr(p->name, "k_proj.weight") && !keeps_groups(c->spec, q, p, tensors)) {
+        if (q && strstr(p->name, "k_proj.weight") && !keeps_head_groups(c->spec, q, p, tensors)) {
             (void)snprintf(c->why, sizeof c->why, "%" PRId64 " groups of heads cannot stay whole",
                            c->spec->kv_heads);
             return false;
@@ -310,10 +319,10 @@ static invar_status check_tensors(candidate *c)
     char sizes[32] = "1";
     candidate other = *c;
 
-    if (tensors == 1 || candidate_fits(c, tensors))
+    if (tensors == 1 || fits_tensors(c, tensors))
         return INVAR_OK;
     for (int32_t t = 2; t <= INVAR_LINEAR_MAX_SHARDS; t *= 2)
-        if (candidate_fits(&other, t))
+        if (fits_tensors(&other, t))
             (void)snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %d", t);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "tensor-model-parallel-size %d does not divide the pieces of this model: "
@@ -321,9 +330,9 @@ static invar_status check_tensors(candidate *c)
                       tensors, c->why, sizes);
 }
 
-/* ---- heads and experts of context-parallel ranks --------------------------------------------- */
+/* ---- checks of context parallelism ----------------------------------------------------------- */
 
-/* Has every tensor-parallel rank so many times some key and value heads? */
+/* Returns true if `contexts` divides the kv heads of every tensor-parallel rank. */
 static bool divides_heads(const candidate *c, const invar_param *k, int32_t contexts)
 {
     invar_model_partition part = *c->part;
@@ -334,7 +343,10 @@ static bool divides_heads(const candidate *c, const invar_param *k, int32_t cont
     return true;
 }
 
-/* Is the sum over a group of heads one of whole shards, whoever has the group? */
+/*
+ * Returns true if the sum over a group of heads covers complete logical shards on whichever rank
+ * has the group.
+ */
 static bool divides_shards(const candidate *c, const invar_param *q, int32_t contexts)
 {
     int64_t dim = c->spec->head_dim, group = c->spec->heads / c->spec->kv_heads;
@@ -345,7 +357,7 @@ static bool divides_shards(const candidate *c, const invar_param *q, int32_t con
            invar_shard_whole_groups(c->spec->heads, group, cut.atom, cut.shards);
 }
 
-/* Experts that a rank has at least, of which each context-parallel rank takes some. */
+/* Smallest number of experts that a rank holds, to be divided by context-parallel ranks. */
 static int64_t fewest_experts(const candidate *c)
 {
     return c->spec->experts / c->part->experts;

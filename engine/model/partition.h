@@ -1,14 +1,14 @@
 /*
- * partition.h - which part of a model a rank holds.
+ * partition.h - which part of a model a rank holds: its coordinates on the model-parallel axes.
  *
- * Tensor-parallel ranks hold whole pieces of what logical tensor parallelism cuts, an aligned run
- * of them each, and all of everything else. Expert-parallel ranks hold a run of the experts of
- * every layer each. Ranks of a pipeline hold whole layers: rank s of S has, of S * C runs of
- * layers, every S-th from s on; the first of all has the embedding, the last the norm and the head
- * behind the layers, and a tied embedding, too. Context-parallel ranks hold the same parameters,
- * and of the rows of a pass a run each (engine/model/graph/row_partition.h).
+ * Tensor-parallel ranks hold consecutive logical shards of the parameters that logical tensor
+ * parallelism splits, and all of the others. Expert-parallel ranks hold a range of the experts of
+ * every layer. Pipeline stages hold complete layers: stage s of S has model chunks s, s + S, ... of
+ * S * C; the first chunk includes the embedding, the last one the last norm and the head, and also
+ * a tied embedding. Context-parallel ranks hold the same parameters and divide the rows of a pass
+ * (engine/model/graph/row_partition.h).
  *
- * A part is plain data and a function of the layout, so every rank knows what every other one has.
+ * A partition is plain data and a function of the layout, so every rank knows what the others hold.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,20 +24,20 @@ extern "C" {
 #endif
 
 typedef struct invar_model_partition {
-    int32_t tensor, tensors;   /* this one of so many */
-    int32_t expert_tensors;    /* those that divide an expert: 1 or all */
-    int32_t expert, experts;   /* this one of those that have other experts */
-    int32_t context, contexts; /* this one of those that have other rows */
-    int32_t stage, stages;     /* of a pipeline */
-    int32_t chunks;            /* runs of layers of a stage */
+    int32_t tensor, tensors;   /* tensor-parallel rank and size */
+    int32_t expert_tensors;    /* ranks that divide an expert: 1 or all of `tensors` */
+    int32_t expert, experts;   /* expert-parallel rank and size */
+    int32_t context, contexts; /* context-parallel rank and size */
+    int32_t stage, stages;     /* pipeline stage and number of stages */
+    int32_t chunks;            /* model chunks (virtual stages) per stage */
 } invar_model_partition;
 
-/* Of a rank of the world; NULL: the whole model. */
+/* Returns the partition of a rank of the world; the full model if `layout` is NULL. */
 invar_model_partition invar_model_partition_of(const invar_layout *layout, int rank);
 
 /*
- * The ranks that hold a model together are numbered as those of the world are: how many there are,
- * the number of one, and the one with a number.
+ * Ranks that hold one copy of the model together, numbered in the order of the world: their number,
+ * the number of one of them, and the partition with a given number.
  */
 int32_t invar_model_partition_ranks(const invar_model_partition *part);
 int32_t invar_model_partition_number(const invar_model_partition *part);
@@ -45,25 +45,28 @@ invar_model_partition invar_model_partition_numbered(const invar_model_partition
                                                      int32_t number);
 
 /*
- * Refuses a layout that the model's logical sizes, heads or layers do not allow, and names those
- * that they do. With all parameters declared; `quantized`: linear layers have scales.
+ * Rejects a layout that the model's logical sizes, heads or layers do not allow; the error names
+ * sizes that fit. All parameters must be declared. `quantized`: linear layers have scales.
  */
 invar_status invar_model_partition_check(const invar_model_partition *part,
                                          const invar_model_spec *spec, const invar_param *params,
                                          int64_t count, bool quantized) INVAR_MUST_USE;
 
-/* The layers [first, first + count) of run `chunk` of a stage, chunks counted over all stages. */
+/* Layers of model chunk `chunk`, counted over all stages. */
 invar_index_range invar_model_partition_chunk(const invar_model_partition *part, int64_t layers,
                                               int64_t chunk);
 
-/* Does it hold this layer? */
+/* Returns true if the partition holds this layer. */
 bool invar_model_partition_has(const invar_model_partition *part, int64_t layers, int64_t layer);
 
-/* What it holds of a parameter, of which everything but the tensors is known. */
+/*
+ * Returns the shard of a parameter that the partition holds. `param` must be complete except for
+ * its tensors.
+ */
 invar_param_shard invar_model_partition_box(const invar_model_partition *part,
                                             const invar_model_spec *spec, const invar_param *param);
 
-/* Is a piece of an expert in the box? */
+/* Returns true if a logical shard of an expert is in the shard `box`. */
 static inline bool invar_param_shard_has(const invar_param_shard *box, int64_t expert,
                                          int32_t piece)
 {
@@ -71,20 +74,21 @@ static inline bool invar_param_shard_has(const invar_param_shard *box, int64_t e
            piece < box->piece + box->pieces;
 }
 
-/* The number of the first part, among those that hold a model, that has a piece of an expert. */
+/* Returns the number of the first partition that holds a logical shard of an expert. */
 int32_t invar_model_partition_first(const invar_model_partition *any, const invar_model_spec *spec,
                                     const invar_param *param, int64_t expert, int32_t piece);
 
 /*
- * A box in the order of its memory, as runs of elements that lie together in the whole parameter:
- * run k begins there at invar_param_shard_run_at.
+ * A local shard in the order of its memory, as runs of elements that are contiguous in the full
+ * parameter; run k starts at invar_param_shard_run_at.
  */
 typedef struct invar_shard_runs {
-    int64_t count;      /* of all its experts */
-    int64_t in_expert;  /* of each */
+    int64_t count;      /* runs of all experts */
+    int64_t in_expert;  /* runs per expert */
     int64_t length;     /* elements of a run */
-    int64_t first;      /* where the first begins */
-    int64_t step, jump; /* from one to the next; from an expert's first to the next one's */
+    int64_t first;      /* start of the first run */
+    int64_t step, jump; /* distance from a run to the next; distance from the first run of an
+                           expert to that of the next */
 } invar_shard_runs;
 
 invar_shard_runs invar_param_shard_runs_of(const invar_param *param, const invar_param_shard *box);
@@ -94,7 +98,7 @@ static inline int64_t invar_param_shard_run_at(const invar_shard_runs *runs, int
     return runs->first + run / runs->in_expert * runs->jump + run % runs->in_expert * runs->step;
 }
 
-/* A box's elements out of the whole parameter, and into it. */
+/* Copy the elements of a shard out of the full parameter, and into it. */
 void invar_param_shard_take(float *out, const invar_param *param, const invar_param_shard *box,
                             const float *whole);
 void invar_param_shard_put(float *whole, const invar_param *param, const invar_param_shard *box,

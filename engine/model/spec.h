@@ -1,9 +1,9 @@
 /*
- * spec.h - what a decoder looks like: the numbers and switches that its mathematics depends on.
+ * spec.h - model spec: the sizes and switches that determine a decoder's computation.
  *
- * One struct for all families; a family is a row of families.def that says which switches
- * are on and which keys of config.json it understands. Keys that change the mathematics and are not
- * understood are refused, never ignored.
+ * One struct serves all families; a family is a row of families.def with its switches and the
+ * config.json keys that it understands. A key that changes the computation and is not understood is
+ * rejected, never ignored.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,7 +32,7 @@ typedef enum invar_family {
 
 extern const invar_choices invar_family_choices; /* model_type of config.json */
 
-/* Limits, so that no config.json asks for memory without end. */
+/* Limits that keep an untrusted config.json from requesting excessive memory. */
 #define INVAR_SPEC_MAX_LAYERS 256
 #define INVAR_SPEC_MAX_EOS 8
 #define INVAR_SPEC_MAX_VOCAB (1 << 22)
@@ -44,22 +44,24 @@ extern const invar_choices invar_family_choices; /* model_type of config.json */
 typedef struct invar_rope_spec {
     double theta;
     invar_rope_scaling scaling;
-    double factor; /* the rest for INVAR_ROPE_LLAMA3 only */
+    double factor; /* this and the following fields: INVAR_ROPE_LLAMA3 only */
     double low_freq_factor;
     double high_freq_factor;
     double original_context;
 } invar_rope_spec;
 
-#define INVAR_LORA_PATTERN_SIZE 4096 /* of a pattern as text, with the NUL */
+#define INVAR_LORA_PATTERN_SIZE 4096 /* bytes of a pattern with the NUL */
 
-/* Adapters of linear layers, by the recipe. */
+/* LoRA adapters of linear layers, from the recipe. */
 typedef struct invar_lora_spec {
-    int64_t rank;                         /* 0: there are none */
-    float alpha;                          /* the factor is alpha / rank, */
-    bool rslora;                          /* or alpha / sqrt(rank) */
-    uint32_t targets;                     /* which layers: a set of engine/model/lora/adapters.h */
-    char ranks[INVAR_LORA_PATTERN_SIZE];  /* where the rank is another: an object of JSON, or "" */
-    char alphas[INVAR_LORA_PATTERN_SIZE]; /* likewise of alpha */
+    int64_t rank;                         /* 0 for no adapters */
+    float alpha;                          /* factor is alpha / rank */
+    bool rslora;                          /* factor is alpha / sqrt(rank) instead */
+    uint32_t targets;                     /* bit set of layers, see engine/model/lora/adapters.h */
+    char ranks[INVAR_LORA_PATTERN_SIZE];  /* rank-pattern: JSON object of ranks that differ from
+                                             `rank`, or "" */
+    char alphas[INVAR_LORA_PATTERN_SIZE]; /* alpha-pattern: JSON object of alphas that differ
+                                             from `alpha`, or "" */
 } invar_lora_spec;
 
 typedef struct invar_model_spec {
@@ -70,63 +72,65 @@ typedef struct invar_model_spec {
     int64_t heads;
     int64_t kv_heads;
     int64_t head_dim;
-    int64_t intermediate;  /* of a dense MLP */
+    int64_t intermediate;  /* width of a dense MLP */
     int64_t max_positions; /* longest sequence */
     float norm_eps;
     float init_std; /* initializer_range */
-    bool tied;      /* the head is the embedding */
+    bool tied;      /* the head uses the embedding's weights */
     bool qkv_bias;
     bool qk_norm;
-    bool value_head; /* a critic: the head has one output and is never tied */
+    bool value_head; /* critic: the head has one output and is never tied */
     invar_rope_spec rope;
-    int64_t window;                  /* sliding window; 0: none */
-    int64_t window_from;             /* first layer that has it */
-    int64_t kv_span, q_span;         /* of attention, by the recipe; 0: one span */
-    int64_t logical_tp, logical_etp; /* logical tensor parallelism, by the recipe; 0: 1 */
+    int64_t window;                  /* sliding window; 0 for none */
+    int64_t window_from;             /* first layer with a window */
+    int64_t kv_span, q_span;         /* spans of attention, from the recipe; 0 for one span */
+    int64_t logical_tp, logical_etp; /* logical tensor parallelism, from the recipe; 0 counts as
+                                        1 */
     invar_lora_spec lora;
-    int64_t experts;                    /* 0: a dense model */
-    int64_t experts_per_token;          /* slots */
-    int64_t expert_intermediate;        /* of one expert */
+    int64_t experts;                    /* 0 for a dense model */
+    int64_t experts_per_token;          /* slots: experts per token */
+    int64_t expert_intermediate;        /* width of one expert */
     bool normalise_experts;             /* norm_topk_prob */
-    bool sparse[INVAR_SPEC_MAX_LAYERS]; /* which layers have experts */
-    int32_t eos[INVAR_SPEC_MAX_EOS];    /* ends a sequence; generation_config.json adds its own */
+    bool sparse[INVAR_SPEC_MAX_LAYERS]; /* layers with experts */
+    int32_t eos[INVAR_SPEC_MAX_EOS];    /* end-of-sequence ids, including those of
+                                           generation_config.json */
     int64_t n_eos;
 } invar_model_spec;
 
-/* "qwen3_moe"; NULL out of range. */
+/* Returns the name of the family, such as "qwen3_moe"; NULL if out of range. */
 const char *invar_family_name(invar_family family);
 
 /*
- * Reads DIR/config.json and, if it is there, the eos ids of DIR/generation_config.json. Refuses
- * unknown families, unknown keys that may change a bit, and impossible numbers, by name. `ignored`
- * ("a,b"; "": none) names unknown keys that change none, all of which must be there. A model
+ * Reads DIR/config.json and, if it exists, the eos ids of DIR/generation_config.json. Rejects
+ * unknown families, unknown keys that may change bits, and impossible sizes, and names them.
+ * `ignored` ("a,b", or "") lists unknown keys that change no bits; all of them must exist. A model
  * "...ForSequenceClassification" with one label is a critic.
  */
 invar_status invar_model_spec_read(invar_model_spec *out, const char *dir,
                                    const char *ignored) INVAR_MUST_USE;
 
 /*
- * Refuses weights of another model: DIR/config.json, where there is one, must agree with `spec` in
- * all that their mathematics needs, and the error names the key that does not. Keys that say
- * nothing about weights may differ: the longest sequence, how it ends, how weights are drawn, the
- * kind of head. Unknown keys are not compared.
+ * Fails if DIR/config.json exists and differs from `spec` in a key that the computation with the
+ * weights needs; the error names the key. Keys that do not concern weights may differ: longest
+ * sequence, eos ids, initialization, kind of head. Unknown keys are not compared.
  */
 invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *dir) INVAR_MUST_USE;
 
 /*
- * Refuses a spec that no model can have: heads that do not divide, odd head dims, switches that the
- * family does not have, limits. Without a window `window_from` is 0.
+ * Rejects an impossible spec: heads that do not divide, head dims that are not even, switches that
+ * the family does not have, exceeded limits. Without a window, `window_from` must be 0.
  */
 invar_status invar_model_spec_check(const invar_model_spec *spec) INVAR_MUST_USE;
 
 /*
- * The config.json that describes the spec, byte for byte the same for equal specs; reading it gives
- * the same spec. `torch_dtype` is "float32" or "bfloat16". The caller owns *out (invar_free).
+ * Writes the config.json that describes the spec; equal specs give equal bytes, and reading it
+ * gives the same spec. `torch_dtype` is "float32" or "bfloat16". The caller frees *out with
+ * invar_free.
  */
 invar_status invar_model_spec_json(char **out, size_t *bytes_out, const invar_model_spec *spec,
                                    const char *torch_dtype) INVAR_MUST_USE;
 
-/* Hash of the config.json that describes the spec, with torch_dtype "float32". */
+/* Digest of the spec's config.json with torch_dtype "float32". */
 invar_status invar_model_spec_hash(invar_digest *out, const invar_model_spec *spec) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,8 @@
 /*
- * tensor_hasher.c - hashes of tensors, made where the tensors are.
+ * tensor_hasher.c - collects tensors and hashes them on the device.
+ *
+ * Consecutive tensors with the same number of shards share one call of hash.tree; all digests are
+ * downloaded together.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,8 +37,8 @@ void invar_tensor_hasher_release(invar_tensor_hasher *digests)
     digests->count = digests->capacity = digests->room = 0;
 }
 
-/* *list = room for `capacity` elements, the first `used` as they were. */
-static invar_status widen(void *list, size_t size, size_t capacity, size_t used)
+/* Replaces *list by one with `capacity` elements that keeps the first `used`. */
+static invar_status grow_list(void *list, size_t size, size_t capacity, size_t used)
 {
     void **at = list, *wider = NULL;
 
@@ -47,23 +50,23 @@ static invar_status widen(void *list, size_t size, size_t capacity, size_t used)
     return INVAR_OK;
 }
 
-static invar_status tensor_hasher_grow(invar_tensor_hasher *digests)
+static invar_status grow_lists(invar_tensor_hasher *digests)
 {
     int64_t capacity = digests->capacity ? 2 * digests->capacity : FIRST_ROOM;
     size_t wide = (size_t)capacity, used = (size_t)digests->count;
 
-    INVAR_TRY(widen(&digests->tensors, sizeof *digests->tensors, wide, used));
-    INVAR_TRY(widen(&digests->shards, sizeof *digests->shards, wide, used));
-    INVAR_TRY(widen(&digests->cuts, sizeof *digests->cuts, wide, used));
+    INVAR_TRY(grow_list(&digests->tensors, sizeof *digests->tensors, wide, used));
+    INVAR_TRY(grow_list(&digests->shards, sizeof *digests->shards, wide, used));
+    INVAR_TRY(grow_list(&digests->cuts, sizeof *digests->cuts, wide, used));
     digests->capacity = capacity;
     return INVAR_OK;
 }
 
-static invar_status tensor_hasher_add(invar_tensor_hasher *digests, const invar_tensor *tensor,
-                                      int32_t shards, const invar_logical_split *cut)
+static invar_status add_tensor(invar_tensor_hasher *digests, const invar_tensor *tensor,
+                               int32_t shards, const invar_logical_split *cut)
 {
     if (digests->count == digests->capacity)
-        INVAR_TRY(tensor_hasher_grow(digests));
+        INVAR_TRY(grow_lists(digests));
     digests->tensors[digests->count] = *tensor;
     digests->shards[digests->count] = shards;
     digests->cuts[digests->count] = *cut;
@@ -74,17 +77,16 @@ static invar_status tensor_hasher_add(invar_tensor_hasher *digests, const invar_
 invar_status invar_tensor_hasher_add(invar_tensor_hasher *digests, const invar_tensor *tensor,
                                      int32_t shards)
 {
-    return tensor_hasher_add(digests, tensor, shards,
-                             &(invar_logical_split){.shards = 1, .experts = 1});
+    return add_tensor(digests, tensor, shards, &(invar_logical_split){.shards = 1, .experts = 1});
 }
 
 invar_status invar_tensor_hasher_add_cut(invar_tensor_hasher *digests, const invar_tensor *tensor,
                                          const invar_logical_split *cut)
 {
-    return tensor_hasher_add(digests, tensor, 1, cut);
+    return add_tensor(digests, tensor, 1, cut);
 }
 
-static invar_status make_room(invar_tensor_hasher *digests)
+static invar_status ensure_digests(invar_tensor_hasher *digests)
 {
     const invar_device *dev = &digests->caller.dev;
 
@@ -100,8 +102,8 @@ static invar_status make_room(invar_tensor_hasher *digests)
     return INVAR_OK;
 }
 
-/* One call for each row of tensors with the same number of shards. */
-static invar_status hash_all(invar_tensor_hasher *digests, int64_t count)
+/* Hashes the tensors with one call per run of equal numbers of shards. */
+static invar_status hash_runs(invar_tensor_hasher *digests, int64_t count)
 {
     for (int64_t first = 0, end; first < count; first = end) {
         end = first + 1;
@@ -121,9 +123,9 @@ invar_status invar_tensor_hasher_read(invar_digest *out, invar_tensor_hasher *di
 
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(make_room(digests));
+    INVAR_TRY(ensure_digests(digests));
     digests->count = 0;
-    INVAR_TRY(hash_all(digests, count));
+    INVAR_TRY(hash_runs(digests, count));
     return invar_device_download(&digests->caller.dev, out, digests->device,
                                  (size_t)count * sizeof *out);
 }

@@ -1,5 +1,8 @@
 /*
- * vocab_parallel.c - what of a divided vocabulary is whose.
+ * vocab_parallel.c - computes the index arrays of a vocabulary that ranks divide.
+ *
+ * The id ranges follow from the logical split, so every rank computes the owner of any id without
+ * communication.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +26,7 @@ bool invar_vocab_parallel_divided(const invar_param *param)
     return param->local.pieces > 0 && param->local.pieces < param->cut.shards;
 }
 
-/* The first id of a rank; of the one behind the last, how many there are. */
+/* First id of a rank; the number of ids for the rank after the last. */
 static int64_t first_id(const invar_param *p, const invar_model_partition *part, int32_t rank)
 {
     return invar_shard_start(p->rows, p->cut.atom, p->cut.shards,
@@ -39,8 +42,8 @@ static int32_t owner_of(const invar_param *p, const invar_model_partition *part,
     return rank;
 }
 
-/* Room in one of the two blocks. */
-static invar_status make_room(invar_vocab_parallel *vocab, int which, size_t bytes)
+/* Ensures that block `which` has a capacity of `bytes`. */
+static invar_status ensure_block(invar_vocab_parallel *vocab, int which, size_t bytes)
 {
     size_t room = bytes + bytes / 8;
 
@@ -63,7 +66,7 @@ invar_status invar_vocab_parallel_rows(invar_vocab_parallel *vocab, const invar_
     size_t bytes = (size_t)count * sizeof *ids;
     invar_carver c;
 
-    INVAR_TRY(make_room(vocab, 0, 3 * (bytes + INVAR_ALIGN)));
+    INVAR_TRY(ensure_block(vocab, 0, 3 * (bytes + INVAR_ALIGN)));
     c = (invar_carver){vocab->memory[0], 0};
     vocab->own_ids = invar_carve(&c, bytes);
     vocab->own_d_ids = invar_carve(&c, bytes);
@@ -80,7 +83,7 @@ invar_status invar_vocab_parallel_rows(invar_vocab_parallel *vocab, const invar_
     return INVAR_OK;
 }
 
-/* ---- the head -------------------------------------------------------------------------------- */
+/* ---- head ------------------------------------------------------------------------------------ */
 
 static int64_t chunks_of(int64_t ids)
 {
@@ -103,8 +106,11 @@ int64_t invar_vocab_parallel_part_chunks(const invar_param *head, const invar_mo
     return most + 1;
 }
 
-/* The chunks of one row of logits, in the parts of ranks with `rows` rows each. */
-static void note_chunks(int32_t *out, const invar_param *head, const invar_model_partition *part,
+/*
+ * Writes the chunk indices of one row of logits, in the gathered parts of ranks with `rows` rows
+ * each.
+ */
+static void list_chunks(int32_t *out, const invar_param *head, const invar_model_partition *part,
                         int64_t rows, int64_t row)
 {
     int64_t width = invar_vocab_parallel_part_chunks(head, part);
@@ -129,7 +135,7 @@ invar_status invar_vocab_parallel_head(invar_vocab_parallel *vocab, const invar_
     if (rows * part->tensors * invar_vocab_parallel_part_chunks(head, part) > INT32_MAX)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "logits of more than 2^31 chunks at a time: lower rollout-concurrency");
-    INVAR_TRY(make_room(vocab, 1, target_bytes + chunk_bytes + 2 * INVAR_ALIGN));
+    INVAR_TRY(ensure_block(vocab, 1, target_bytes + chunk_bytes + 2 * INVAR_ALIGN));
     c = (invar_carver){vocab->memory[1], 0};
     vocab->own_targets = invar_carve(&c, target_bytes);
     vocab->chunks = invar_carve(&c, chunk_bytes);
@@ -138,6 +144,6 @@ invar_status invar_vocab_parallel_head(invar_vocab_parallel *vocab, const invar_
                                     ? (int32_t)(targets[i] - head->local.row)
                                     : (int32_t)head->local.rows;
     for (int64_t i = 0; i < rows; i++)
-        note_chunks(vocab->chunks + i * chunks, head, part, rows, i);
+        list_chunks(vocab->chunks + i * chunks, head, part, rows, i);
     return INVAR_OK;
 }

@@ -1,12 +1,11 @@
 /*
- * vocab_parallel.h - where ranks divide the vocabulary: what of it is whose, as arrays that ops
- * read.
+ * vocab_parallel.h - vocabulary parallelism: index arrays for embedding and head split by ids.
  *
- * A rank has the rows of its ids, in the embedding and in the head. It looks up all rows, and of
- * what the ranks have found those rows are picked whose ids they have. Logits are made by chunks of
- * 256 ids, none of which is cut. Log-probabilities need some numbers of each chunk. Where all
- * logits are wanted, each rank's lie in a part of equal size, and are put together chunk by chunk.
- * With one rank there are no arrays.
+ * A rank has the rows of its ids in embedding and head. For the embedding, it reads its shard for
+ * all rows, and each row is picked from the rank that has its id. Logits are computed in vocabulary
+ * chunks of 256 ids, which are never split between ranks. Log-probs need only partial sums per
+ * chunk. If all logits are needed, each rank's lie in a part of equal size, and the chunks are
+ * copied together. With a single rank there are no arrays.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,35 +20,49 @@ extern "C" {
 
 #define INVAR_VOCAB_PARALLEL_CHUNK INVAR_LOGPROB_CHUNK
 
-/* Zeroed; release. Arrays are valid until they are made again. */
+/*
+ * Index arrays in host memory. Zero-initialize before use. Release with
+ * invar_vocab_parallel_release. Arrays are valid until they are computed again.
+ */
 typedef struct invar_vocab_parallel {
-    int32_t *own_ids;     /* (T) the id's place in this rank's rows; 0 where another rank has it */
-    int32_t *own_d_ids;   /* (T) the same; one of the spare rows where another rank has it */
-    int32_t *picked;      /* (T) which of the ranks' rows is the id's: rank * T + row; where ranks
-                             divide the stream, of this rank's rows */
-    int32_t *own_targets; /* (R) the target's place; behind the rows where another rank has it */
-    int32_t *chunks;      /* (R * chunks) which chunk of the gathered parts is the logits' next */
+    int32_t *own_ids;     /* (T) row of the id in this rank's shard; 0 if another rank has it */
+    int32_t *own_d_ids;   /* (T) row of the id in the gradient; a spare row if another rank has
+                             it */
+    int32_t *picked;      /* (T) row of the gathered lookups: rank * T + row; restricted to this
+                             rank's rows if ranks divide the residual stream */
+    int32_t *own_targets; /* (R) column of the target in the local logits; the one after them if
+                             another rank has it */
+    int32_t *chunks;      /* (R * chunks) index in the gathered parts of each chunk of the logits */
     void *memory[2];
     size_t bytes[2];
 } invar_vocab_parallel;
 
 void invar_vocab_parallel_release(invar_vocab_parallel *vocab);
 
-/* Does the rank have only some of the ids of the parameter? */
+/* Returns true if the rank has only some of the parameter's ids. */
 bool invar_vocab_parallel_divided(const invar_param *param);
 
-/* The arrays of rows, of which this rank wants some. */
+/*
+ * Computes own_ids, own_d_ids and picked for `count` rows; `wanted` is the range of rows that this
+ * rank picks.
+ */
 invar_status invar_vocab_parallel_rows(invar_vocab_parallel *vocab, const invar_param *embedding,
                                        const invar_model_partition *part, const int32_t *ids,
                                        int64_t count,
                                        const invar_index_range *wanted) INVAR_MUST_USE;
 
-/* Chunks of the vocabulary, and of a rank's part of the logits: room for its own and one more. */
+/*
+ * Vocabulary chunks of all ids, and of a rank's part of the logits: the largest number that any
+ * rank has, plus one.
+ */
 int64_t invar_vocab_parallel_chunks(const invar_param *head);
 int64_t invar_vocab_parallel_part_chunks(const invar_param *head,
                                          const invar_model_partition *part);
 
-/* The arrays of the head: `count` targets, and places of all logits of `rows` rows. */
+/*
+ * Computes own_targets for `count` targets (may be NULL) and chunks for `rows` rows of logits.
+ * Returns INVAR_E_UNSUPPORTED if an index exceeds 31 bits.
+ */
 invar_status invar_vocab_parallel_head(invar_vocab_parallel *vocab, const invar_param *head,
                                        const invar_model_partition *part, const int32_t *targets,
                                        int64_t count, int64_t rows) INVAR_MUST_USE;

@@ -1,5 +1,10 @@
 /*
- * audit.c - which calls are audited, and what became of it.
+ * audit.c - decides which calls and elements are audited, and counts the results.
+ *
+ * Each op of a part has a plan: the number of calls that it had last time, and a quota of elements
+ * that is spread evenly over them. Random words come from Philox with the coordinates (element,
+ * call, op, part, step), so the picks do not depend on timing. The budget of the step is shared by
+ * its parts and never exceeded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,31 +21,31 @@
 #define PURPOSE_AUDIT 5
 #define MOST_PER_CALL 64
 
-/* What a part of a step does with an op. */
-typedef struct plan {
-    int64_t expected; /* calls, as the last time; 0: unknown */
-    int64_t quota;    /* elements */
-    int64_t offset;   /* below `expected`: where in the spacing it begins */
-    int64_t calls;    /* so far */
+/* Plan of one op in one part of a step. */
+typedef struct op_plan {
+    int64_t expected; /* calls in the previous run of the part; 0 if unknown */
+    int64_t quota;    /* elements to check */
+    int64_t offset;   /* random, below `expected`: shifts which calls get the elements */
+    int64_t calls;    /* calls so far */
     int64_t done;     /* elements so far */
-} plan;
+} op_plan;
 
 struct invar_audit {
     invar_audit_options options;
     invar_device dev;
     invar_audit_scratch desk;
     int64_t step;
-    bool active; /* within a part */
+    bool active; /* between invar_audit_begin and invar_audit_end */
     invar_audit_part part;
-    plan plans[INVAR_AUDIT_PARTS][INVAR_OP_COUNT];
-    int64_t share; /* elements of the part that are left */
+    op_plan plans[INVAR_AUDIT_PARTS][INVAR_OP_COUNT];
+    int64_t share; /* elements left for the part */
     int64_t checked, differ;
-    /* the current call */
+    /* current call */
     invar_audit_pick choices[MOST_PER_CALL];
     int64_t n_choices;
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- create and free ------------------------------------------------------------------------- */
 
 invar_status invar_audit_new(invar_audit **out, const invar_device *dev,
                              const invar_audit_options *options)
@@ -78,7 +83,7 @@ void invar_audit_counted(int64_t *checked_out, int64_t *differ_out, const invar_
 
 /* ---- the plan of a part ---------------------------------------------------------------------- */
 
-static void audit_draw(uint32_t out[4], const invar_audit *audit, uint32_t op, uint32_t call,
+static void draw_words(uint32_t out[4], const invar_audit *audit, uint32_t op, uint32_t call,
                        uint32_t element)
 {
     const uint32_t counter[4] = {element, call, op, (uint32_t)audit->part};
@@ -87,8 +92,11 @@ static void audit_draw(uint32_t out[4], const invar_audit *audit, uint32_t op, u
     invar_philox4x32(out, counter, key);
 }
 
-/* Fractions are a whole element now and then; never more than the step has in all. */
-static int64_t share_of(const invar_audit *audit, uint32_t lot)
+/*
+ * Budget of the current part. Quarters are rounded by `lot`, so that small budgets reach every part
+ * now and then; the sum never exceeds the budget of the step.
+ */
+static int64_t budget_of_part(const invar_audit *audit, uint32_t lot)
 {
     int64_t n = audit->options.elements;
 
@@ -101,13 +109,13 @@ static int64_t share_of(const invar_audit *audit, uint32_t lot)
 
 static void make_plans(invar_audit *audit, const uint32_t lot[4])
 {
-    plan *plans = audit->plans[audit->part];
+    op_plan *plans = audit->plans[audit->part];
     int64_t kinds = 0, rank = lot[1] % INVAR_OP_COUNT;
 
     for (int op = 0; op < INVAR_OP_COUNT; op++)
         kinds += plans[op].expected > 0;
     for (int op = 0; op < INVAR_OP_COUNT; op++) {
-        plan *p = &plans[op];
+        op_plan *p = &plans[op];
         p->calls = p->done = 0;
         p->quota = kinds ? 0 : (audit->share + 3) / 4;
         if (p->expected == 0)
@@ -126,11 +134,11 @@ void invar_audit_begin(invar_audit *audit, int64_t step, invar_audit_part part)
     if (step != audit->step)
         audit->checked = audit->differ = 0;
     audit->step = step;
-    audit->part = INVAR_AUDIT_PARTS; // the parts share what they may spend
-    audit_draw(common, audit, INVAR_OP_COUNT, 0, 0);
+    audit->part = INVAR_AUDIT_PARTS; // drawn without a part: all parts of a step must round alike
+    draw_words(common, audit, INVAR_OP_COUNT, 0, 0);
     audit->part = part;
-    audit_draw(own, audit, INVAR_OP_COUNT, 0, 0);
-    audit->share = share_of(audit, common[0]);
+    draw_words(own, audit, INVAR_OP_COUNT, 0, 0);
+    audit->share = budget_of_part(audit, common[0]);
     make_plans(audit, own);
     audit->active = true;
 }
@@ -148,8 +156,8 @@ void invar_audit_end(invar_audit *audit)
         audit->plans[audit->part][op].expected = audit->plans[audit->part][op].calls;
 }
 
-/* How many elements of this call. */
-static int64_t elements_of(const invar_audit *audit, const plan *p)
+/* Number of elements of the current call. */
+static int64_t elements_of(const invar_audit *audit, const op_plan *p)
 {
     int64_t i = p->calls, n;
 
@@ -164,8 +172,8 @@ static int64_t elements_of(const invar_audit *audit, const plan *p)
     return n < MOST_PER_CALL ? n : MOST_PER_CALL;
 }
 
-/* Ranks number their calls in turn, as they take units. */
-static uint32_t number_of(const invar_audit *audit, int64_t call)
+/* Numbers the calls of all ranks alternately, so that ranks pick different elements. */
+static uint32_t global_call_number(const invar_audit *audit, int64_t call)
 {
     int64_t ranks = audit->options.ranks > 1 ? audit->options.ranks : 1;
 
@@ -176,7 +184,7 @@ static uint32_t number_of(const invar_audit *audit, int64_t call)
 
 invar_status invar_audit_before(invar_audit *audit, invar_op op, const void *args)
 {
-    plan *p;
+    op_plan *p;
 
     if (!audit || !audit->active || !invar_audit_knows(op))
         return INVAR_OK;
@@ -184,7 +192,7 @@ invar_status invar_audit_before(invar_audit *audit, invar_op op, const void *arg
     audit->n_choices = elements_of(audit, p);
     for (int64_t i = 0; i < audit->n_choices; i++) {
         invar_audit_pick *c = &audit->choices[i];
-        audit_draw(c->word, audit, (uint32_t)op, number_of(audit, p->calls), (uint32_t)i);
+        draw_words(c->word, audit, (uint32_t)op, global_call_number(audit, p->calls), (uint32_t)i);
         INVAR_TRY(invar_audit_note(c, &audit->desk, op, args));
     }
     p->done += audit->n_choices;

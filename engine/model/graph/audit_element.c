@@ -1,10 +1,10 @@
 /*
- * audit_element.c - operands of one element, and the op of the CPU on them.
+ * audit_element.c - downloads the operands of one output element and recomputes it with the CPU op.
  *
- * A product's element needs a row of one operand and a row or column of the other, a row of
- * attention the keys and values that it sees. Of quantized weights whole scale blocks are taken.
- * Segments, lengths and page tables are read back from the device; one that leads nowhere is left
- * to the device, which reports it.
+ * An element of a product needs a row of one operand and a row or column of the other; a row of
+ * attention needs the keys and values that it sees. Quantized operands are downloaded in complete
+ * scale blocks. Row offsets, lengths and page tables are read back from the device. If one is
+ * invalid, the element is skipped (`compared` stays false): the device reports it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,15 +20,15 @@
 
 #include "base/invar_banned.h"
 
-#define ROOM ((size_t)1 << 22)   /* bytes of rows that are fetched at once */
-#define APART ((size_t)1 << 16)  /* rows of more bytes are fetched one by one */
-#define MOST_ROWS ((int64_t)512) /* of a sample, where the CPU computes all of them */
+#define ROOM ((size_t)1 << 22)   /* bytes of strided rows that are downloaded at once */
+#define APART ((size_t)1 << 16)  /* rows with a stride of more bytes are downloaded one by one */
+#define MOST_ROWS ((int64_t)512) /* rows of a sample of which the CPU computes all */
 #define MOST_SEGMENTS ((int64_t)1 << 24)
 
-/* ---- fetching -------------------------------------------------------------------------------- */
+/* ---- downloads ------------------------------------------------------------------------------- */
 
-/* Zeroed, until the element is done. */
-static invar_status audit_scratch_take(void **out, invar_audit_scratch *desk, size_t bytes)
+/* Allocates zeroed memory that is freed when the element is done. */
+static invar_status alloc_operand(void **out, invar_audit_scratch *desk, size_t bytes)
 {
     INVAR_CHECK(desk->n_pieces < INVAR_AUDIT_PIECES);
     INVAR_TRY(invar_alloc(out, bytes, 1, "operands of an audit"));
@@ -37,15 +37,18 @@ static invar_status audit_scratch_take(void **out, invar_audit_scratch *desk, si
     return INVAR_OK;
 }
 
-static void audit_scratch_clear(invar_audit_scratch *desk)
+static void free_operands(invar_audit_scratch *desk)
 {
     while (desk->n_pieces > 0)
         invar_free(desk->pieces[--desk->n_pieces]);
 }
 
-/* `bytes` of each of `rows` rows that lie `stride` bytes apart, one after another. */
-static invar_status audit_scratch_fetch(void *to, invar_audit_scratch *desk, const void *from,
-                                        size_t stride, int64_t rows, size_t bytes)
+/*
+ * Downloads `bytes` bytes of each of `rows` rows with the given stride, and stores them
+ * contiguously.
+ */
+static invar_status download_rows(void *to, invar_audit_scratch *desk, const void *from,
+                                  size_t stride, int64_t rows, size_t bytes)
 {
     int64_t at_once = stride > APART ? 1 : (int64_t)(ROOM / (stride ? stride : 1));
     const char *source = from;
@@ -80,7 +83,10 @@ typedef struct cut {
     int64_t row, rows, col, cols;
 } cut;
 
-/* Grown to whole scale blocks; where it began then is at the old minus the new `row` and `col`. */
+/*
+ * Extends a rectangle to complete scale blocks. The original starts at the difference of the old
+ * and the new `row` and `col`.
+ */
 static cut whole_blocks(const invar_tensor *t, cut c)
 {
     int64_t block = invar_dtype_scale_block(t->dtype), end;
@@ -98,7 +104,7 @@ static cut whole_blocks(const invar_tensor *t, cut c)
     return c;
 }
 
-/* *out = the rectangle, of whole scale blocks, on the host. */
+/* *out = host copy of a rectangle that consists of complete scale blocks. */
 static invar_status fetch_cut(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
                               cut c)
 {
@@ -108,25 +114,25 @@ static invar_status fetch_cut(invar_tensor *out, invar_audit_scratch *desk, cons
 
     *out = invar_tensor_2d(NULL, t->dtype, c.rows, c.cols);
     out->scale_rows = t->scale_rows;
-    INVAR_TRY(audit_scratch_take(&out->data, desk, bytes_of(t, c.rows * c.cols)));
-    INVAR_TRY(audit_scratch_fetch(
-        out->data, desk, (const char *)t->data + bytes_of(t, c.row * t->row_stride + c.col),
-        bytes_of(t, t->row_stride), c.rows, bytes_of(t, c.cols)));
+    INVAR_TRY(alloc_operand(&out->data, desk, bytes_of(t, c.rows * c.cols)));
+    INVAR_TRY(download_rows(out->data, desk,
+                            (const char *)t->data + bytes_of(t, c.row * t->row_stride + c.col),
+                            bytes_of(t, t->row_stride), c.rows, bytes_of(t, c.cols)));
     if (block == 0)
         return INVAR_OK;
     one.shape[0] = one.shape[1] = 1;
     size = invar_tensor_scale_bytes(&one);
     width = (size_t)invar_tensor_scale_blocks(t) * size;
-    INVAR_TRY(audit_scratch_take(&out->scale, desk, invar_tensor_scale_bytes(out)));
-    return audit_scratch_fetch(
+    INVAR_TRY(alloc_operand(&out->scale, desk, invar_tensor_scale_bytes(out)));
+    return download_rows(
         out->scale, desk,
         (const char *)t->scale + (size_t)invar_tensor_band_index(t, c.row) * width +
             (size_t)(c.col / block) * size,
         width, invar_tensor_bands(out), (size_t)invar_tensor_scale_blocks(out) * size);
 }
 
-/* (T, H, D) as (T, H * D). */
-static invar_tensor flat(const invar_tensor *t)
+/* View of (T, H, D) as (T, H * D). */
+static invar_tensor flatten_heads(const invar_tensor *t)
 {
     invar_tensor view = *t;
 
@@ -135,12 +141,12 @@ static invar_tensor flat(const invar_tensor *t)
     return view;
 }
 
-/* Heads [first, first + heads) of rows, as (rows, heads, D) on the host. */
+/* Downloads heads [first, first + heads) of some rows as (rows, heads, D). */
 static invar_status fetch_heads(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
                                 int64_t row, int64_t rows, int64_t first, int64_t heads)
 {
     int64_t dim = t->shape[2];
-    invar_tensor view = flat(t), got;
+    invar_tensor view = flatten_heads(t), got;
 
     INVAR_TRY(fetch_cut(&got, desk, &view, (cut){row, rows, first * dim, heads * dim}));
     *out = invar_tensor_3d(got.data, t->dtype, rows, heads, dim);
@@ -150,29 +156,29 @@ static invar_status fetch_heads(invar_tensor *out, invar_audit_scratch *desk, co
 static invar_status fetch_numbers(int64_t **out, invar_audit_scratch *desk, const int64_t *from,
                                   int64_t count)
 {
-    INVAR_TRY(audit_scratch_take((void **)out, desk, (size_t)count * sizeof **out));
+    INVAR_TRY(alloc_operand((void **)out, desk, (size_t)count * sizeof **out));
     return invar_device_download(desk->dev, *out, from, (size_t)count * sizeof **out);
 }
 
-static invar_status room_for(invar_tensor *out, invar_audit_scratch *desk, invar_dtype dtype,
-                             int64_t n0, int64_t n1, int64_t n2)
+static invar_status alloc_tensor(invar_tensor *out, invar_audit_scratch *desk, invar_dtype dtype,
+                                 int64_t n0, int64_t n1, int64_t n2)
 {
     *out = invar_tensor_3d(NULL, dtype, n0, n1, n2);
-    return audit_scratch_take(&out->data, desk, bytes_of(out, n0 * n1 * n2));
+    return alloc_operand(&out->data, desk, bytes_of(out, n0 * n1 * n2));
 }
 
-/* ---- segments -------------------------------------------------------------------------------- */
+/* ---- row offsets ----------------------------------------------------------------------------- */
 
-typedef struct segment {
-    int64_t *start; /* of all, on the host */
+typedef struct offset_range {
+    int64_t *start; /* offsets of all ranges, on the host */
     int64_t number, first, end;
-} segment;
+} offset_range;
 
-/* The one with this row. `number` -1: there is none. */
-static invar_status find_segment(segment *out, invar_audit_scratch *desk,
+/* Finds the range that contains the row; `number` is -1 if none does or the offsets are invalid. */
+static invar_status find_segment(offset_range *out, invar_audit_scratch *desk,
                                  const invar_row_offsets *s, int64_t row)
 {
-    *out = (segment){.number = -1};
+    *out = (offset_range){.number = -1};
     if (s->count < 1 || s->count > MOST_SEGMENTS)
         return INVAR_OK;
     INVAR_TRY(fetch_numbers(&out->start, desk, s->offsets, s->count + 1));
@@ -186,23 +192,23 @@ static invar_status find_segment(segment *out, invar_audit_scratch *desk,
     return INVAR_OK;
 }
 
-/* ---- comparing ------------------------------------------------------------------------------- */
+/* ---- comparison ------------------------------------------------------------------------------ */
 
-static int64_t among(uint32_t word, int64_t extent)
+static int64_t scale_to_extent(uint32_t word, int64_t extent)
 {
     return (int64_t)(((uint64_t)word * (uint64_t)extent) >> 32);
 }
 
-/* What is compared: `count` values from a row and a column of the device's tensor (rank 2) on. */
-typedef struct subject {
-    const char *name; /* of the output */
+/* Values to compare: `count` of them from (row, col) of the device's tensor, which has rank 2. */
+typedef struct compared_values {
+    const char *name; /* name of the output */
     invar_tensor tensor;
     int64_t row, col, count;
-    int64_t dim; /* of heads; 0: no heads */
+    int64_t dim; /* head width, for names of elements; 0 if the tensor has no heads */
     const void *cpu;
-} subject;
+} compared_values;
 
-static uint32_t pattern(const void *values, invar_dtype dtype, int64_t i)
+static uint32_t bits_of_value(const void *values, invar_dtype dtype, int64_t i)
 {
     uint32_t wide;
     uint16_t narrow;
@@ -215,7 +221,7 @@ static uint32_t pattern(const void *values, invar_dtype dtype, int64_t i)
     return narrow;
 }
 
-/* The bits of a NaN are not promised. */
+/* NaNs are equal whatever their payload: the contract does not define it. */
 static bool is_nan(uint32_t bits, invar_dtype dtype)
 {
     uint32_t wide = dtype == INVAR_DTYPE_F32 ? bits : bits << 16;
@@ -223,7 +229,7 @@ static bool is_nan(uint32_t bits, invar_dtype dtype)
     return (wide & UINT32_C(0x7FFFFFFF)) > UINT32_C(0x7F800000);
 }
 
-static void name_element(invar_audit_finding *finding, const subject *s, int64_t col)
+static void name_element(invar_audit_finding *finding, const compared_values *s, int64_t col)
 {
     if (s->dim)
         (void)snprintf(finding->element, sizeof finding->element,
@@ -234,8 +240,8 @@ static void name_element(invar_audit_finding *finding, const subject *s, int64_t
                        s->name, s->row, col);
 }
 
-static invar_status audit_finding_compare(bool *differs, invar_audit_finding *finding,
-                                          invar_audit_scratch *desk, const subject *s)
+static invar_status compare_values(bool *differs, invar_audit_finding *finding,
+                                   invar_audit_scratch *desk, const compared_values *s)
 {
     invar_dtype dtype = s->tensor.dtype;
     invar_tensor got;
@@ -243,7 +249,7 @@ static invar_status audit_finding_compare(bool *differs, invar_audit_finding *fi
     INVAR_TRY(fetch_cut(&got, desk, &s->tensor, (cut){s->row, 1, s->col, s->count}));
     desk->compared = true;
     for (int64_t i = 0; i < s->count; i++) {
-        uint32_t device = pattern(got.data, dtype, i), cpu = pattern(s->cpu, dtype, i);
+        uint32_t device = bits_of_value(got.data, dtype, i), cpu = bits_of_value(s->cpu, dtype, i);
         if (device == cpu || (is_nan(device, dtype) && is_nan(cpu, dtype)))
             continue;
         *differs = true;
@@ -263,11 +269,14 @@ static const void *element(const invar_tensor *t, int64_t i)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* *out = the first row of the expert's weights, `width` an expert. -1: the row has no expert. */
+/*
+ * *out = first row of the weights of the row's expert, which has `width` rows; 0 without experts,
+ * -1 if the row belongs to no expert.
+ */
 static invar_status expert_rows(int64_t *out, invar_audit_scratch *desk,
                                 const invar_row_offsets *experts, int64_t row, int64_t width)
 {
-    segment expert;
+    offset_range expert;
 
     *out = 0;
     if (!experts)
@@ -282,10 +291,10 @@ typedef struct forward_output {
     const char *name;
     invar_tensor y;
     invar_linear_output from;
-    invar_linear_output up; /* where it is the activation of `from` and this; else zeroed */
+    invar_linear_output up; /* second layer if the output is the activation of both; else zeroed */
 } forward_output;
 
-/* One of them, which are y, those of `more`, and the activation. */
+/* Picks one of the outputs: y, those of `more`, the activation. */
 static forward_output choose_output(const invar_linear_fwd_args *a, uint32_t word)
 {
     static const char *const names[] = {"y", "more[0].y", "more[1].y"};
@@ -299,10 +308,10 @@ static forward_output choose_output(const invar_linear_fwd_args *a, uint32_t wor
             all[count++] = (forward_output){names[i + 1], a->more[i].y, .from = a->more[i]};
     if (invar_tensor_present(&a->act))
         all[count++] = (forward_output){"act", a->act, {a->y, a->w, a->bias}, a->more[0]};
-    return all[among(word, count)];
+    return all[scale_to_extent(word, count)];
 }
 
-/* Rows `c` of the weights, and as many of the bias. */
+/* Downloads rows `c` of the weights and the matching elements of the bias. */
 static invar_status fetch_layer(invar_linear_output *out, invar_audit_scratch *desk,
                                 const invar_linear_output *from, cut c)
 {
@@ -318,18 +327,18 @@ static invar_status fetch_layer(invar_linear_output *out, invar_audit_scratch *d
     return INVAR_OK;
 }
 
-/* `experts` NULL: a dense layer. */
-static invar_status audit_finding_forward(bool *differs, invar_audit_finding *finding,
-                                          invar_audit_scratch *desk, const invar_linear_fwd_args *a,
-                                          const invar_row_offsets *experts,
-                                          const invar_audit_pick *choice)
+/* Recomputes an element of a product; `experts` is NULL for a dense layer. */
+static invar_status forward_element(bool *differs, invar_audit_finding *finding,
+                                    invar_audit_scratch *desk, const invar_linear_fwd_args *a,
+                                    const invar_row_offsets *experts,
+                                    const invar_audit_pick *choice)
 {
     forward_output out = choose_output(a, choice->word[2]);
-    subject s = {.name = out.name,
-                 .tensor = out.y,
-                 .row = among(choice->word[0], out.y.shape[0]),
-                 .col = among(choice->word[1], out.y.shape[1]),
-                 .count = 1};
+    compared_values s = {.name = out.name,
+                         .tensor = out.y,
+                         .row = scale_to_extent(choice->word[0], out.y.shape[0]),
+                         .col = scale_to_extent(choice->word[1], out.y.shape[1]),
+                         .count = 1};
     invar_linear_fwd_args own = {.k_shards = a->k_shards, .k_atom = a->k_atom};
     invar_linear_output layer;
     int64_t k = a->x.shape[1], first;
@@ -352,21 +361,22 @@ static invar_status audit_finding_forward(bool *differs, invar_audit_finding *fi
         y = &own.act;
     }
     *y = invar_tensor_2d(NULL, out.y.dtype, 1, c.rows);
-    INVAR_TRY(audit_scratch_take(&y->data, desk, bytes_of(y, c.rows)));
+    INVAR_TRY(alloc_operand(&y->data, desk, bytes_of(y, c.rows)));
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_FWD, &own));
     s.cpu = element(y, first + s.col - c.row);
-    return audit_finding_compare(differs, finding, desk, &s);
+    return compare_values(differs, finding, desk, &s);
 }
 
-static invar_status input_gradient(bool *differs, invar_audit_finding *finding,
-                                   invar_audit_scratch *desk, const invar_linear_dx_args *a,
-                                   const invar_row_offsets *experts, const invar_audit_pick *choice)
+static invar_status input_gradient_element(bool *differs, invar_audit_finding *finding,
+                                           invar_audit_scratch *desk, const invar_linear_dx_args *a,
+                                           const invar_row_offsets *experts,
+                                           const invar_audit_pick *choice)
 {
-    subject s = {.name = "dx",
-                 .tensor = a->dx,
-                 .row = among(choice->word[0], a->dx.shape[0]),
-                 .col = among(choice->word[1], a->dx.shape[1]),
-                 .count = 1};
+    compared_values s = {.name = "dx",
+                         .tensor = a->dx,
+                         .row = scale_to_extent(choice->word[0], a->dx.shape[0]),
+                         .col = scale_to_extent(choice->word[1], a->dx.shape[1]),
+                         .count = 1};
     invar_linear_dx_args own = {.n_parts = a->n_parts, .k_shards = a->k_shards};
     cut c = {0, 0, 0, 0};
 
@@ -383,26 +393,27 @@ static invar_status input_gradient(bool *differs, invar_audit_finding *finding,
         INVAR_TRY(fetch_cut(&own.parts[i].w, desk, &p->w, c));
     }
     own.dx = invar_tensor_2d(NULL, a->dx.dtype, 1, c.cols);
-    INVAR_TRY(audit_scratch_take(&own.dx.data, desk, bytes_of(&own.dx, c.cols)));
+    INVAR_TRY(alloc_operand(&own.dx.data, desk, bytes_of(&own.dx, c.cols)));
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_DX, &own));
     s.cpu = element(&own.dx, s.col - c.col);
-    return audit_finding_compare(differs, finding, desk, &s);
+    return compare_values(differs, finding, desk, &s);
 }
 
-static subject weight_of(const invar_tensor *dw, const invar_audit_pick *choice)
+static compared_values weight_element(const invar_tensor *dw, const invar_audit_pick *choice)
 {
-    return (subject){.name = "dw",
-                     .tensor = *dw,
-                     .row = among(choice->word[0], dw->shape[0]),
-                     .col = among(choice->word[1], dw->shape[1]),
-                     .count = 1};
+    return (compared_values){.name = "dw",
+                             .tensor = *dw,
+                             .row = scale_to_extent(choice->word[0], dw->shape[0]),
+                             .col = scale_to_extent(choice->word[1], dw->shape[1]),
+                             .count = 1};
 }
 
-static invar_status weight_gradient(bool *differs, invar_audit_finding *finding,
-                                    invar_audit_scratch *desk, const invar_linear_dw_args *a,
-                                    const invar_audit_pick *choice)
+static invar_status weight_gradient_element(bool *differs, invar_audit_finding *finding,
+                                            invar_audit_scratch *desk,
+                                            const invar_linear_dw_args *a,
+                                            const invar_audit_pick *choice)
 {
-    subject s = weight_of(&a->dw, choice);
+    compared_values s = weight_element(&a->dw, choice);
     float sum = choice->before;
     invar_linear_dw_args own = {.dw = invar_tensor_2d(&sum, INVAR_DTYPE_F32, 1, 1)};
     int64_t tokens = a->dy.shape[0], *units;
@@ -416,14 +427,15 @@ static invar_status weight_gradient(bool *differs, invar_audit_finding *finding,
     own.fresh = a->fresh;
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_DW, &own));
     s.cpu = &sum;
-    return audit_finding_compare(differs, finding, desk, &s);
+    return compare_values(differs, finding, desk, &s);
 }
 
-static invar_status expert_gradient(bool *differs, invar_audit_finding *finding,
-                                    invar_audit_scratch *desk, const invar_moe_linear_dw_args *a,
-                                    const invar_audit_pick *choice)
+static invar_status expert_gradient_element(bool *differs, invar_audit_finding *finding,
+                                            invar_audit_scratch *desk,
+                                            const invar_moe_linear_dw_args *a,
+                                            const invar_audit_pick *choice)
 {
-    subject s = weight_of(&a->dw, choice);
+    compared_values s = weight_element(&a->dw, choice);
     float sum = choice->before;
     int64_t width = a->dy.shape[1], e = s.row / width, *starts, *units, rows, ends[2] = {0, 0};
     invar_moe_linear_dw_args own = {.dw = invar_tensor_2d(&sum, INVAR_DTYPE_F32, 1, 1)};
@@ -438,7 +450,7 @@ static invar_status expert_gradient(bool *differs, invar_audit_finding *finding,
     INVAR_TRY(fetch_cut(&own.dy, desk, &a->dy, (cut){starts[e], rows, s.row % width, 1}));
     INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){starts[e], rows, s.col, 1}));
     own.row_token = invar_tensor_1d(NULL, INVAR_DTYPE_I32, rows);
-    INVAR_TRY(audit_scratch_take(&own.row_token.data, desk, bytes_of(&own.row_token, rows)));
+    INVAR_TRY(alloc_operand(&own.row_token.data, desk, bytes_of(&own.row_token, rows)));
     INVAR_TRY(invar_device_download(desk->dev, own.row_token.data,
                                     element(&a->row_token, starts[e]),
                                     bytes_of(&own.row_token, rows)));
@@ -448,16 +460,19 @@ static invar_status expert_gradient(bool *differs, invar_audit_finding *finding,
     own.fresh = a->fresh;
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_MOE_LINEAR_DW, &own));
     s.cpu = &sum;
-    return audit_finding_compare(differs, finding, desk, &s);
+    return compare_values(differs, finding, desk, &s);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* One query over `length` keys, (length, 1, D) each: it is the last of its sequence. */
-static invar_status audit_finding_attend(bool *differs, invar_audit_finding *finding,
-                                         invar_audit_scratch *desk, const invar_tensor *q,
-                                         int64_t head, invar_tensor keys, invar_tensor values,
-                                         const invar_attention_shape *shape, subject *s)
+/*
+ * Recomputes one query row over all of `keys` and `values`, (length, 1, D) each, as the last row of
+ * its sequence.
+ */
+static invar_status attend_one_row(bool *differs, invar_audit_finding *finding,
+                                   invar_audit_scratch *desk, const invar_tensor *q, int64_t head,
+                                   invar_tensor keys, invar_tensor values,
+                                   const invar_attention_shape *shape, compared_values *s)
 {
     int64_t rows[2] = {0, 1}, length = keys.shape[0], dim = q->shape[2];
     int32_t page = 0;
@@ -470,52 +485,55 @@ static invar_status audit_finding_attend(bool *differs, invar_audit_finding *fin
         .shape = *shape};
 
     INVAR_TRY(fetch_heads(&own.q, desk, q, s->row, 1, head, 1));
-    INVAR_TRY(room_for(&own.o, desk, q->dtype, 1, 1, dim));
+    INVAR_TRY(alloc_tensor(&own.o, desk, q->dtype, 1, 1, dim));
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_PAGED, &own));
     s->cpu = own.o.data;
     s->col = head * dim;
     s->count = s->dim = dim;
-    return audit_finding_compare(differs, finding, desk, s);
+    return compare_values(differs, finding, desk, s);
 }
 
-/* The last of `rows` rows of a sample, by the op itself, which has lse2 as well. */
-static invar_status attend_whole(bool *differs, invar_audit_finding *finding,
-                                 invar_audit_scratch *desk, const invar_attention_fwd_args *a,
-                                 int64_t head, const invar_tensor *k, const invar_tensor *v,
-                                 subject *s)
+/* Recomputes the last of `rows` rows of a sample with attention.fwd itself, to compare lse2 too. */
+static invar_status attend_sample(bool *differs, invar_audit_finding *finding,
+                                  invar_audit_scratch *desk, const invar_attention_fwd_args *a,
+                                  int64_t head, const invar_tensor *k, const invar_tensor *v,
+                                  compared_values *s)
 {
     int64_t rows = k->shape[0], start[2] = {0, rows}, dim = a->q.shape[2];
     invar_attention_fwd_args own = {.k = *k, .v = *v, .samples = {start, 1}, .shape = a->shape};
 
     INVAR_TRY(fetch_heads(&own.q, desk, &a->q, s->row - rows + 1, rows, head, 1));
-    INVAR_TRY(room_for(&own.o, desk, a->o.dtype, rows, 1, dim));
+    INVAR_TRY(alloc_tensor(&own.o, desk, a->o.dtype, rows, 1, dim));
     own.lse2 = invar_tensor_2d(NULL, INVAR_DTYPE_F32, rows, 1);
-    INVAR_TRY(audit_scratch_take(&own.lse2.data, desk, bytes_of(&own.lse2, rows)));
+    INVAR_TRY(alloc_operand(&own.lse2.data, desk, bytes_of(&own.lse2, rows)));
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_FWD, &own));
     s->cpu = element(&own.o, (rows - 1) * dim);
     s->col = head * dim;
     s->count = s->dim = dim;
-    INVAR_TRY(audit_finding_compare(differs, finding, desk, s));
+    INVAR_TRY(compare_values(differs, finding, desk, s));
     if (*differs)
         return INVAR_OK;
-    *s = (subject){.name = "lse2",
-                   .tensor = a->lse2,
-                   .row = s->row,
-                   .col = head,
-                   .count = 1,
-                   .cpu = element(&own.lse2, rows - 1)};
-    return audit_finding_compare(differs, finding, desk, s);
+    *s = (compared_values){.name = "lse2",
+                           .tensor = a->lse2,
+                           .row = s->row,
+                           .col = head,
+                           .count = 1,
+                           .cpu = element(&own.lse2, rows - 1)};
+    return compare_values(differs, finding, desk, s);
 }
 
-static invar_status packed_row(bool *differs, invar_audit_finding *finding,
-                               invar_audit_scratch *desk, const invar_attention_fwd_args *a,
-                               const invar_audit_pick *choice)
+static invar_status packed_attention_row(bool *differs, invar_audit_finding *finding,
+                                         invar_audit_scratch *desk,
+                                         const invar_attention_fwd_args *a,
+                                         const invar_audit_pick *choice)
 {
-    subject s = {.name = "o", .tensor = flat(&a->o), .row = among(choice->word[0], a->q.shape[0])};
-    int64_t head = among(choice->word[1], a->q.shape[1]);
+    compared_values s = {.name = "o",
+                         .tensor = flatten_heads(&a->o),
+                         .row = scale_to_extent(choice->word[0], a->q.shape[0])};
+    int64_t head = scale_to_extent(choice->word[1], a->q.shape[1]);
     int64_t kv_head = head / (a->q.shape[1] / a->k.shape[1]);
     invar_tensor k, v;
-    segment sample;
+    offset_range sample;
 
     INVAR_TRY(find_segment(&sample, desk, &a->samples, s.row));
     if (sample.number < 0)
@@ -523,30 +541,30 @@ static invar_status packed_row(bool *differs, invar_audit_finding *finding,
     INVAR_TRY(fetch_heads(&k, desk, &a->k, sample.first, s.row - sample.first + 1, kv_head, 1));
     INVAR_TRY(fetch_heads(&v, desk, &a->v, sample.first, s.row - sample.first + 1, kv_head, 1));
     if (invar_tensor_present(&a->lse2) && k.shape[0] <= MOST_ROWS)
-        return attend_whole(differs, finding, desk, a, head, &k, &v, &s);
-    return audit_finding_attend(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
+        return attend_sample(differs, finding, desk, a, head, &k, &v, &s);
+    return attend_one_row(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
 }
 
-/* The head's keys or values of positions [0, length), out of their pages. */
+/* Downloads the head's keys or values of positions [0, length) from their pages. */
 static invar_status fetch_pages(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
                                 const int32_t *pages, int64_t length, int64_t head)
 {
     int64_t size = t->shape[1], dim = t->shape[3];
     size_t row = bytes_of(t, t->shape[2] * dim);
 
-    INVAR_TRY(room_for(out, desk, t->dtype, length, 1, dim));
+    INVAR_TRY(alloc_tensor(out, desk, t->dtype, length, 1, dim));
     for (int64_t at = 0; at < length; at += size) {
         const char *page =
             (const char *)t->data + bytes_of(t, pages[at / size] * t->row_stride + head * dim);
-        INVAR_TRY(audit_scratch_fetch((char *)out->data + bytes_of(t, at * dim), desk, page, row,
-                                      length - at < size ? length - at : size, bytes_of(t, dim)));
+        INVAR_TRY(download_rows((char *)out->data + bytes_of(t, at * dim), desk, page, row,
+                                length - at < size ? length - at : size, bytes_of(t, dim)));
     }
     return INVAR_OK;
 }
 
-/* *out = the pages of positions [0, length); NULL where one leads nowhere. */
-static invar_status fetch_table(int32_t **out, invar_audit_scratch *desk,
-                                const invar_kv_pages *cache, int64_t sequence, int64_t length)
+/* *out = pages of positions [0, length); NULL if one is out of range. */
+static invar_status fetch_page_table(int32_t **out, invar_audit_scratch *desk,
+                                     const invar_kv_pages *cache, int64_t sequence, int64_t length)
 {
     int64_t count = (length + cache->k.shape[1] - 1) / cache->k.shape[1];
     int32_t *pages;
@@ -554,7 +572,7 @@ static invar_status fetch_table(int32_t **out, invar_audit_scratch *desk,
     *out = NULL;
     if (count > cache->pages.shape[1])
         return INVAR_OK;
-    INVAR_TRY(audit_scratch_take((void **)&pages, desk, (size_t)count * sizeof *pages));
+    INVAR_TRY(alloc_operand((void **)&pages, desk, (size_t)count * sizeof *pages));
     INVAR_TRY(invar_device_download(desk->dev, pages,
                                     element(&cache->pages, sequence * cache->pages.row_stride),
                                     (size_t)count * sizeof *pages));
@@ -565,16 +583,19 @@ static invar_status fetch_table(int32_t **out, invar_audit_scratch *desk,
     return INVAR_OK;
 }
 
-static invar_status paged_row(bool *differs, invar_audit_finding *finding,
-                              invar_audit_scratch *desk, const invar_attention_paged_args *a,
-                              const invar_audit_pick *choice)
+static invar_status paged_attention_row(bool *differs, invar_audit_finding *finding,
+                                        invar_audit_scratch *desk,
+                                        const invar_attention_paged_args *a,
+                                        const invar_audit_pick *choice)
 {
-    subject s = {.name = "o", .tensor = flat(&a->o), .row = among(choice->word[0], a->q.shape[0])};
-    int64_t head = among(choice->word[1], a->q.shape[1]), length;
+    compared_values s = {.name = "o",
+                         .tensor = flatten_heads(&a->o),
+                         .row = scale_to_extent(choice->word[0], a->q.shape[0])};
+    int64_t head = scale_to_extent(choice->word[1], a->q.shape[1]), length;
     int64_t kv_head = head / (a->q.shape[1] / a->cache.k.shape[2]);
     invar_tensor k, v;
     int32_t *pages;
-    segment rows;
+    offset_range rows;
 
     INVAR_TRY(find_segment(&rows, desk, &a->rows, s.row));
     if (rows.number < 0)
@@ -583,25 +604,28 @@ static invar_status paged_row(bool *differs, invar_audit_finding *finding,
     length -= rows.end - s.row - 1;
     if (length < 1)
         return INVAR_OK;
-    INVAR_TRY(fetch_table(&pages, desk, &a->cache, rows.number, length));
+    INVAR_TRY(fetch_page_table(&pages, desk, &a->cache, rows.number, length));
     if (!pages)
         return INVAR_OK;
     INVAR_TRY(fetch_pages(&k, desk, &a->cache.k, pages, length, kv_head));
     INVAR_TRY(fetch_pages(&v, desk, &a->cache.v, pages, length, kv_head));
-    return audit_finding_attend(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
+    return attend_one_row(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
 }
 
-/* Rows [first, first + rows) of a sample, of some query heads and the kv heads they read. */
-static invar_status run_backward(invar_attention_bwd_args *own, invar_audit_scratch *desk,
-                                 const invar_attention_bwd_args *a, int64_t first, int64_t rows,
-                                 int64_t head, int64_t heads)
+/*
+ * Runs attention.bwd on rows [first, first + rows) of a sample, for some query heads and their kv
+ * heads.
+ */
+static invar_status run_attention_backward(invar_attention_bwd_args *own, invar_audit_scratch *desk,
+                                           const invar_attention_bwd_args *a, int64_t first,
+                                           int64_t rows, int64_t head, int64_t heads)
 {
     int64_t start[2] = {0, rows}, dim = a->q.shape[2], group = a->q.shape[1] / a->k.shape[1];
     int64_t kv_head = head / group, kv_heads = (heads + group - 1) / group;
     invar_dtype dtype = a->q.dtype;
 
     *own = (invar_attention_bwd_args){.samples = {start, 1}, .shape = a->shape};
-    if (heads == a->q.shape[1]) { // shards are of all heads
+    if (heads == a->q.shape[1]) { // shards are defined for all heads together
         own->head_shards = a->head_shards;
         own->head_atom = a->head_atom;
     }
@@ -611,59 +635,63 @@ static invar_status run_backward(invar_attention_bwd_args *own, invar_audit_scra
     INVAR_TRY(fetch_cut(&own->lse2, desk, &a->lse2, (cut){first, rows, head, heads}));
     INVAR_TRY(fetch_heads(&own->k, desk, &a->k, first, rows, kv_head, kv_heads));
     INVAR_TRY(fetch_heads(&own->v, desk, &a->v, first, rows, kv_head, kv_heads));
-    INVAR_TRY(room_for(&own->dq, desk, dtype, rows, heads, dim));
-    INVAR_TRY(room_for(&own->dk, desk, dtype, rows, kv_heads, dim));
-    INVAR_TRY(room_for(&own->dv, desk, dtype, rows, kv_heads, dim));
+    INVAR_TRY(alloc_tensor(&own->dq, desk, dtype, rows, heads, dim));
+    INVAR_TRY(alloc_tensor(&own->dk, desk, dtype, rows, kv_heads, dim));
+    INVAR_TRY(alloc_tensor(&own->dv, desk, dtype, rows, kv_heads, dim));
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_BWD, own));
     own->samples = (invar_row_offsets){NULL, 0};
     return INVAR_OK;
 }
 
 /*
- * dq of a row needs the rows before it, dk and dv of a row those after it, and whole blocks. So dq
- * is looked at in the first rows of a sample, dk and dv in its last ones, of one span of queries.
+ * Recomputes a row of dq, dk or dv. dq of a row needs the rows before it; dk and dv need the rows
+ * after it and complete blocks. Therefore dq is checked in the first rows of a sample, dk and dv in
+ * its last rows within one span of queries.
  */
-static invar_status backward_row(bool *differs, invar_audit_finding *finding,
-                                 invar_audit_scratch *desk, const invar_attention_bwd_args *a,
-                                 const invar_audit_pick *choice)
+static invar_status attention_backward_row(bool *differs, invar_audit_finding *finding,
+                                           invar_audit_scratch *desk,
+                                           const invar_attention_bwd_args *a,
+                                           const invar_audit_pick *choice)
 {
     static const char *const names[] = {"dq", "dk", "dv"};
     const invar_tensor *outputs[] = {&a->dq, &a->dk, &a->dv};
     int64_t which = choice->word[1] % 3, group = a->q.shape[1] / a->k.shape[1];
     int64_t block = invar_attention_block(a->q.shape[2]), span = a->shape.q_span;
     int64_t most, at, first, head;
-    bool alone; // the sums of a kv head do not depend on the other heads
-    subject s = {.name = names[which], .tensor = flat(outputs[which]), .dim = a->q.shape[2]};
+    bool alone; // the sums of a kv head do not depend on other heads
+    compared_values s = {
+        .name = names[which], .tensor = flatten_heads(outputs[which]), .dim = a->q.shape[2]};
     invar_attention_bwd_args own;
-    segment sample;
+    offset_range sample;
 
-    INVAR_TRY(find_segment(&sample, desk, &a->samples, among(choice->word[0], a->q.shape[0])));
+    INVAR_TRY(
+        find_segment(&sample, desk, &a->samples, scale_to_extent(choice->word[0], a->q.shape[0])));
     if (sample.number < 0)
         return INVAR_OK;
     most = sample.end - sample.first < MOST_ROWS ? sample.end - sample.first : MOST_ROWS;
     if (which > 0 && span > 0 && most > (sample.end - sample.first - 1) % span + 1)
-        most = (sample.end - sample.first - 1) % span + 1; // more would be cut at other rows
-    at = among(choice->word[2], most);                     // counted from where the rows are taken
+        most = (sample.end - sample.first - 1) % span + 1; // more would be split elsewhere
+    at = scale_to_extent(choice->word[2], most); // relative to the first row that is downloaded
     if (which == 0) {
         first = sample.first;
-        head = among(choice->word[3], a->q.shape[1]);
-        INVAR_TRY(run_backward(&own, desk, a, first, at + 1, head, 1));
+        head = scale_to_extent(choice->word[3], a->q.shape[1]);
+        INVAR_TRY(run_attention_backward(&own, desk, a, first, at + 1, head, 1));
         s.cpu = element(&own.dq, at * s.dim);
     } else {
-        at += sample.end - sample.first - most; // in the sample
+        at += sample.end - sample.first - most; // relative to the sample
         first = sample.first + at / block * block;
         at %= block;
-        head = among(choice->word[3], a->k.shape[1]);
+        head = scale_to_extent(choice->word[3], a->k.shape[1]);
         alone = invar_shard_whole_groups(a->q.shape[1], group, a->head_atom, a->head_shards);
-        INVAR_TRY(run_backward(&own, desk, a, first, sample.end - first, alone ? head * group : 0,
-                               alone ? group : a->q.shape[1]));
+        INVAR_TRY(run_attention_backward(&own, desk, a, first, sample.end - first,
+                                         alone ? head * group : 0, alone ? group : a->q.shape[1]));
         s.cpu = element(which == 1 ? &own.dk : &own.dv,
                         (alone ? at : at * a->k.shape[1] + head) * s.dim);
     }
     s.row = first + at;
     s.col = head * s.dim;
     s.count = s.dim;
-    return audit_finding_compare(differs, finding, desk, &s);
+    return compare_values(differs, finding, desk, &s);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -684,7 +712,7 @@ bool invar_audit_knows(invar_op op)
     }
 }
 
-/* The outputs of all these begin their arguments; but that of linear.fwd may be absent. */
+/* Every audited op has an output as its first field, but y of linear.fwd may be absent. */
 static bool is_empty(invar_op op, const void *args)
 {
     const invar_linear_fwd_args *linear = args;
@@ -699,12 +727,12 @@ invar_status invar_audit_note(invar_audit_pick *choice, invar_audit_scratch *des
                               const void *args)
 {
     const invar_tensor *dw = args;
-    subject s;
+    compared_values s;
 
     choice->before = 0.0f;
     if ((op != INVAR_OP_LINEAR_DW && op != INVAR_OP_MOE_LINEAR_DW) || is_empty(op, args))
         return INVAR_OK;
-    s = weight_of(dw, choice);
+    s = weight_element(dw, choice);
     return invar_device_download(desk->dev, &choice->before,
                                  element(dw, s.row * dw->row_stride + s.col),
                                  sizeof choice->before);
@@ -720,27 +748,28 @@ static invar_status compare_op(bool *differs, invar_audit_finding *finding,
     invar_linear_dx_args dense_dx;
 
     switch (op) {
-    case INVAR_OP_LINEAR_FWD:
-        return audit_finding_forward(differs, finding, desk, args, NULL, choice);
+    case INVAR_OP_LINEAR_FWD: return forward_element(differs, finding, desk, args, NULL, choice);
     case INVAR_OP_MOE_LINEAR_FWD:
         dense = (invar_linear_fwd_args){.y = fwd->y,
                                         .x = fwd->x,
                                         .w = fwd->w,
                                         .k_shards = fwd->k_shards,
                                         .k_atom = fwd->k_atom};
-        return audit_finding_forward(differs, finding, desk, &dense, &fwd->experts, choice);
-    case INVAR_OP_LINEAR_DX: return input_gradient(differs, finding, desk, args, NULL, choice);
+        return forward_element(differs, finding, desk, &dense, &fwd->experts, choice);
+    case INVAR_OP_LINEAR_DX:
+        return input_gradient_element(differs, finding, desk, args, NULL, choice);
     case INVAR_OP_MOE_LINEAR_DX:
         dense_dx =
             (invar_linear_dx_args){.dx = dx->dx, .n_parts = dx->n_parts, .k_shards = dx->k_shards};
         memcpy(dense_dx.parts, dx->parts, sizeof dense_dx.parts);
         memcpy(dense_dx.k_atom, dx->k_atom, sizeof dense_dx.k_atom);
-        return input_gradient(differs, finding, desk, &dense_dx, &dx->experts, choice);
-    case INVAR_OP_LINEAR_DW: return weight_gradient(differs, finding, desk, args, choice);
-    case INVAR_OP_MOE_LINEAR_DW: return expert_gradient(differs, finding, desk, args, choice);
-    case INVAR_OP_ATTENTION_FWD: return packed_row(differs, finding, desk, args, choice);
-    case INVAR_OP_ATTENTION_PAGED: return paged_row(differs, finding, desk, args, choice);
-    default: return backward_row(differs, finding, desk, args, choice);
+        return input_gradient_element(differs, finding, desk, &dense_dx, &dx->experts, choice);
+    case INVAR_OP_LINEAR_DW: return weight_gradient_element(differs, finding, desk, args, choice);
+    case INVAR_OP_MOE_LINEAR_DW:
+        return expert_gradient_element(differs, finding, desk, args, choice);
+    case INVAR_OP_ATTENTION_FWD: return packed_attention_row(differs, finding, desk, args, choice);
+    case INVAR_OP_ATTENTION_PAGED: return paged_attention_row(differs, finding, desk, args, choice);
+    default: return attention_backward_row(differs, finding, desk, args, choice);
     }
 }
 
@@ -753,6 +782,6 @@ invar_status invar_audit_compare(bool *differs, invar_audit_finding *finding,
     *differs = desk->compared = false;
     if (!is_empty(op, args))
         status = compare_op(differs, finding, desk, op, args, choice);
-    audit_scratch_clear(desk);
+    free_operands(desk);
     return status;
 }

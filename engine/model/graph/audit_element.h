@@ -1,7 +1,5 @@
 /*
- * audit_element.h - one element of an op's output, computed again.
- *
- * Only the audit includes this.
+ * audit_element.h - recomputes one element of an op's output on the CPU. Private to audit.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,30 +14,36 @@ extern "C" {
 
 #define INVAR_AUDIT_PIECES 32
 
-/* Where an element is computed again: all memory is the host's. Zeroed but for the device. */
+/*
+ * Memory in which an element is recomputed; all of it is on the host. Zero-initialize except for
+ * the device and the op runner.
+ */
 typedef struct invar_audit_scratch {
-    const invar_device *dev; /* that is audited */
+    const invar_device *dev; /* audited device; borrowed */
     invar_op_runner cpu;
-    void *pieces[INVAR_AUDIT_PIECES]; /* operands of the current element */
+    void *pieces[INVAR_AUDIT_PIECES]; /* operands of the current element; owned until it is done */
     int n_pieces;
-    bool compared; /* the element was found and compared: see the head of audit_element.c */
-    void *room;    /* rows on their way */
+    bool compared; /* the element was compared; false if offsets or page tables were invalid */
+    void *room;    /* buffer for downloaded rows */
 } invar_audit_scratch;
 
-/* Which element: the words choose its row, its column and so on. */
+/* Random words that select an element: its row, its column and so on. */
 typedef struct invar_audit_pick {
     uint32_t word[4];
-    float before; /* what was there, of an op that adds */
+    float before; /* value before the op, if the op adds to the element */
 } invar_audit_pick;
 
-/* Whether the op is audited at all. */
+/* Returns true if elements of the op can be audited. */
 bool invar_audit_knows(invar_op op);
 
-/* Before the op runs: fills in `before` where the op adds. */
+/* Call before the op runs: sets choice->before if the op adds to the element. */
 invar_status invar_audit_note(invar_audit_pick *choice, invar_audit_scratch *desk, invar_op op,
                               const void *args) INVAR_MUST_USE;
 
-/* Afterwards: *differs, and then `finding` but for the layer. */
+/*
+ * Call after the op: *differs tells if the bits differ; then everything in `finding` but the layer
+ * is set.
+ */
 invar_status invar_audit_compare(bool *differs, invar_audit_finding *finding,
                                  invar_audit_scratch *desk, invar_op op, const void *args,
                                  const invar_audit_pick *choice) INVAR_MUST_USE;

@@ -1,5 +1,10 @@
 /*
- * builder.c - parameters, values and gradients of a program that is being written.
+ * builder.c - parameters, values and gradients of a model's op graph while it is built.
+ *
+ * Values are identified by the buffer of their tensor: a list indexed by buffer holds name, readers
+ * and gradient of each. Backward records hold copies of the arguments of layer functions in one
+ * byte array. After the first error of the op graph nothing is recorded; lookups then return a
+ * dummy.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,8 +31,8 @@ void invar_builder_release(invar_builder *b)
     b->groups = NULL;
 }
 
-/* Room for `need` bytes in a list; what is new is zeroed. */
-static bool builder_grow(invar_builder *b, void *list, size_t *room, size_t need)
+/* Grows a list to at least `need` bytes and zeroes the new part. */
+static bool grow_zeroed(invar_builder *b, void *list, size_t *room, size_t need)
 {
     char **block = list;
     size_t before = *room;
@@ -41,7 +46,7 @@ static bool builder_grow(invar_builder *b, void *list, size_t *room, size_t need
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-static invar_weight builder_declare(invar_builder *b, const invar_param *p)
+static invar_weight declare_param(invar_builder *b, const invar_param *p)
 {
     if (b->declared) {
         invar_param *out = &b->declared[b->next_param];
@@ -59,15 +64,15 @@ static invar_weight builder_declare(invar_builder *b, const invar_param *p)
                           .pieces = p->cut.shards};
 }
 
-/* `at` counts from `base`; in the program from the beginning of given memory. */
-static void *builder_named(invar_builder *b, invar_graph_input which, const void *at,
-                           const void *base)
+/* Returns the symbolic address of `at` in an input buffer that starts at `base`. */
+static void *symbolic_address(invar_builder *b, invar_graph_input which, const void *at,
+                              const void *base)
 {
     return (char *)invar_op_graph_input(b->program, which) +
            ((const char *)at - (const char *)base);
 }
 
-/* What ops read of a parameter. */
+/* Returns the symbolic tensor of a parameter's weight. */
 static invar_tensor weight_of(invar_builder *b, const invar_param *p)
 {
     bool frozen = b->frozen_base && p->kind != INVAR_PARAM_ADAPTER;
@@ -75,19 +80,19 @@ static invar_tensor weight_of(invar_builder *b, const invar_param *p)
     const void *base = frozen ? b->frozen_base : b->param_base;
     invar_tensor w = p->weight;
 
-    w.data = builder_named(b, which, w.data, base);
+    w.data = symbolic_address(b, which, w.data, base);
     if (w.scale)
-        w.scale = builder_named(b, which, w.scale, base);
+        w.scale = symbolic_address(b, which, w.scale, base);
     return w;
 }
 
-/* Its gradient; absent: the parameter is frozen, or not here. */
+/* Returns the symbolic gradient of a parameter; absent if it is frozen or not on this rank. */
 static invar_tensor gradient_of(invar_builder *b, const invar_param *p)
 {
     invar_tensor dw = p->grad;
 
     if (dw.dtype != INVAR_DTYPE_NONE)
-        dw.data = builder_named(b, INVAR_GIVEN_GRADS, dw.data, NULL);
+        dw.data = symbolic_address(b, INVAR_GIVEN_GRADS, dw.data, NULL);
     return dw;
 }
 
@@ -120,7 +125,7 @@ invar_weight invar_build_cut_param(invar_builder *b, invar_param_kind kind, cons
                            .cols = cols,
                            .cut = *cut};
         (void)snprintf(own.name, sizeof own.name, "%s", name);
-        return builder_declare(b, &own);
+        return declare_param(b, &own);
     }
     p = &b->params[b->next_param++];
     INVAR_CHECK(p->kind == kind && p->rows == rows && p->cols == cols);
@@ -188,7 +193,7 @@ invar_value_info *invar_build_value_info(invar_builder *b, const invar_tensor *v
 {
     int32_t room = invar_op_graph_room_of(value->data);
 
-    if (!builder_grow(b, &b->built, &b->built_bytes, ((size_t)room + 1) * sizeof *b->built)) {
+    if (!grow_zeroed(b, &b->built, &b->built_bytes, ((size_t)room + 1) * sizeof *b->built)) {
         b->lost = (invar_value_info){0};
         return &b->lost;
     }
@@ -209,7 +214,7 @@ void invar_build_slots(invar_builder *b, const invar_tensor *value, const invar_
         built->experts = routes->experts;
 }
 
-static void builder_show(invar_builder *b, const invar_graph_point *point)
+static void append_point(invar_builder *b, const invar_graph_point *point)
 {
     invar_graph_point p = *point;
 
@@ -229,7 +234,7 @@ invar_tensor invar_build_result(invar_builder *b, const char *name, invar_tensor
     invar_value_info *built = invar_build_value_info(b, &value);
 
     built->name = name;
-    builder_show(b, &(invar_graph_point){.name = name,
+    append_point(b, &(invar_graph_point){.name = name,
                                          .stream = built->stream,
                                          .rows = value,
                                          .by_slot = built->by_slot,
@@ -243,10 +248,10 @@ invar_tensor invar_build_stream(invar_builder *b, const char *name, invar_tensor
     return invar_build_result(b, name, value);
 }
 
-static void show_beside(invar_builder *b, const char *name, const char *suffix, bool gradient,
-                        const invar_tensor *rows)
+static void append_suffixed_point(invar_builder *b, const char *name, const char *suffix,
+                                  bool gradient, const invar_tensor *rows)
 {
-    builder_show(b, &(invar_graph_point){.name = name,
+    append_point(b, &(invar_graph_point){.name = name,
                                          .suffix = suffix,
                                          .gradient = gradient,
                                          .backward = gradient,
@@ -255,12 +260,12 @@ static void show_beside(invar_builder *b, const char *name, const char *suffix, 
 
 void invar_build_codes(invar_builder *b, const char *name, bool gradient, const invar_tensor *codes)
 {
-    show_beside(b, name, "q", gradient, codes);
+    append_suffixed_point(b, name, "q", gradient, codes);
 }
 
 void invar_build_adapted(invar_builder *b, const char *name, bool gradient, const invar_tensor *u)
 {
-    show_beside(b, name, "lora", gradient, u);
+    append_suffixed_point(b, name, "lora", gradient, u);
 }
 
 invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads)
@@ -297,7 +302,7 @@ invar_tensor invar_build_all_rows(invar_builder *b, const invar_tensor *own)
 
     if (!b->stream)
         return *own;
-    INVAR_CHECK(own->row_stride == own->shape[1]); // whole rows travel
+    INVAR_CHECK(own->row_stride == own->shape[1]); // rows are transferred without gaps
     all = invar_op_graph_tensor(b->program, own->dtype, b->rows, own->shape[1]);
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
                                                             .whole = all,
@@ -315,7 +320,7 @@ invar_tensor invar_build_value_rows(invar_builder *b, const invar_tensor *value)
     return invar_build_all_rows(b, &built.own);
 }
 
-/* ---- the backward ---------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------------------- */
 
 void invar_build_record_backward(invar_builder *b, invar_backward_fn backward, const void *args,
                                  size_t bytes)
@@ -323,9 +328,9 @@ void invar_build_record_backward(invar_builder *b, invar_backward_fn backward, c
     size_t whole = (bytes + 15) / 16 * 16;
 
     if (!b->train ||
-        !builder_grow(b, &b->backward_records, &b->noted_bytes,
-                      ((size_t)b->n_noted + 1) * sizeof *b->backward_records) ||
-        !builder_grow(b, &b->args, &b->args_room, b->n_args + whole))
+        !grow_zeroed(b, &b->backward_records, &b->noted_bytes,
+                     ((size_t)b->n_noted + 1) * sizeof *b->backward_records) ||
+        !grow_zeroed(b, &b->args, &b->args_room, b->n_args + whole))
         return;
     memcpy(b->args + b->n_args, args, bytes);
     b->backward_records[b->n_noted++] = (invar_backward_record){backward, b->layer, b->n_args};
@@ -356,8 +361,7 @@ void invar_build_reads(invar_builder *b, const invar_tensor *value)
 
 int32_t invar_gradient_group(invar_builder *b, int64_t rows)
 {
-    if (!builder_grow(b, &b->groups, &b->group_bytes,
-                      ((size_t)b->n_groups + 2) * sizeof *b->groups))
+    if (!grow_zeroed(b, &b->groups, &b->group_bytes, ((size_t)b->n_groups + 2) * sizeof *b->groups))
         return 0;
     b->groups[++b->n_groups] = (invar_grad_group){.rows = rows};
     return b->n_groups;
@@ -374,8 +378,8 @@ void invar_build_grad_group_add(invar_builder *b, int32_t group, const invar_ten
     b->groups[group].cols += value->shape[1];
 }
 
-/* Room for the gradient of a value by itself. */
-static invar_tensor lone_room(invar_builder *b, const invar_tensor *value)
+/* Declares a tensor for the gradient of a value outside any group. */
+static invar_tensor grad_buffer_outside_group(invar_builder *b, const invar_tensor *value)
 {
     const invar_value_info *built = invar_build_value_info(b, value);
 
@@ -390,7 +394,7 @@ invar_tensor invar_build_grad_buffer(invar_builder *b, const invar_tensor *value
     invar_grad_group *g = built->group ? &b->groups[built->group] : NULL;
 
     if (!g)
-        return lone_room(b, value);
+        return grad_buffer_outside_group(b, value);
     if (!invar_tensor_present(&g->room))
         g->room = invar_op_graph_tensor(b->program, b->storage, g->rows, g->cols);
     return invar_tensor_columns(&g->room, built->column, value->shape[1]);
@@ -416,12 +420,12 @@ void invar_gradient_set(invar_builder *b, const invar_tensor *value, const invar
     invar_build_value_info(b, d)->n_sharers++;
 }
 
-static void show_gradient(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
-                          const char *reader)
+static void append_grad_point(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
+                              const char *reader)
 {
     const invar_value_info *built = invar_build_value_info(b, value);
 
-    builder_show(b, &(invar_graph_point){.name = built->name,
+    append_point(b, &(invar_graph_point){.name = built->name,
                                          .suffix = reader,
                                          .gradient = true,
                                          .backward = true,
@@ -437,7 +441,7 @@ void invar_build_grad_point(invar_builder *b, const invar_tensor *value, const i
     invar_value_info *built = invar_build_value_info(b, value);
     bool whole = ++built->n_grads_received == built->readers && (sum || built->readers == 1);
 
-    show_gradient(b, value, d, whole ? NULL : reader);
+    append_grad_point(b, value, d, whole ? NULL : reader);
 }
 
 void invar_build_grad_add(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
@@ -450,9 +454,9 @@ void invar_build_grad_add(invar_builder *b, const invar_tensor *value, const inv
         invar_gradient_set(b, value, d);
         return;
     }
-    sum = lone_room(b, value);
+    sum = grad_buffer_outside_group(b, value);
     INVAR_APPEND(b->program, b->layer, ADD, add, .out = sum, .a = before, .b = *d);
     if (last)
-        show_gradient(b, value, &sum, NULL);
+        append_grad_point(b, value, &sum, NULL);
     invar_gradient_set(b, value, &sum);
 }

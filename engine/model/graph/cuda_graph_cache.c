@@ -1,9 +1,12 @@
 /*
- * cuda_graph_cache.c - notes calls, compares them, makes graphs of them.
+ * cuda_graph_cache.c - records op calls, compares them with the last pass, and captures graphs.
  *
- * What is heard from one flush to the next is a part, and has a list and a graph of its own. The
- * parts of a key are a track: of a pass of ranks that divide layers there are more than two a
- * layer, because every move between ranks ends one.
+ * The calls from one flush to the next are a part, with its own record and graph; the parts of one
+ * shape key form a track. With tensor-parallel ranks there are more than two parts per layer,
+ * because every transfer flushes. Tracks are evicted round-robin until all tracks have at most
+ * MOST_PARTS parts; the current track may then exceed that number.
+ *
+ * A record whose graph cannot be captured is replayed call by call (`refused`).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,43 +19,43 @@
 #include "base/invar_banned.h"
 
 #define MOST_TRACKS 64
-#define MOST_PARTS 4096 // of all tracks; one that began below may go beyond
+#define MOST_PARTS 4096 // of all tracks; the current track may exceed it
 
-/* A call, as it is noted and compared; its arguments follow. */
+/* One recorded call; its arguments follow, padded with zeros. */
 typedef struct call {
     invar_op_runner *caller;
-    int64_t grown; /* of the caller: which scratch */
+    int64_t grown; /* caller->grown at the time: identifies the scratch */
     int64_t op;
-    size_t bytes; /* of the arguments, rounded up to whole calls */
+    size_t bytes; /* size of the arguments, rounded up to a multiple of this struct */
 } call;
 
 typedef struct part {
     char *calls;
     size_t used, room;
-    invar_device_graph *graph; /* of all calls; NULL: none yet */
-    bool refused;              /* there is no graph of these calls */
+    invar_device_graph *graph; /* captured graph of all calls; NULL before it is captured */
+    bool refused;              /* the calls cannot be captured */
 } part;
 
 typedef struct track {
     invar_cuda_graph_key key;
-    part *parts; /* (room) by the flushes before them */
+    part *parts; /* (room) in the order of their flushes */
     int64_t count, room;
 } track;
 
 struct invar_cuda_graph_cache {
-    invar_device dev; /* of all callers; its scratch is not used */
+    invar_device dev; /* device of all op runners; its scratch is not used */
     track tracks[MOST_TRACKS];
-    int next;      /* that is used anew when all are taken */
-    int64_t parts; /* of all tracks */
+    int next;      /* track to evict next when all are in use */
+    int64_t parts; /* number of parts of all tracks */
     bool listens;
-    track *track; /* while it listens */
+    track *track; /* valid while `listens` */
     int64_t flushes;
-    part *now; /* of the calls since the last flush; NULL: there was none */
-    bool same; /* all calls of this part so far are those noted */
-    size_t at; /* behind the last of them */
+    part *now; /* part since the last flush; NULL before its first call */
+    bool same; /* all calls since the last flush equal the record */
+    size_t at; /* offset in the record after the last matching call */
 };
 
-/* ---- parts ----------------------------------------------------------------------------------- */
+/* ---- tracks and parts ------------------------------------------------------------------------ */
 
 invar_status invar_cuda_graph_cache_new(invar_cuda_graph_cache **out, const invar_device *dev)
 {
@@ -76,7 +79,7 @@ static void drop_graph(invar_cuda_graph_cache *tape, part *p)
     p->refused = false;
 }
 
-static void cuda_graph_cache_discard(invar_cuda_graph_cache *tape, track *t)
+static void discard_track(invar_cuda_graph_cache *tape, track *t)
 {
     for (int64_t i = 0; i < t->count; i++) {
         drop_graph(tape, &t->parts[i]);
@@ -92,7 +95,7 @@ void invar_cuda_graph_cache_free(invar_cuda_graph_cache *tape)
     if (!tape)
         return;
     for (int i = 0; i < MOST_TRACKS; i++)
-        cuda_graph_cache_discard(tape, &tape->tracks[i]);
+        discard_track(tape, &tape->tracks[i]);
     invar_free(tape);
 }
 
@@ -108,13 +111,13 @@ static track *find_track(invar_cuda_graph_cache *tape, const invar_cuda_graph_ke
     do {
         t = &tape->tracks[tape->next];
         tape->next = (tape->next + 1) % MOST_TRACKS;
-        cuda_graph_cache_discard(tape, t);
+        discard_track(tape, t);
     } while (tape->parts > MOST_PARTS);
     t->key = *key;
     return t;
 }
 
-/* One more part, without calls. */
+/* Adds a part without calls. */
 static invar_status add_part(invar_cuda_graph_cache *tape, track *t)
 {
     int64_t room = 2 * t->room + 2;
@@ -147,7 +150,7 @@ static invar_status open_part(invar_cuda_graph_cache *tape)
 void invar_cuda_graph_cache_begin(invar_cuda_graph_cache *tape, const invar_cuda_graph_key *key)
 {
     tape->now = NULL;
-    // whoever measures ops wants them one by one
+    // the profiler measures single ops
     tape->listens = !invar_device_profiled(&tape->dev);
     if (!tape->listens)
         return;
@@ -163,8 +166,8 @@ void invar_cuda_graph_cache_end(invar_cuda_graph_cache *tape)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Room for one more call of any op. */
-static invar_status make_room(part *p)
+/* Ensures capacity for one more call of any op. */
+static invar_status ensure_call_room(part *p)
 {
     size_t most = sizeof(call) + INVAR_OP_ARGS_MAX + sizeof(call), room = 2 * p->room + most;
     char *larger = NULL;
@@ -180,7 +183,7 @@ static invar_status make_room(part *p)
     return INVAR_OK;
 }
 
-/* Writes a call behind the last one of the list; its size. */
+/* Writes a call to `to` and returns its size. */
 static size_t write_call(char *to, invar_op_runner *caller, invar_op op, const void *args)
 {
     call *c = (call *)to;
@@ -197,7 +200,7 @@ static const call *next_call(const call *c)
     return (const call *)((const char *)(c + 1) + c->bytes);
 }
 
-/* The first `bytes` of the list, one by one. */
+/* Runs the calls in the first `bytes` of the record one by one. */
 static invar_status run_calls(const part *p, size_t bytes)
 {
     for (const call *c = (const call *)p->calls; (const char *)c < p->calls + bytes;
@@ -206,8 +209,8 @@ static invar_status run_calls(const part *p, size_t bytes)
     return INVAR_OK;
 }
 
-/* From here on the part is another. */
-static invar_status cuda_graph_cache_stray(invar_cuda_graph_cache *tape)
+/* Truncates the record after the matching calls, and runs the ones held back. */
+static invar_status truncate_record(invar_cuda_graph_cache *tape)
 {
     part *p = tape->now;
 
@@ -227,7 +230,7 @@ invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *tape, invar_op_
     if (!tape->now)
         INVAR_TRY(open_part(tape));
     p = tape->now;
-    INVAR_TRY(make_room(p));
+    INVAR_TRY(ensure_call_room(p));
     if (tape->same) {
         size_t bytes = write_call(p->calls + p->used, caller, op, args);
 
@@ -236,18 +239,21 @@ invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *tape, invar_op_
             tape->at += bytes;
             return INVAR_OK;
         }
-        INVAR_TRY(cuda_graph_cache_stray(tape));
+        INVAR_TRY(truncate_record(tape));
     }
     INVAR_TRY(invar_op_runner_run_now(caller, op, args));
-    // once it has run: the run may have grown the scratch
+    // after it has run, because it may have replaced the scratch
     p->used += write_call(p->calls + p->used, caller, op, args);
     return INVAR_OK;
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* Not through the callers: in a graph no scratch may grow. Nothing runs yet: nobody measures. */
-static invar_status note_calls(const part *p)
+/*
+ * Issues the recorded calls for capture. The op runners are bypassed because scratch must not grow
+ * during capture, and the profiler because nothing runs yet.
+ */
+static invar_status issue_calls(const part *p)
 {
     for (const call *c = (const call *)p->calls; (const char *)c < p->calls + p->used;
          c = next_call(c)) {
@@ -259,23 +265,23 @@ static invar_status note_calls(const part *p)
     return INVAR_OK;
 }
 
-static invar_status make_graph(invar_cuda_graph_cache *tape, part *p)
+static invar_status capture_graph(invar_cuda_graph_cache *tape, part *p)
 {
     const invar_device_graphs *graphs = &tape->dev.backend->graphs;
     invar_status status;
 
     INVAR_TRY(graphs->begin(&tape->dev));
-    status = note_calls(p);
+    status = issue_calls(p);
     if (status == INVAR_OK)
         return graphs->end(&p->graph, &tape->dev);
     (void)graphs->end(NULL, &tape->dev);
     return status;
 }
 
-static invar_status run_part(invar_cuda_graph_cache *tape, part *p)
+static invar_status launch_part(invar_cuda_graph_cache *tape, part *p)
 {
-    if (!p->graph && !p->refused && make_graph(tape, p) != INVAR_OK) {
-        // the calls themselves say whether something is wrong with them
+    if (!p->graph && !p->refused && capture_graph(tape, p) != INVAR_OK) {
+        // if a call is invalid, running it reports the error
         invar_error_clear();
         p->refused = true;
     }
@@ -291,7 +297,7 @@ invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *tape)
     if (!p)
         return INVAR_OK;
     if (tape->same)
-        INVAR_TRY(tape->at == p->used ? run_part(tape, p) : cuda_graph_cache_stray(tape));
+        INVAR_TRY(tape->at == p->used ? launch_part(tape, p) : truncate_record(tape));
     tape->flushes++;
     tape->now = NULL;
     return INVAR_OK;

@@ -1,20 +1,19 @@
 /*
- * cuda_graph_cache.h - calls of ops that come again, run as one.
+ * cuda_graph_cache.h - captures the ops of decode passes as CUDA graphs and replays them.
  *
- * Launching an op takes a host longer than many ops take a GPU, and the passes of decoding are the
- * same calls again and again: the same ops at the same addresses, only what lies there differs. A
- * tape listens to callers (op_runner.h). A call that it has not heard before runs at once and is
- * noted. Calls that come again as they were are held back, and when the last of them has come, they
- * run together as a graph of the backend. Where one differs, those held back run in their order,
- * and from there on the tape notes anew.
+ * For small ops the launch takes longer than the kernel, and decode passes repeat the same ops at
+ * the same addresses. The cache observes op runners (op_runner.h). A call that it sees for the
+ * first time runs at once and is recorded. Calls that repeat the record are held back; when the
+ * last one has come, all are launched together as one graph. If a call differs, the calls held back
+ * so far run one by one, and recording starts again from there.
  *
- * A call is its op, its scratch and every byte of its arguments. So nobody has to know what may
- * change a graph: a graph runs when nothing has changed.
+ * A call is its op, its scratch and every byte of its arguments. No caller has to know what
+ * invalidates a graph: it is launched only if nothing has changed.
  *
- * While a tape listens, arrays may be put where no call before reads or writes, and whoever reads
- * the device's memory flushes the tape first (invar_op_runner_get, invar_transfer_runner_run): of
- * ranks that
- * divide layers, the calls between two moves are a graph. Only decoding uses one.
+ * While the cache is active, arrays may be uploaded only to memory that no earlier call reads or
+ * writes, and device memory may be read only after a flush (invar_op_runner_get and
+ * invar_transfer_runner_run flush). With parallel ranks, the calls between two transfers form one
+ * graph. Only decoding uses the cache.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,27 +26,30 @@
 extern "C" {
 #endif
 
-/* What a run of calls is found again by: any numbers that usually differ where the calls do. */
+/*
+ * Shape key under which a sequence of calls is stored. It selects the record to compare with, so it
+ * affects speed only.
+ */
 typedef struct invar_cuda_graph_key {
     int64_t rows, sequences, width;
 } invar_cuda_graph_key;
 
-/* *out = NULL where the backend has no graphs. The callers that it hears outlive it. */
+/* *out = NULL if the backend has no graphs. The op runners that use the cache must outlive it. */
 invar_status invar_cuda_graph_cache_new(invar_cuda_graph_cache **out,
                                         const invar_device *dev) INVAR_MUST_USE;
 void invar_cuda_graph_cache_free(invar_cuda_graph_cache *tape);
 
-/* Listens. */
+/* Starts observing the calls of a pass. */
 void invar_cuda_graph_cache_begin(invar_cuda_graph_cache *tape, const invar_cuda_graph_key *key);
 
-/* Ends it; what is held back never runs. Nothing when it does not listen. */
+/* Ends the pass. Ops that are held back are dropped. Does nothing if no pass is active. */
 void invar_cuda_graph_cache_end(invar_cuda_graph_cache *tape);
 
-/* A call of a caller whose tape this is. */
+/* Receives a call of an op runner that uses this cache: runs it or holds it back. */
 invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *tape, invar_op_runner *caller,
                                          invar_op op, const void *args) INVAR_MUST_USE;
 
-/* What was held back is on its way to the device afterwards; goes on listening. */
+/* Launches the ops that are held back. The pass continues. */
 invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *tape) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,13 @@
 /*
- * dataflow.c - follows the data through a list of calls, and shows points.
+ * dataflow.c - derives the inputs of each point from the nodes of an op graph, and calls the hooks.
+ *
+ * The tracker keeps, for each buffer, which points the memory at each written offset was computed
+ * from. A node reads the union of its inputs' sources and passes it to its outputs; a point
+ * replaces it by itself. Before a point is shown, rows that other ranks hold are gathered, so all
+ * ranks must show the same points (collective).
+ *
+ * Memory for gathered rows and decomposed calls lives in invar_hook_buffers and only grows. It is
+ * replaced only after the CUDA graph cache is flushed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,28 +25,29 @@
 
 #include "base/invar_banned.h"
 
-/* Points by their number; a value that comes from elsewhere as -1 - its room. */
+/* Points by index; a value of another graph as -1 - its buffer index. */
 typedef struct sources {
     int32_t of[INVAR_DATAFLOW_INPUTS];
     int32_t count;
 } sources;
 
-/* What the memory from this place of a room on holds. */
+/* Sources of the memory of a buffer from one offset on. */
 typedef struct content {
     size_t offset;
-    int32_t next; /* of the room; -1: none */
+    int32_t next; /* index of the next entry of the buffer, or -1 */
     sources from;
-    int32_t elsewhere; /* the value from elsewhere in whose room it was before a move; 0: none */
+    int32_t elsewhere; /* source (-1 - index) of the buffer that a transfer copied, if that holds
+                          a value of another graph; else 0 */
 } content;
 
 struct invar_dataflow_tracker {
     const invar_op_graph *program;
     const invar_graph_exec_args *run;
-    invar_fused_parts parts; /* of the next call */
-    content *contents;       /* one for each address, point and move at most */
+    invar_fused_parts parts; /* decomposition of the next node */
+    content *contents;       /* at most one for each address, point and transfer */
     int32_t n_contents;
-    int32_t *rooms; /* the first content of each, or -1 */
-    int32_t call;   /* the next one */
+    int32_t *rooms; /* index of the first entry of each buffer, or -1 */
+    int32_t call;   /* index of the next node */
 };
 
 /* ---- sources --------------------------------------------------------------------------------- */
@@ -68,7 +77,10 @@ static content *find_content(const invar_dataflow_tracker *w, const void *name)
     return at >= 0 ? &w->contents[at] : NULL;
 }
 
-/* What was read at this address; of a part of a room that no call wrote as such, all of it. */
+/*
+ * Adds the sources of the memory at `name`: of the entry at this offset, or of all entries of the
+ * buffer if there is no such entry.
+ */
 static void read_memory(sources *s, const invar_dataflow_tracker *w, const void *name)
 {
     int32_t room = invar_op_graph_room_of(name);
@@ -101,10 +113,10 @@ static content *write_memory(invar_dataflow_tracker *w, const void *name, const 
     return c;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- create and free ------------------------------------------------------------------------- */
 
-/* The room of an entry holds it. */
-static void dataflow_tracker_enter(invar_dataflow_tracker *w, int32_t entry)
+/* Records the point that a buffer holds before the first node. */
+static void enter_initial_point(invar_dataflow_tracker *w, int32_t entry)
 {
     if (entry >= 0)
         (void)write_memory(w, w->program->points[entry].rows.data, &(sources){{entry}, 1});
@@ -131,7 +143,7 @@ invar_status invar_dataflow_new(invar_dataflow_tracker **out, const invar_op_gra
     for (int32_t i = 0; i < program->n_rooms; i++)
         w->rooms[i] = -1;
     for (int32_t i = 0; i < program->n_rooms; i++)
-        dataflow_tracker_enter(w, program->rooms[i].entry);
+        enter_initial_point(w, program->rooms[i].entry);
     *out = w;
     return INVAR_OK;
 }
@@ -145,9 +157,9 @@ void invar_dataflow_free(invar_dataflow_tracker *watch)
     invar_free(watch);
 }
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------------------- */
 
-/* The tensor in a field; without memory: it has none. */
+/* Returns the tensor of a field; without memory if the field points to none. */
 static invar_tensor tensor_in(const invar_field *f, const void *args)
 {
     bool leads = f->kind < INVAR_FIELD_I32 && invar_field_present(f, args);
@@ -155,8 +167,8 @@ static invar_tensor tensor_in(const invar_field *f, const void *args)
     return leads ? invar_field_memory(f, args) : (invar_tensor){0};
 }
 
-/* What comes from other ranks was computed there as the own part was here. */
-static void follow_move(invar_dataflow_tracker *w, const invar_graph_transfer *move)
+/* Data of other ranks was computed there from the same points as the local part was here. */
+static void follow_transfer(invar_dataflow_tracker *w, const invar_graph_transfer *move)
 {
     int32_t room = invar_op_graph_room_of(move->local.data);
     const content *exact;
@@ -177,18 +189,18 @@ static void follow_move(invar_dataflow_tracker *w, const invar_graph_transfer *m
     write_memory(w, move->whole.data, &own)->elsewhere = elsewhere;
 }
 
-/* Moves before the next call, where a segment begins. */
-static void follow_leads(invar_dataflow_tracker *w)
+/* Follows the transfers before the next node, if it is the first of a section. */
+static void follow_leading_transfers(invar_dataflow_tracker *w)
 {
     const invar_op_graph *p = w->program;
 
     for (int32_t s = 0; s < p->n_segments; s++)
         for (int32_t i = 0; i < p->n_leads[s] && p->section_start[s] == w->call; i++)
-            follow_move(w, &p->moves[p->leads[s] + i]);
+            follow_transfer(w, &p->moves[p->leads[s] + i]);
 }
 
-/* What the next call reads and writes; `read_out` gets the points that it has read. */
-static void sources_follow(sources *read_out, invar_dataflow_tracker *w)
+/* Records what the next node reads and writes; *read_out = the points that it has read. */
+static void follow_node(sources *read_out, invar_dataflow_tracker *w)
 {
     const invar_op_graph *p = w->program;
     const invar_graph_node *c = &p->calls[w->call++];
@@ -210,18 +222,18 @@ static void sources_follow(sources *read_out, invar_dataflow_tracker *w)
     for (int32_t i = c->points; i < c->points + c->n_points; i++)
         (void)write_memory(w, p->points[i].rows.data, &(sources){{i}, 1});
     for (int32_t i = c->moves; i < c->moves + c->n_moves; i++)
-        follow_move(w, &p->moves[i]);
+        follow_transfer(w, &p->moves[i]);
 }
 
 void invar_dataflow_pass(invar_dataflow_tracker *watch)
 {
     sources read;
 
-    follow_leads(watch);
-    sources_follow(&read, watch);
+    follow_leading_transfers(watch);
+    follow_node(&read, watch);
 }
 
-/* ---- showing --------------------------------------------------------------------------------- */
+/* ---- showing points -------------------------------------------------------------------------- */
 
 static invar_value_name name_of(const invar_graph_point *p, const char *more)
 {
@@ -233,9 +245,12 @@ static invar_value_name name_of(const invar_graph_point *p, const char *more)
     return name;
 }
 
-/* At least `bytes`; where that needs other memory, no call that is held back uses the old. */
-static invar_status make_room(invar_dataflow_tracker *w, void **data, size_t *have, size_t bytes,
-                              const char *what)
+/*
+ * Ensures a capacity of `bytes`. Flushes held-back ops first if the memory is replaced, because
+ * they may use it.
+ */
+static invar_status ensure_buffer(invar_dataflow_tracker *w, void **data, size_t *have,
+                                  size_t bytes, const char *what)
 {
     invar_op_runner *caller = w->run->caller;
 
@@ -260,8 +275,8 @@ void invar_dataflow_memory_release(invar_hook_buffers *memory, const invar_devic
     *memory = (invar_hook_buffers){0};
 }
 
-/* An audit looks at the calls of the run, not at this one. */
-static invar_status run_aside(invar_dataflow_tracker *w, invar_op op, const void *args)
+/* Runs an op outside the audit, which checks only the calls of the run itself. */
+static invar_status run_without_audit(invar_dataflow_tracker *w, invar_op op, const void *args)
 {
     invar_op_runner *caller = w->run->caller;
     invar_audit *audit = caller->audit;
@@ -273,14 +288,14 @@ static invar_status run_aside(invar_dataflow_tracker *w, invar_op op, const void
     return status;
 }
 
-/* Rows (P, n) of experts or of a cache, and which of them are a token's (T, slots). */
+/* Rows (P, n) of experts or of a KV cache, and those that belong to each token (T, slots). */
 typedef struct invar_watch_elsewhere {
     invar_dataflow_tracker *watch;
     const invar_tensor *rows, *by_slot;
 } elsewhere;
 
-/* As (T, slots * n). */
-static invar_tensor in_order(const elsewhere *e)
+/* The reordered rows as (T, slots * n). */
+static invar_tensor rows_in_token_order(const elsewhere *e)
 {
     return invar_tensor_2d(e->rows->data, e->rows->dtype, e->by_slot->shape[0],
                            e->by_slot->shape[1] * e->rows->shape[1]);
@@ -299,17 +314,17 @@ invar_status invar_dataflow_rows(invar_tensor *out, const invar_observed_value *
     INVAR_CHECK(e->by_slot->row_stride == e->by_slot->shape[1]);
     m = e->watch->run->memory;
     count = e->by_slot->shape[0] * e->by_slot->shape[1];
-    INVAR_TRY(make_room(e->watch, &m->rows.data, &m->rows.bytes, invar_host_staging_span(out),
-                        "rows to show"));
+    INVAR_TRY(ensure_buffer(e->watch, &m->rows.data, &m->rows.bytes, invar_host_staging_span(out),
+                            "rows to show"));
     out->data = m->rows.data;
     args = (invar_embedding_fwd_args){
         .out = invar_tensor_2d(out->data, out->dtype, count, e->rows->shape[1]),
         .table = *e->rows,
         .ids = invar_tensor_1d(e->by_slot->data, INVAR_DTYPE_I32, count)};
-    return run_aside(e->watch, INVAR_OP_EMBEDDING_FWD, &args);
+    return run_without_audit(e->watch, INVAR_OP_EMBEDDING_FWD, &args);
 }
 
-/* Points and values from elsewhere by their names; how many. */
+/* Writes the names of the sources to `out` and returns their number. */
 static int name_sources(invar_value_name out[INVAR_DATAFLOW_INPUTS], const invar_op_graph *p,
                         const sources *read)
 {
@@ -320,7 +335,7 @@ static int name_sources(invar_value_name out[INVAR_DATAFLOW_INPUTS], const invar
     return read->count;
 }
 
-/* Of rows that ranks have by experts, those of the others; a call of all of these ranks. */
+/* Gathers the expert rows that other ranks computed. Collective over the expert axis. */
 static invar_status fetch_rows(const invar_dataflow_tracker *w, const invar_graph_point *point,
                                const invar_tensor *rows)
 {
@@ -336,7 +351,7 @@ static invar_status fetch_rows(const invar_dataflow_tracker *w, const invar_grap
     return invar_transfer_runner_run(w->run->mover, w->run->caller, &move);
 }
 
-/* Of rows of which each rank of an axis has a share, all; a call of all of these ranks. */
+/* Gathers all rows if each rank of the axis has a range of them. Collective over the axis. */
 static invar_status fetch_shares(invar_dataflow_tracker *w, invar_graph_transfer_axis axis,
                                  const int64_t *shares, invar_tensor *rows)
 {
@@ -350,15 +365,18 @@ static invar_status fetch_shares(invar_dataflow_tracker *w, invar_graph_transfer
         return INVAR_OK;
     INVAR_CHECK(rows->row_stride == rows->shape[1]);
     rows->shape[0] = shares[context ? layout->context.size : layout->tensor.size];
-    INVAR_TRY(make_room(w, &m->whole[context].data, &m->whole[context].bytes,
-                        invar_host_staging_span(rows), "rows of all ranks"));
+    INVAR_TRY(ensure_buffer(w, &m->whole[context].data, &m->whole[context].bytes,
+                            invar_host_staging_span(rows), "rows of all ranks"));
     rows->data = m->whole[context].data;
     move.whole = *rows;
     return invar_transfer_runner_run(w->run->mover, w->run->caller, &move);
 }
 
-/* The op that one rank has: a fold of what ranks have computed is a part of it. */
-static invar_op op_of(const invar_op_graph *p, int32_t call)
+/*
+ * Returns the op that a single rank would run: folds of partial sums of ranks count as part of the
+ * op before them.
+ */
+static invar_op op_of_single_rank(const invar_op_graph *p, int32_t call)
 {
     while (call > 0 &&
            (p->calls[call].op == INVAR_OP_SHARDS_FOLD || p->calls[call].op == INVAR_OP_TOKEN_FOLD))
@@ -366,10 +384,10 @@ static invar_op op_of(const invar_op_graph *p, int32_t call)
     return p->calls[call].op;
 }
 
-/* `rows` is the point's own tensor, or what parts of its call made of it. */
-static invar_status dataflow_tracker_show(invar_dataflow_tracker *w, const invar_graph_point *point,
-                                          const sources *read, const invar_tensor *rows,
-                                          invar_op op, const char *more)
+/* Shows a point. `rows` is the point's tensor, or its twin from the decomposition of the call. */
+static invar_status show_point(invar_dataflow_tracker *w, const invar_graph_point *point,
+                               const sources *read, const invar_tensor *rows, invar_op op,
+                               const char *more)
 {
     const invar_op_graph *p = w->program;
     const invar_graph_exec_args *run = w->run;
@@ -386,19 +404,19 @@ static invar_status dataflow_tracker_show(invar_dataflow_tracker *w, const invar
                                   .device_samples = &run->there[point->samples]};
 
     value.n_inputs = name_sources(value.inputs, p, read);
-    if (invar_tensor_present(&by_slot) && !by_slot.data) // nobody said where they lie
+    if (invar_tensor_present(&by_slot) && !by_slot.data) // no kv_slots were supplied
         return INVAR_OK;
     INVAR_TRY(fetch_rows(w, point, rows));
     INVAR_TRY(fetch_shares(w, INVAR_GRAPH_TRANSFER_TENSOR, point->shares, &shown));
     INVAR_TRY(fetch_shares(w, INVAR_GRAPH_TRANSFER_CONTEXT, point->contexts, &shown));
     if (invar_tensor_present(&by_slot)) {
-        shown = in_order(&e);
+        shown = rows_in_token_order(&e);
         value.elsewhere = &e;
     }
     return run->probe->take(run->probe->payload, &value);
 }
 
-/* The same rows as the parts of the call have made them. */
+/* Shows the rows that the decomposed call computed for this point, as NAME.parts. */
 static invar_status show_parts(invar_dataflow_tracker *w, const invar_graph_point *point,
                                const sources *read, const invar_tensor *rows)
 {
@@ -410,12 +428,15 @@ static invar_status show_parts(invar_dataflow_tracker *w, const invar_graph_poin
         side.data = o->reference.data;
         side.scale = o->reference.scale;
         side.row_stride = invar_tensor_row_elements(rows);
-        return dataflow_tracker_show(w, point, read, &side, w->parts.call[o->call].op, ".parts");
+        return show_point(w, point, read, &side, w->parts.call[o->call].op, ".parts");
     }
     return INVAR_OK;
 }
 
-/* All that a tensor's first row holds: gradients of layers side by side are read as one tensor. */
+/*
+ * Adds the sources of everything in the tensor's first row: adjacent gradients of a group are read
+ * as one tensor.
+ */
 static void read_row(sources *s, const invar_dataflow_tracker *w, const invar_tensor *t)
 {
     size_t begin = invar_op_graph_offset_of(t->data);
@@ -429,7 +450,7 @@ static void read_row(sources *s, const invar_dataflow_tracker *w, const invar_te
         read_memory(s, w, t->data);
 }
 
-/* The gradients of parameters that the next call adds to, and what they are computed from. */
+/* Reports to hooks.sum which parameter gradients the next node adds to, and from which points. */
 static invar_status show_sums(const invar_dataflow_tracker *w)
 {
     const invar_op_graph *p = w->program;
@@ -466,27 +487,28 @@ invar_status invar_dataflow_show(invar_dataflow_tracker *watch)
     const invar_graph_node *c = &p->calls[watch->call];
     sources read;
 
-    follow_leads(watch);
+    follow_leading_transfers(watch);
     INVAR_TRY(show_sums(watch));
-    sources_follow(&read, watch);
+    follow_node(&read, watch);
     for (int32_t i = c->points; i < c->points + c->n_points; i++) {
         const invar_graph_point *point = &p->points[i];
         invar_tensor rows = invar_op_graph_find(p, &point->rows, watch->run);
         if (point->again)
             continue;
-        INVAR_TRY(dataflow_tracker_show(watch, point, &read, &rows, op_of(p, watch->call - 1), ""));
+        INVAR_TRY(
+            show_point(watch, point, &read, &rows, op_of_single_rank(p, watch->call - 1), ""));
         INVAR_TRY(show_parts(watch, point, &read, &rows));
     }
     return INVAR_OK;
 }
 
-/* ---- parts ----------------------------------------------------------------------------------- */
+/* ---- decomposed calls ------------------------------------------------------------------------ */
 
 static invar_status run_parts(invar_dataflow_tracker *w)
 {
     INVAR_TRY(invar_fused_parts_copy_accumulators(&w->run->caller->dev, &w->parts));
     for (int i = 0; i < w->parts.count; i++)
-        INVAR_TRY(run_aside(w, w->parts.call[i].op, &w->parts.call[i].args));
+        INVAR_TRY(run_without_audit(w, w->parts.call[i].op, &w->parts.call[i].args));
     return INVAR_OK;
 }
 
@@ -501,9 +523,9 @@ invar_status invar_dataflow_before(invar_dataflow_tracker *watch, const void *ar
     invar_fused_parts_plan(&watch->parts, c->op, args, NULL, NULL);
     if (watch->parts.count == 0)
         return INVAR_OK;
-    INVAR_CHECK(watch->parts.host_bytes == 0); // ops of the optimizer alone
-    INVAR_TRY(make_room(watch, &m->parts.data, &m->parts.bytes, watch->parts.bytes,
-                        "the parts of a fused call"));
+    INVAR_CHECK(watch->parts.host_bytes == 0); // only ops of the optimizer need host memory
+    INVAR_TRY(ensure_buffer(watch, &m->parts.data, &m->parts.bytes, watch->parts.bytes,
+                            "the parts of a fused call"));
     invar_fused_parts_plan(&watch->parts, c->op, args, m->parts.data, NULL);
     return run_parts(watch);
 }

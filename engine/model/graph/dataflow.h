@@ -1,8 +1,9 @@
 /*
- * dataflow.h - what the points of a program were computed from, and how they are shown.
+ * dataflow.h - tracks from which points each value of an op graph was computed, and shows points.
  *
- * A watch follows a list of calls from its beginning. Nobody writes down what a point depends on:
- * it is the points that its call has read, and of results without a point those behind them.
+ * A tracker steps through the nodes of a graph from the first one. Dependencies are derived, not
+ * declared: a point depends on the points that its node has read, and a value without a point on
+ * those that it was computed from.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,26 +18,30 @@ extern "C" {
 
 typedef struct invar_dataflow_tracker invar_dataflow_tracker;
 
-/* Before the first call. The program stays as it is meanwhile. */
+/*
+ * Creates a tracker before the first node. `program` and `run` are borrowed and must not change
+ * while it is in use.
+ */
 invar_status invar_dataflow_new(invar_dataflow_tracker **out, const invar_op_graph *program,
                                 const invar_graph_exec_args *run) INVAR_MUST_USE;
 void invar_dataflow_free(invar_dataflow_tracker *watch);
 
-/* Goes on to the next call, without looking. */
+/* Steps over the next node without showing its points. */
 void invar_dataflow_pass(invar_dataflow_tracker *watch);
 
 /*
- * The next call is about to run with these arguments. Where the probe wants that and the call is
- * fused, its parts run now, aside: neither what the call reads nor what it adds to changes.
+ * Call before the next node runs with these arguments. If the hooks ask for decomposed calls and
+ * the node is fused, its parts run now, into separate buffers: the node's inputs and accumulators
+ * do not change.
  */
 invar_status invar_dataflow_before(invar_dataflow_tracker *watch, const void *args) INVAR_MUST_USE;
 
-/* Goes on to the next call, which has just run, and shows its points and those of its parts. */
+/* Steps over the next node, which has just run, and shows its points and those of its parts. */
 invar_status invar_dataflow_show(invar_dataflow_tracker *watch) INVAR_MUST_USE;
 
 /*
- * For whoever is shown a value: *out = its rows in the order of tokens, in the device's memory,
- * until the next value.
+ * *out = the rows of a value that a hook sees, in token order, in device memory that is valid until
+ * the next value.
  */
 invar_status invar_dataflow_rows(invar_tensor *out,
                                  const invar_observed_value *value) INVAR_MUST_USE;

@@ -1,5 +1,10 @@
 /*
- * graph_exec.c - running the calls of a program.
+ * graph_exec.c - executes the nodes and transfers of an op graph, with or without hooks.
+ *
+ * Symbolic addresses are replaced in a copy of each node's arguments, so the graph itself is never
+ * changed. With hooks, a data-flow tracker (dataflow.h) steps through the same nodes, dropped ones
+ * included, and shows the points of each node after it ran. Transfers of a dropped node still run
+ * unless they are dropped too.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +23,7 @@ static char *address_of(const invar_op_graph *program, const void *name,
     const invar_graph_buffer *room = &program->rooms[invar_op_graph_room_of(name)];
     const char *base = room->given < 0 ? run->block : run->given[room->given];
 
-    if (!base) // nothing lies there
+    if (!base) // an input that is not supplied
         return NULL;
     return (char *)(uintptr_t)base + room->offset + invar_op_graph_offset_of(name);
 }
@@ -35,9 +40,9 @@ invar_tensor invar_op_graph_find(const invar_op_graph *program, const invar_tens
     return t;
 }
 
-/* The call's arguments with the addresses of this run. */
-static void find_arguments(char *args, const invar_op_graph *program, const invar_graph_node *call,
-                           const invar_graph_exec_args *run)
+/* Copies the node's arguments with the addresses of this execution. */
+static void resolve_arguments(char *args, const invar_op_graph *program,
+                              const invar_graph_node *call, const invar_graph_exec_args *run)
 {
     const int64_t fresh = run->fresh;
 
@@ -53,9 +58,12 @@ static void find_arguments(char *args, const invar_op_graph *program, const inva
         memcpy(args + call->fresh, &fresh, sizeof fresh);
 }
 
-/* What nobody may read after this call becomes NaN, in every float type that there is. */
-static invar_status poison_rooms(const invar_op_graph *program, int32_t call,
-                                 const invar_graph_exec_args *run)
+/*
+ * Fills the planned buffers whose last user is node `call` with bytes that are NaN in every float
+ * type.
+ */
+static invar_status poison_dead_buffers(const invar_op_graph *program, int32_t call,
+                                        const invar_graph_exec_args *run)
 {
     unsigned char nan[4096];
 
@@ -74,8 +82,8 @@ static invar_status poison_rooms(const invar_op_graph *program, int32_t call,
     return INVAR_OK;
 }
 
-static invar_status run_move(const invar_op_graph *program, const invar_graph_transfer *named,
-                             const invar_graph_exec_args *run)
+static invar_status run_transfer(const invar_op_graph *program, const invar_graph_transfer *named,
+                                 const invar_graph_exec_args *run)
 {
     invar_graph_transfer move = *named;
 
@@ -87,16 +95,16 @@ static invar_status run_move(const invar_op_graph *program, const invar_graph_tr
     return invar_transfer_runner_run(run->mover, run->caller, &move);
 }
 
-static invar_status run_moves(const invar_op_graph *program, int32_t first, int32_t count,
-                              const invar_graph_exec_args *run)
+static invar_status run_transfers(const invar_op_graph *program, int32_t first, int32_t count,
+                                  const invar_graph_exec_args *run)
 {
     for (int32_t i = first; i < first + count; i++)
         if (!program->moves[i].dropped)
-            INVAR_TRY(run_move(program, &program->moves[i], run));
+            INVAR_TRY(run_transfer(program, &program->moves[i], run));
     return INVAR_OK;
 }
 
-static invar_status run_calls(const invar_op_graph *program, int32_t first, int32_t end,
+static invar_status run_nodes(const invar_op_graph *program, int32_t first, int32_t end,
                               const invar_graph_exec_args *run, invar_dataflow_tracker *watch)
 {
     alignas(max_align_t) char args[INVAR_OP_ARGS_MAX];
@@ -104,27 +112,27 @@ static invar_status run_calls(const invar_op_graph *program, int32_t first, int3
     for (int32_t i = first; i < end; i++) {
         const invar_graph_node *call = &program->calls[i];
         if (call->dropped) {
-            INVAR_TRY(run_moves(program, call->moves, call->n_moves, run));
+            INVAR_TRY(run_transfers(program, call->moves, call->n_moves, run));
             if (watch)
                 invar_dataflow_pass(watch);
             continue;
         }
-        find_arguments(args, program, call, run);
+        resolve_arguments(args, program, call, run);
         run->caller->layer = call->layer;
         if (watch)
             INVAR_TRY(invar_dataflow_before(watch, args));
         INVAR_TRY(invar_op_runner_run(run->caller, call->op, args));
-        INVAR_TRY(run_moves(program, call->moves, call->n_moves, run));
+        INVAR_TRY(run_transfers(program, call->moves, call->n_moves, run));
         if (watch)
             INVAR_TRY(invar_dataflow_show(watch));
         if (run->poison)
-            INVAR_TRY(poison_rooms(program, i, run));
+            INVAR_TRY(poison_dead_buffers(program, i, run));
     }
     return INVAR_OK;
 }
 
-static invar_status run_watched(const invar_op_graph *program, int32_t first, int32_t end,
-                                const invar_graph_exec_args *run)
+static invar_status run_nodes_with_hooks(const invar_op_graph *program, int32_t first, int32_t end,
+                                         const invar_graph_exec_args *run)
 {
     invar_dataflow_tracker *watch = NULL;
     invar_status status;
@@ -132,7 +140,7 @@ static invar_status run_watched(const invar_op_graph *program, int32_t first, in
     INVAR_TRY(invar_dataflow_new(&watch, program, run));
     for (int32_t i = 0; i < first; i++)
         invar_dataflow_pass(watch);
-    status = run_calls(program, first, end, run, watch);
+    status = run_nodes(program, first, end, run, watch);
     invar_dataflow_free(watch);
     return status;
 }
@@ -143,7 +151,7 @@ invar_status invar_op_graph_run(const invar_op_graph *program, int32_t segment,
     int32_t first = program->section_start[segment], end = program->section_start[segment + 1];
 
     INVAR_CHECK(segment < program->n_segments);
-    INVAR_TRY(run_moves(program, program->leads[segment], program->n_leads[segment], run));
-    return run->probe && run->probe->take ? run_watched(program, first, end, run)
-                                          : run_calls(program, first, end, run, NULL);
+    INVAR_TRY(run_transfers(program, program->leads[segment], program->n_leads[segment], run));
+    return run->probe && run->probe->take ? run_nodes_with_hooks(program, first, end, run)
+                                          : run_nodes(program, first, end, run, NULL);
 }

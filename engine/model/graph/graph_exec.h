@@ -1,8 +1,9 @@
 /*
- * graph_exec.h - running the calls of a program, and looking at what they compute.
+ * graph_exec.h - executes an op graph and shows its intermediate values to hooks.
  *
- * A program names memory; a run brings it along, so one program serves any weights and any block
- * of memory. Watching changes nothing of what runs: after a call its points are shown.
+ * The graph names memory symbolically and each execution supplies the addresses, so one graph
+ * serves any weights and any memory block. Hooks do not change what runs: after a node they see its
+ * points.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,68 +19,83 @@ extern "C" {
 #define INVAR_DATAFLOW_INPUTS 8
 #define INVAR_DATAFLOW_NAME 48
 
-/* The name of a value among those of a pass. */
+/* Name of a value of a pass. */
 typedef struct invar_value_name {
-    int64_t layer; /* -1: of none */
+    int64_t layer; /* -1 if it belongs to no layer */
     char text[INVAR_DATAFLOW_NAME];
 } invar_value_name;
 
-/* Whose a row of a rollout is: several samples share those of their prompt. */
+/* Samples that share one row of a rollout; a row of a prompt belongs to several samples. */
 typedef struct invar_row_samples {
-    const uint32_t *draws; /* (count) by which samples are known */
-    int64_t count;         /* 0: nobody's */
+    const uint32_t *draws; /* (count) draw numbers that identify the samples */
+    int64_t count;         /* 0 if the row belongs to no sample */
 } invar_row_samples;
 
-/* What an op has computed: activations, or gradients of them. */
+/* Result of an op: an activation, or the gradient of one. */
 typedef struct invar_observed_value {
     invar_value_name name;
-    const char *op; /* "rope.fwd" */
+    const char *op; /* name of the op, "rope.fwd" */
     bool backward;
-    /* The residual stream at the beginning, in the middle or at the end of a layer. */
+    /* The value is the residual stream at the start, in the middle or at the end of a layer. */
     bool is_residual;
-    /* What it was computed from. None: from what the pass was given. */
+    /*
+     * Points from which the value was computed; none if it depends on the inputs of the pass only.
+     */
     invar_value_name inputs[INVAR_DATAFLOW_INPUTS];
     int n_inputs;
-    invar_op_runner *caller;  /* of the op */
-    const invar_tensor *rows; /* in its device's memory */
-    /* rows of each sample; in the head of each unit; the host's */
+    invar_op_runner *caller;  /* runner of the op */
+    const invar_tensor *rows; /* device memory */
+    /* rows of each sample, in the head of each unit; host memory */
     const invar_row_offsets *samples;
-    const invar_row_offsets *device_samples; /* the same, where ops read them */
-    /* The rows lie elsewhere, in another order: invar_dataflow_rows brings them. NULL: they do
-     * not. */
+    const invar_row_offsets *device_samples; /* the offsets of `samples` in memory that ops read */
+    /* Set if `rows` are not in token order: invar_dataflow_rows reorders them. NULL if they are. */
     const struct invar_watch_elsewhere *elsewhere;
-    const invar_row_samples *owners; /* (rows) in a rollout, instead of samples; else NULL */
+    const invar_row_samples *owners; /* (rows) set in a rollout instead of `samples`; else NULL */
 } invar_observed_value;
 
-/* A call has added to gradients of parameters. */
+/* Gradients of parameters that a node has added to. */
 typedef struct invar_observed_grad {
-    size_t offset, bytes; /* in the memory of all of them; several may lie there side by side */
-    invar_value_name inputs[INVAR_DATAFLOW_INPUTS]; /* what the call has read */
+    size_t offset, bytes; /* range in the block of gradients; may cover several adjacent
+                             parameters */
+    invar_value_name inputs[INVAR_DATAFLOW_INPUTS]; /* points that the node has read */
     int n_inputs;
 } invar_observed_grad;
 
-/* Where values are shown to: called in the order of execution, for rows of whole samples. */
+/*
+ * Hooks that observe values. They are called in the order of execution, with rows of complete
+ * samples.
+ */
 typedef struct invar_forward_hooks {
     invar_status (*take)(void *payload, const invar_observed_value *value);
-    invar_status (*sum)(void *payload, const invar_observed_grad *sum); /* NULL: nobody asks */
-    /* Of several ranks, by each of them, when all have shown a micro-batch; NULL: nobody asks. */
+    invar_status (*sum)(void *payload, const invar_observed_grad *sum); /* NULL if not needed */
+    /*
+     * Called on each of several ranks after all of them have shown one micro-batch; NULL if not
+     * needed.
+     */
     invar_status (*round)(void *payload);
-    /* Of stages of a pipeline, instead: when this one has shown its layers of a micro-batch of this
-       round, forward or back, and when all have shown everything. */
+    /*
+     * Called on pipeline stages instead of `round`: `task` after this stage has shown its layers of
+     * a forward or backward of a micro-batch of the round, `stages` after all stages have shown
+     * everything.
+     */
     invar_status (*task)(void *payload, int64_t round);
     invar_status (*stages)(void *payload);
     void *payload;
-    bool parts; /* fused calls are computed by their parts, too: as NAME.parts, behind NAME */
-    bool taped; /* `take` only calls ops, by a caller with the tape of the pass, if that has one */
+    bool parts; /* show the decomposition of fused calls too: NAME.parts after NAME */
+    bool taped; /* `take` only runs ops through the pass's op runner, so a CUDA graph cache may
+                   stay active */
 } invar_forward_hooks;
 
-/* The device's memory of those who look, kept from one run to the next. Zeroed; release. */
+/*
+ * Device buffers of hooks, kept between executions. Zero-initialize before use. Release with
+ * invar_dataflow_memory_release.
+ */
 typedef struct invar_hook_buffers {
     struct {
         void *data;
         size_t bytes;
-    } parts, rows; /* results of parts; rows that lie elsewhere, in the order of tokens */
-    /* rows that ranks divide: of all tensor-parallel ones, then of all context-parallel ones */
+    } parts, rows; /* results of decomposed calls; rows reordered by token */
+    /* rows of all tensor-parallel ranks; rows of all context-parallel ranks */
     struct {
         void *data;
         size_t bytes;
@@ -90,22 +106,26 @@ void invar_dataflow_memory_release(invar_hook_buffers *memory, const invar_devic
 
 typedef struct invar_graph_exec_args {
     invar_op_runner *caller;
-    void *block;                      /* of the plan's bytes */
-    const void *const *given;         /* (INVAR_OP_GRAPH_MAX_GIVEN) by number */
-    bool fresh;                       /* sums that can begin anew do */
-    bool poison;                      /* planned memory is NaN from its last use on: for tests */
-    const invar_forward_hooks *probe; /* `take` NULL: nobody looks */
-    invar_hook_buffers *memory;       /* where somebody does */
-    const invar_row_offsets *samples; /* the lists that points are rows of; the host's */
-    const invar_row_offsets *there;   /* the same lists, where ops read them */
-    invar_transfer_runner *mover;     /* where ranks share the work */
+    void *block;                      /* program->block bytes */
+    const void *const *given;         /* (INVAR_OP_GRAPH_MAX_GIVEN) address of each input buffer */
+    bool fresh;                       /* sums that are marked for it start from zero */
+    bool poison;                      /* tests only: planned memory becomes NaN after its last
+                                         use */
+    const invar_forward_hooks *probe; /* hooks; NULL, or `take` is NULL, to observe nothing */
+    invar_hook_buffers *memory;       /* required with hooks */
+    const invar_row_offsets *samples; /* row offsets that points refer to by number; host memory */
+    const invar_row_offsets *there;   /* the offsets of `samples` in memory that ops read */
+    invar_transfer_runner *mover;     /* required if ranks divide the layers */
 } invar_graph_exec_args;
 
-/* The calls of one segment, in order. */
+/*
+ * Runs the nodes of one section in order, with their transfers. Collective if the graph has
+ * transfers.
+ */
 invar_status invar_op_graph_run(const invar_op_graph *program, int32_t segment,
                                 const invar_graph_exec_args *run) INVAR_MUST_USE;
 
-/* The tensor where it is in a run. */
+/* Returns the tensor with the addresses of this execution. */
 invar_tensor invar_op_graph_find(const invar_op_graph *program, const invar_tensor *tensor,
                                  const invar_graph_exec_args *run);
 

@@ -1,10 +1,11 @@
 /*
- * graph_plan.c - where the rooms of a program lie: a room's place is free again after its last
- * call.
+ * graph_plan.c - places the buffers of an op graph in one block: memory is reused after the last
+ * use.
  *
- * Calls are walked in order. A room takes the smallest gap that it fits in, or grows the last one,
- * or else the block; so the places are a pure function of the list. Lists of a thousand rooms are
- * planned between two steps of decoding: hence gaps, and not the best of all plans.
+ * The nodes are walked in order. A buffer takes the smallest free gap that it fits in; otherwise it
+ * extends the gap at the end of the block or the block. The offsets are therefore a pure function
+ * of the graph. Best-fit gaps are not optimal, but fast: graphs of a thousand buffers are planned
+ * between two decode steps.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,11 +22,11 @@ typedef struct gap {
     size_t from, to;
 } gap;
 
-/* Ascending, never touching each other. */
+/* Gaps in ascending order; adjacent ones are merged. */
 typedef struct gaps {
     gap *at;
     int32_t count;
-    size_t end; /* of the block */
+    size_t end; /* size of the block so far */
 } gaps;
 
 static void remove_gap(gaps *g, int32_t i)
@@ -34,7 +35,7 @@ static void remove_gap(gaps *g, int32_t i)
     g->count--;
 }
 
-static size_t gaps_take(gaps *g, size_t bytes)
+static size_t alloc_gap(gaps *g, size_t bytes)
 {
     int32_t best = -1;
     size_t from;
@@ -44,7 +45,7 @@ static size_t gaps_take(gaps *g, size_t bytes)
         if (have >= bytes && (best < 0 || have < g->at[best].to - g->at[best].from))
             best = i;
     }
-    if (best < 0) { // at the end, where a gap may lie already
+    if (best < 0) { // at the end, extending a gap that may lie there
         bool open = g->count > 0 && g->at[g->count - 1].to == g->end;
         from = open ? g->at[g->count - 1].from : g->end;
         g->end = from + bytes;
@@ -59,7 +60,7 @@ static size_t gaps_take(gaps *g, size_t bytes)
     return from;
 }
 
-static void gaps_free(gaps *g, size_t from, size_t bytes)
+static void free_gap(gaps *g, size_t from, size_t bytes)
 {
     int32_t i = 0;
 
@@ -79,25 +80,28 @@ static void gaps_free(gaps *g, size_t from, size_t bytes)
     }
 }
 
-static bool graph_buffer_planned(const invar_graph_buffer *room)
+static bool is_planned(const invar_graph_buffer *room)
 {
     return room->given < 0 && room->first >= 0 && room->bytes > 0;
 }
 
-/* One list of rooms for each call, by first or by last use: heads by call, links by room. */
-typedef struct lists {
-    int32_t *first, *last;             /* (calls + 2): the room that comes first, or -1 */
-    int32_t *after_first, *after_last; /* (rooms): the next one */
-} lists;
+/* Buffers by the node of their first use and by the node of their last use, as linked lists. */
+typedef struct buffer_lists {
+    int32_t *first, *last;             /* (calls + 2) first buffer of each node, or -1 */
+    int32_t *after_first, *after_last; /* (rooms) next buffer of the list, or -1 */
+} buffer_lists;
 
-/* The host may touch rooms before the first call and behind the last: numbers -1 and n. */
-static void sort_rooms(lists *l, const invar_op_graph *p)
+/*
+ * Fills the lists. The host may access buffers before the first node and after the last, so node i
+ * has list i + 1.
+ */
+static void list_buffers_by_node(buffer_lists *l, const invar_op_graph *p)
 {
     for (int32_t i = 0; i < p->n_calls + 2; i++)
         l->first[i] = l->last[i] = -1;
     for (int32_t i = p->n_rooms - 1; i >= 0; i--) {
         const invar_graph_buffer *r = &p->rooms[i];
-        if (!graph_buffer_planned(r))
+        if (!is_planned(r))
             continue;
         l->after_first[i] = l->first[r->first + 1];
         l->first[r->first + 1] = i;
@@ -106,13 +110,13 @@ static void sort_rooms(lists *l, const invar_op_graph *p)
     }
 }
 
-static void place_rooms(invar_op_graph *p, const lists *l, gaps *g)
+static void place_buffers(invar_op_graph *p, const buffer_lists *l, gaps *g)
 {
     for (int32_t call = 0; call < p->n_calls + 2; call++) {
         for (int32_t i = l->first[call]; i >= 0; i = l->after_first[i])
-            p->rooms[i].offset = gaps_take(g, invar_aligned(p->rooms[i].bytes));
+            p->rooms[i].offset = alloc_gap(g, invar_aligned(p->rooms[i].bytes));
         for (int32_t i = l->last[call]; i >= 0; i = l->after_last[i])
-            gaps_free(g, p->rooms[i].offset, invar_aligned(p->rooms[i].bytes));
+            free_gap(g, p->rooms[i].offset, invar_aligned(p->rooms[i].bytes));
     }
     p->block = g->end;
 }
@@ -123,7 +127,7 @@ invar_status invar_op_graph_plan(invar_op_graph *program)
     size_t need = (rooms + 1) * sizeof(gap) + 2 * (calls + rooms) * sizeof(int32_t);
     gaps g = {NULL, 0, 0};
     int32_t *memory;
-    lists l;
+    buffer_lists l;
 
     INVAR_TRY(program->status);
     if (need > program->scratch_bytes) {
@@ -135,8 +139,8 @@ invar_status invar_op_graph_plan(invar_op_graph *program)
     }
     g.at = program->scratch;
     memory = (int32_t *)(g.at + rooms + 1);
-    l = (lists){memory, memory + calls, memory + 2 * calls, memory + 2 * calls + rooms};
-    sort_rooms(&l, program);
-    place_rooms(program, &l, &g);
+    l = (buffer_lists){memory, memory + calls, memory + 2 * calls, memory + 2 * calls + rooms};
+    list_buffers_by_node(&l, program);
+    place_buffers(program, &l, &g);
     return INVAR_OK;
 }

@@ -1,5 +1,10 @@
 /*
- * graph_transfer.c - bytes that go between ranks behind the calls of a program.
+ * graph_transfer.c - moves rows between ranks: gather, exchange and transpose after a node.
+ *
+ * Each kind of transfer computes the bytes per rank and then runs one all-gather or all-to-all:
+ * from device to device if the axis has a device communicator, directly if the host can access the
+ * memory, else through a pinned host buffer. Ops that a CUDA graph cache holds back are launched
+ * first.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,10 +25,10 @@ void invar_transfer_runner_release(invar_transfer_runner *mover, const invar_dev
     *mover = (invar_transfer_runner){.layout = mover->layout};
 }
 
-/* Room for what is given and got through the host. */
-static invar_status make_room(invar_transfer_runner *m, const invar_device *dev, size_t bytes)
+/* Allocates the byte counts, and a host buffer of `bytes` for device-local memory. */
+static invar_status ensure_buffers(invar_transfer_runner *m, const invar_device *dev, size_t bytes)
 {
-    size_t ranks = (size_t)invar_comm_size(m->layout->world); // no axis has more
+    size_t ranks = (size_t)invar_comm_size(m->layout->world); // no axis has more ranks
     void *memory = NULL;
 
     if (!m->give)
@@ -42,7 +47,7 @@ static invar_status make_room(invar_transfer_runner *m, const invar_device *dev,
     return INVAR_OK;
 }
 
-static size_t sum(const size_t *bytes, int count)
+static size_t sum_bytes(const size_t *bytes, int count)
 {
     size_t all = 0;
 
@@ -61,12 +66,15 @@ static size_t tensor_bytes(const invar_tensor *t)
     return (size_t)t->shape[0] * row_bytes(t);
 }
 
-/* ---- what each rank gives and gets ----------------------------------------------------------- */
+/* ---- bytes per rank -------------------------------------------------------------------------- */
 
-/* Where experts begin, in the host's memory; nobody having chosen any, all have as many rows. */
-static invar_status find_start(const int64_t **out, invar_transfer_runner *m,
-                               invar_op_runner *caller, const invar_row_offsets *experts,
-                               int64_t rows)
+/*
+ * *out = row offsets of the experts in host memory. A dry run has no routing; it assumes that all
+ * experts have the same number of rows.
+ */
+static invar_status expert_starts(const int64_t **out, invar_transfer_runner *m,
+                                  invar_op_runner *caller, const invar_row_offsets *experts,
+                                  int64_t rows)
 {
     size_t count = (size_t)experts->count + 1;
     bool dry = caller->dev.backend->memory.dry_run;
@@ -87,7 +95,7 @@ static invar_status find_start(const int64_t **out, invar_transfer_runner *m,
                : invar_op_runner_get(caller, m->start, experts->offsets, count * sizeof *m->start);
 }
 
-/* A rank's share of some rows. */
+/* Number of rows in the range of rank r. */
 static int64_t share_of(const invar_graph_transfer *move, const invar_layout_axis *axis,
                         int64_t rows, int r)
 {
@@ -95,7 +103,10 @@ static int64_t share_of(const invar_graph_transfer *move, const invar_layout_axi
                        : invar_layout_range_of(rows, axis->size, r).count;
 }
 
-/* m->get of a gather of experts' rows; *base: where those that are divided begin in `whole`. */
+/*
+ * Sets m->get for a gather of expert rows; *base = offset in `whole` of the first expert that the
+ * ranks divide.
+ */
 static invar_status count_experts(size_t *base, invar_transfer_runner *m,
                                   const invar_layout_axis *axis, invar_op_runner *caller,
                                   const invar_graph_transfer *move)
@@ -103,7 +114,7 @@ static invar_status count_experts(size_t *base, invar_transfer_runner *m,
     int64_t count = move->count > 0 ? move->count : move->experts.count;
     const int64_t *start;
 
-    INVAR_TRY(find_start(&start, m, caller, &move->experts, move->whole.shape[0]));
+    INVAR_TRY(expert_starts(&start, m, caller, &move->experts, move->whole.shape[0]));
     start += move->first;
     *base = (size_t)start[0] * row_bytes(&move->whole);
     for (int r = 0; r < axis->size; r++) {
@@ -114,7 +125,7 @@ static invar_status count_experts(size_t *base, invar_transfer_runner *m,
     return INVAR_OK;
 }
 
-/* The same where parts lie in `whole` one after the other, from its beginning on. */
+/* Sets m->get for a gather of parts or row ranges, which start at the beginning of `whole`. */
 static void count_parts(invar_transfer_runner *m, const invar_layout_axis *axis,
                         const invar_graph_transfer *move)
 {
@@ -125,7 +136,9 @@ static void count_parts(invar_transfer_runner *m, const invar_layout_axis *axis,
                 : (size_t)share_of(move, axis, move->whole.shape[0], r) * row_bytes(&move->whole);
 }
 
-/* Of an exchange: to each rank its share of the own rows, from each this rank's. */
+/*
+ * Sets the bytes of an exchange: each rank gets its range of the local rows and sends this rank's.
+ */
 static void count_shares(invar_transfer_runner *m, const invar_layout_axis *axis,
                          const invar_graph_transfer *move)
 {
@@ -138,7 +151,10 @@ static void count_shares(invar_transfer_runner *m, const invar_layout_axis *axis
     }
 }
 
-/* Of rows for columns: this rank has `rows` rows of all columns, and all rows of its share. */
+/*
+ * Sets the bytes of SPREAD and RETURN, which trade this rank's rows of all columns for all rows of
+ * its columns.
+ */
 static void count_columns(invar_transfer_runner *m, const invar_layout_axis *axis,
                           const invar_graph_transfer *move)
 {
@@ -155,20 +171,22 @@ static void count_columns(invar_transfer_runner *m, const invar_layout_axis *axi
     }
 }
 
-/* ---- moves ----------------------------------------------------------------------------------- */
+/* ---- transfers ------------------------------------------------------------------------------- */
 
-/* From device to device, or where the host reaches the memory: then there is nothing to copy. */
-static bool is_straight(const invar_layout_axis *axis, const invar_device *dev)
+/*
+ * Returns true if the memory needs no host copy: a device communicator, or host-accessible memory.
+ */
+static bool needs_no_host_copy(const invar_layout_axis *axis, const invar_device *dev)
 {
     return axis->device_comm || !invar_device_is_local(dev);
 }
 
-static invar_status run_straight(const invar_layout_axis *axis, const invar_device *dev,
-                                 const invar_comm_transfer *move)
+static invar_status run_direct(const invar_layout_axis *axis, const invar_device *dev,
+                               const invar_comm_transfer *move)
 {
     if (!invar_device_is_local(dev))
         return invar_comm_run(axis->comm, move);
-    INVAR_TRY(invar_device_synchronize(dev)); // what it still computes
+    INVAR_TRY(invar_device_synchronize(dev)); // the ops that compute the data
     return invar_comm_run(axis->device_comm, move);
 }
 
@@ -195,18 +213,18 @@ static invar_status transfer_runner_gather(invar_transfer_runner *m, const invar
         INVAR_TRY(count_experts(&base, m, axis, caller, move));
     else
         count_parts(m, axis, move);
-    before = sum(m->get, axis->rank);
+    before = sum_bytes(m->get, axis->rank);
     whole = (char *)move->whole.data + base;
     own = move->local.data ? move->local.data : whole + before;
     gather.in = own;
     gather.out = whole;
-    if (is_straight(axis, &caller->dev))
-        return run_straight(axis, &caller->dev, &gather);
+    if (needs_no_host_copy(axis, &caller->dev))
+        return run_direct(axis, &caller->dev, &gather);
     INVAR_TRY(invar_op_runner_get(caller, m->host + before, own, m->get[axis->rank]));
     gather.in = m->host + before;
     gather.out = m->host;
     INVAR_TRY(invar_comm_run(axis->comm, &gather));
-    return invar_device_upload(&caller->dev, whole, m->host, sum(m->get, axis->size));
+    return invar_device_upload(&caller->dev, whole, m->host, sum_bytes(m->get, axis->size));
 }
 
 static invar_status transfer_runner_exchange(invar_transfer_runner *m,
@@ -224,9 +242,9 @@ static invar_status transfer_runner_exchange(invar_transfer_runner *m,
     size_t given = tensor_bytes(&move->local), got;
 
     (sums ? count_shares : count_columns)(m, axis, move);
-    got = sum(m->get, axis->size);
-    if (is_straight(axis, &caller->dev))
-        return run_straight(axis, &caller->dev, &shares);
+    got = sum_bytes(m->get, axis->size);
+    if (needs_no_host_copy(axis, &caller->dev))
+        return run_direct(axis, &caller->dev, &shares);
     INVAR_TRY(invar_op_runner_get(caller, m->host, move->local.data, given));
     shares.in = m->host;
     shares.out = m->host + given;
@@ -253,8 +271,8 @@ invar_status invar_transfer_runner_run(invar_transfer_runner *m, invar_op_runner
 
     if (invar_layout_skips_transfers(m->layout, caller->dev.backend->memory.dry_run) || bytes == 0)
         return INVAR_OK;
-    if (caller->tape) // what is sent has to be on its way
+    if (caller->tape) // held-back ops compute the data that is sent
         INVAR_TRY(invar_cuda_graph_cache_flush(caller->tape));
-    INVAR_TRY(make_room(m, &caller->dev, is_straight(axis, &caller->dev) ? 0 : bytes));
+    INVAR_TRY(ensure_buffers(m, &caller->dev, needs_no_host_copy(axis, &caller->dev) ? 0 : bytes));
     return (exchanges ? transfer_runner_exchange : transfer_runner_gather)(m, axis, caller, move);
 }

@@ -1,8 +1,8 @@
 /*
- * graph_transfer.h - the moves of a program: bytes that go between ranks behind its calls.
+ * graph_transfer.h - executes the transfers of an op graph: moves rows between ranks after a node.
  *
- * Nothing is added on the way: what the bytes are for is up to the calls that follow. Those of a
- * far device go through the host's memory.
+ * A transfer only moves bytes; sums are computed by later nodes. Without a device communicator,
+ * device-local memory is copied through host memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,19 +17,26 @@
 extern "C" {
 #endif
 
-/* Zeroed but for the layout; release. */
+/*
+ * Runs transfers. Zero-initialize except for `layout`. Release with invar_transfer_runner_release.
+ */
 typedef struct invar_transfer_runner {
     const invar_layout *layout; /* borrowed */
-    size_t *give, *get;         /* (ranks) bytes */
-    int64_t *start;             /* (experts + 1) of a far device: rows of experts */
+    size_t *give, *get;         /* (ranks) bytes sent to and received from each rank */
+    int64_t *start;             /* (experts + 1) host copy of expert row offsets in device-local
+                                   memory */
     int64_t experts;
-    char *host; /* of a far device: what is given, then what is got */
+    char *host; /* pinned buffer for device-local memory: bytes to send, then received bytes */
     size_t bytes;
 } invar_transfer_runner;
 
 void invar_transfer_runner_release(invar_transfer_runner *mover, const invar_device *dev);
 
-/* A move of this run's memory. On a device that is dry it counts, if ranks are imagined. */
+/*
+ * Runs one transfer with the addresses of this execution. Collective over the ranks of the
+ * transfer's axis. On a dry-run device the transfer is counted only, and only if peers are
+ * simulated.
+ */
 invar_status invar_transfer_runner_run(invar_transfer_runner *mover, invar_op_runner *caller,
                                        const invar_graph_transfer *move) INVAR_MUST_USE;
 

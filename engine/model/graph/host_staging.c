@@ -1,5 +1,8 @@
 /*
- * host_staging.c - what the host and a device show each other.
+ * host_staging.c - copies between host and device-local memory for windows and uploads.
+ *
+ * An upload packs all arrays into one host buffer, so that each pass needs one copy to the device
+ * instead of a dozen. Buffers grow and are never shrunk.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -41,7 +44,7 @@ void invar_host_window_release(invar_host_window *window)
     *window = (invar_host_window){.dev = window->dev};
 }
 
-static invar_status make_room(invar_host_window *window, size_t bytes)
+static invar_status ensure_window(invar_host_window *window, size_t bytes)
 {
     if (bytes <= window->bytes)
         return INVAR_OK;
@@ -57,7 +60,7 @@ invar_status invar_host_window_read(const void **out, invar_host_window *window,
     *out = piece;
     if (!is_far(window->dev))
         return INVAR_OK;
-    INVAR_TRY(make_room(window, bytes));
+    INVAR_TRY(ensure_window(window, bytes));
     *out = window->room;
     return invar_device_download(window->dev, window->room, piece, bytes);
 }
@@ -73,7 +76,7 @@ invar_status invar_host_window_tensor(invar_tensor *out, invar_host_window *wind
         return INVAR_OK;
     invar_carve(&c, data);
     invar_carve(&c, scales);
-    INVAR_TRY(make_room(window, c.used));
+    INVAR_TRY(ensure_window(window, c.used));
     c = (invar_carver){window->room, 0};
     out->data = invar_carve(&c, data);
     INVAR_TRY(invar_device_download(window->dev, out->data, tensor->data, data));
@@ -89,7 +92,7 @@ invar_status invar_host_window_write(void **out, invar_host_window *window, void
     *out = piece;
     if (!is_far(window->dev))
         return INVAR_OK;
-    INVAR_TRY(make_room(window, bytes));
+    INVAR_TRY(ensure_window(window, bytes));
     *out = window->room;
     return INVAR_OK;
 }
@@ -101,7 +104,7 @@ invar_status invar_host_window_store(invar_host_window *window, void *piece, siz
     return invar_device_upload(window->dev, piece, window->room, bytes);
 }
 
-/* ---- stagings -------------------------------------------------------------------------------- */
+/* ---- uploads --------------------------------------------------------------------------------- */
 
 void invar_upload_buffer_release(invar_upload_buffer *staging, const invar_device *dev)
 {
@@ -111,10 +114,10 @@ void invar_upload_buffer_release(invar_upload_buffer *staging, const invar_devic
     *staging = (invar_upload_buffer){0};
 }
 
-static invar_status upload_buffer_ensure(invar_upload_buffer *staging, const invar_device *dev,
+static invar_status ensure_upload_buffer(invar_upload_buffer *staging, const invar_device *dev,
                                          size_t need)
 {
-    size_t bytes = invar_device_growth_bytes(dev, need, 8); // so that growth soon ends
+    size_t bytes = invar_device_growth_bytes(dev, need, 8); // headroom, so that growing stops soon
 
     if (need <= staging->bytes)
         return INVAR_OK;
@@ -134,7 +137,7 @@ invar_status invar_upload_buffer_send(invar_upload_buffer *staging, const invar_
         return INVAR_OK;
     for (int i = 0; i < count; i++)
         invar_carve(&here, arrays[i].bytes);
-    INVAR_TRY(upload_buffer_ensure(staging, dev, here.used));
+    INVAR_TRY(ensure_upload_buffer(staging, dev, here.used));
     here = (invar_carver){staging->host, 0};
     there = (invar_carver){staging->device, 0};
     for (int i = 0; i < count; i++) {
@@ -142,7 +145,7 @@ invar_status invar_upload_buffer_send(invar_upload_buffer *staging, const invar_
         void *address = invar_carve(&there, arrays[i].bytes);
         if (!*arrays[i].array)
             continue;
-        if (arrays[i].bytes > 0 && !dev->backend->memory.dry_run) // which only wants the places
+        if (arrays[i].bytes > 0 && !dev->backend->memory.dry_run) // else addresses only
             memcpy(copy, *arrays[i].array, arrays[i].bytes);
         *arrays[i].array = address;
     }

@@ -1,10 +1,9 @@
 /*
- * host_staging.h - a device's memory where the host can use it, and the host's arrays where ops
- * can.
+ * host_staging.h - host access to device memory: windows to read or write it, uploads of arrays.
  *
- * Where a device's memory is near, which is to say the host's own, nothing is copied: a window
- * shows the memory itself, and a staging leaves arrays where they are. Where it is far, both have
- * room of their own that grows on demand. A device that is NULL is near.
+ * If the host can access the device's memory, nothing is copied: a window is the memory itself, and
+ * an upload leaves the arrays where they are. For device-local memory (GPU) both have buffers of
+ * their own that grow on demand. A NULL device counts as host-accessible.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,56 +17,70 @@ extern "C" {
 #endif
 
 /*
- * Adds to the record of a failure for want of memory what helps: `advice` where it is memory of the
- * device, far or not, else that it is the host's; yields `status` again.
+ * If `status` is INVAR_E_NOMEM, adds advice to the error record: `advice` if the memory of the
+ * device was short (`far`: the device has local memory), else that host memory was. Returns
+ * `status`.
  */
 invar_status invar_host_staging_advise_oom(invar_status status, bool far,
                                            const char *advice) INVAR_MUST_USE;
 
-/* Bytes from a tensor's first element to its last, the gaps between rows included. */
+/*
+ * Returns the bytes from the tensor's first element to its last, including the gaps between rows.
+ */
 size_t invar_host_staging_span(const invar_tensor *tensor);
 
-/* One piece of a device's memory at a time, on the host. Zeroed but for the device; release. */
+/*
+ * Host view of one range of device memory at a time. Zero-initialize except for `dev`. Release with
+ * invar_host_window_release.
+ */
 typedef struct invar_host_window {
-    const invar_device *dev; /* borrowed */
+    const invar_device *dev; /* borrowed; NULL is host memory */
     void *room;
     size_t bytes;
 } invar_host_window;
 
 void invar_host_window_release(invar_host_window *window);
 
-/* *out = what the piece holds, until the next call. */
+/* *out = the contents of the range, valid until the next call on the window. */
 invar_status invar_host_window_read(const void **out, invar_host_window *window, const void *piece,
                                     size_t bytes) INVAR_MUST_USE;
 
-/* The same of a whole tensor: *out is `tensor` with other addresses. */
+/*
+ * Like invar_host_window_read, for a tensor with its scales: *out is `tensor` with host addresses.
+ */
 invar_status invar_host_window_tensor(invar_tensor *out, invar_host_window *window,
                                       const invar_tensor *tensor) INVAR_MUST_USE;
 
-/* *out = where the host writes what the piece shall hold; `store` then brings it there. */
+/*
+ * *out = memory to which the host writes new contents of the range; invar_host_window_store then
+ * copies them to the device.
+ */
 invar_status invar_host_window_write(void **out, invar_host_window *window, void *piece,
                                      size_t bytes) INVAR_MUST_USE;
 invar_status invar_host_window_store(invar_host_window *window, void *piece,
                                      size_t bytes) INVAR_MUST_USE;
 
-/* An array of the host. */
+/* One host array to upload. */
 typedef struct invar_upload {
-    const void **array; /* gets the address that ops read it at; one that is NULL stays it */
+    const void **array; /* in: host array; out: address that ops read. NULL stays NULL. */
     size_t bytes;
 } invar_upload;
 
-/* Arrays that ops read, sent all at once. Zeroed at first; release. */
+/*
+ * Buffers that upload several arrays in one copy. Zero-initialize before use. Release with
+ * invar_upload_buffer_release.
+ */
 typedef struct invar_upload_buffer {
-    char *host;   /* copies side by side */
-    void *device; /* what ops read */
+    char *host;   /* copies of the arrays, one after another */
+    void *device; /* device memory that ops read */
     size_t bytes;
 } invar_upload_buffer;
 
 void invar_upload_buffer_release(invar_upload_buffer *staging, const invar_device *dev);
 
 /*
- * Replaces the addresses. What is near stays borrowed; what is far may be changed at once. The
- * addresses of an earlier call are void.
+ * Uploads the arrays and replaces their addresses. Host-accessible arrays stay in place and
+ * borrowed; others may be changed after the call. Invalidates the addresses of the previous call.
  */
 invar_status invar_upload_buffer_send(invar_upload_buffer *staging, const invar_device *dev,
                                       const invar_upload *arrays, int count) INVAR_MUST_USE;

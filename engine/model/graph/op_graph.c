@@ -1,5 +1,10 @@
 /*
- * op_graph.c - lists of calls, and the names of memory in them.
+ * op_graph.c - appends nodes, points and transfers to an op graph, and drops the unused ones.
+ *
+ * All lists of the graph are growing arrays. Appending a node scans the fields of its arguments
+ * (op_fields.h), notes where they hold symbolic addresses, and extends the lifetime of the buffers
+ * that they name. Dropping walks the nodes from the last to the first and keeps a node only if one
+ * of its results is live.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,18 +17,18 @@
 
 #include "base/invar_banned.h"
 
-/* A name: a bit that no address has, the room's number, and bytes from the room's beginning. */
+/* A symbolic address: a bit that no real address has, the buffer's index, the offset in it. */
 #define NAME_BIT ((uintptr_t)1 << 62)
 #define ROOM_SHIFT 40
 #define OFFSET_MASK (((uintptr_t)1 << ROOM_SHIFT) - 1)
 
-#define ARGS_ALIGN 16 /* of arguments among the program's bytes */
+#define ARGS_ALIGN 16 /* alignment of the arguments in the graph's bytes */
 
 enum { ROOMS, CALLS, BYTES, PLACES, POINTS, MOVES };
 
 static void *name_of(int32_t room)
 {
-    return (void *)(NAME_BIT | (uintptr_t)room << ROOM_SHIFT); // NOLINT: never followed
+    return (void *)(NAME_BIT | (uintptr_t)room << ROOM_SHIFT); // NOLINT: never dereferenced
 }
 
 int32_t invar_op_graph_room_of(const void *name)
@@ -99,20 +104,20 @@ bool invar_op_graph_grow(invar_op_graph *program, void *list, size_t *room, size
     return true;
 }
 
-/* Room for `more` bytes behind `used` in one of the program's own lists. */
-static bool op_graph_grow(invar_op_graph *program, int which, void *list, size_t used, size_t more)
+/* Grows one of the graph's own lists so that `more` bytes fit after `used`. */
+static bool grow_list(invar_op_graph *program, int which, void *list, size_t used, size_t more)
 {
     return invar_op_graph_grow(program, list, &program->room_for[which], used, used + more);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* The name of new memory; that of the first room where none can be noted. */
-static void *add_room(invar_op_graph *program, size_t bytes, int32_t given)
+/* Adds a buffer and returns its symbolic address; that of buffer 0 if memory is short. */
+static void *add_buffer(invar_op_graph *program, size_t bytes, int32_t given)
 {
     size_t used = (size_t)program->n_rooms * sizeof *program->rooms;
 
-    if (!op_graph_grow(program, ROOMS, &program->rooms, used, sizeof *program->rooms))
+    if (!grow_list(program, ROOMS, &program->rooms, used, sizeof *program->rooms))
         return name_of(0);
     program->rooms[program->n_rooms] =
         (invar_graph_buffer){.bytes = bytes, .given = given, .first = -1, .last = -1, .entry = -1};
@@ -139,10 +144,10 @@ invar_tensor invar_op_graph_tensor(invar_op_graph *program, invar_dtype dtype, i
     invar_tensor t;
 
     if (cols == 0)
-        return invar_tensor_1d(add_room(program, bytes, -1), dtype, rows);
-    t = invar_tensor_quantized(add_room(program, bytes, -1), NULL, dtype, 1, most, cols);
+        return invar_tensor_1d(add_buffer(program, bytes, -1), dtype, rows);
+    t = invar_tensor_quantized(add_buffer(program, bytes, -1), NULL, dtype, 1, most, cols);
     if (invar_dtype_scale_block(dtype))
-        t.scale = add_room(program, invar_tensor_scale_bytes(&t), -1);
+        t.scale = add_buffer(program, invar_tensor_scale_bytes(&t), -1);
     t.shape[0] = rows;
     return t;
 }
@@ -151,7 +156,7 @@ void *invar_op_graph_input(invar_op_graph *program, int32_t number)
 {
     INVAR_CHECK(number < INVAR_OP_GRAPH_MAX_GIVEN);
     if (program->given[number] < 0) {
-        void *name = add_room(program, 0, number);
+        void *name = add_buffer(program, 0, number);
         program->given[number] = invar_op_graph_room_of(name);
     }
     return name_of(program->given[number]);
@@ -164,8 +169,8 @@ void invar_op_graph_source(invar_op_graph *program, const void *name,
         program->rooms[invar_op_graph_room_of(name)].source = source;
 }
 
-/* Call number `call` uses the memory. */
-static void op_graph_use(invar_op_graph *program, const void *name, int32_t call)
+/* Extends the lifetime of the buffer at `name` to node number `call`. */
+static void extend_lifetime(invar_op_graph *program, const void *name, int32_t call)
 {
     invar_graph_buffer *room = &program->rooms[invar_op_graph_room_of(name)];
 
@@ -174,19 +179,19 @@ static void op_graph_use(invar_op_graph *program, const void *name, int32_t call
     room->last = call;
 }
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------------------- */
 
-/* An address among the arguments of the call that is being appended. */
+/* Notes the address at offset `at` of the arguments of the node that is being appended. */
 static void add_place(invar_op_graph *program, const char *args, size_t at)
 {
     size_t used = (size_t)program->n_places * sizeof *program->places;
     const void *name;
 
     memcpy(&name, args + at, sizeof name);
-    if (!name || !op_graph_grow(program, PLACES, &program->places, used, sizeof *program->places))
+    if (!name || !grow_list(program, PLACES, &program->places, used, sizeof *program->places))
         return;
     program->places[program->n_places++] = (uint16_t)at;
-    op_graph_use(program, name, program->n_calls);
+    extend_lifetime(program, name, program->n_calls);
 }
 
 static void add_places(invar_op_graph *program, invar_op op, const char *args)
@@ -215,8 +220,8 @@ void invar_op_graph_append(invar_op_graph *program, invar_op op, const void *arg
     size_t used = (size_t)program->n_calls * sizeof *program->calls, bytes;
     int32_t places = program->n_places;
 
-    if (!op_graph_grow(program, CALLS, &program->calls, used, sizeof *program->calls) ||
-        !op_graph_grow(program, BYTES, &program->bytes, program->n_bytes, INVAR_OP_ARGS_MAX))
+    if (!grow_list(program, CALLS, &program->calls, used, sizeof *program->calls) ||
+        !grow_list(program, BYTES, &program->bytes, program->n_bytes, INVAR_OP_ARGS_MAX))
         return;
     add_places(program, op, args);
     if (program->status != INVAR_OK)
@@ -243,7 +248,7 @@ static bool add_point(invar_op_graph *program, const invar_graph_point *point)
 {
     size_t used = (size_t)program->n_points * sizeof *program->points;
 
-    if (!op_graph_grow(program, POINTS, &program->points, used, sizeof *program->points))
+    if (!grow_list(program, POINTS, &program->points, used, sizeof *program->points))
         return false;
     program->points[program->n_points++] = *point;
     return true;
@@ -267,25 +272,25 @@ void invar_op_graph_move(invar_op_graph *program, const invar_graph_transfer *mo
     bool leads = program->n_calls == program->section_start[program->n_segments];
     int32_t call = leads ? program->n_calls : program->n_calls - 1;
 
-    if (!op_graph_grow(program, MOVES, &program->moves, used, sizeof *program->moves))
+    if (!grow_list(program, MOVES, &program->moves, used, sizeof *program->moves))
         return;
     if (leads && program->n_leads[program->n_segments]++ == 0)
         program->leads[program->n_segments] = program->n_moves;
     if (!leads)
         program->calls[call].n_moves++;
     program->moves[program->n_moves++] = *move;
-    op_graph_use(program, move->whole.data, call);
+    extend_lifetime(program, move->whole.data, call);
     if (move->local.data)
-        op_graph_use(program, move->local.data, call);
+        extend_lifetime(program, move->local.data, call);
     if (move->experts.offsets)
-        op_graph_use(program, move->experts.offsets, call);
+        extend_lifetime(program, move->experts.offsets, call);
 }
 
 void invar_op_graph_host_access(invar_op_graph *program, const invar_tensor *tensor)
 {
     if (program->status != INVAR_OK)
         return;
-    op_graph_use(program, tensor->data, program->n_calls);
+    extend_lifetime(program, tensor->data, program->n_calls);
     program->rooms[invar_op_graph_room_of(tensor->data)].live = true;
 }
 
@@ -295,18 +300,18 @@ void invar_op_graph_end_section(invar_op_graph *program)
     program->section_start[++program->n_segments] = program->n_calls;
 }
 
-/* ---- results that nobody reads --------------------------------------------------------------- */
+/* ---- unused results -------------------------------------------------------------------------- */
 
-/* The room of a field; NULL: it leads to no memory. */
-static invar_graph_buffer *room_of_field(const invar_op_graph *program, const invar_field *f,
-                                         const void *args)
+/* Returns the buffer that the field points to; NULL if it points to none. */
+static invar_graph_buffer *buffer_of_field(const invar_op_graph *program, const invar_field *f,
+                                           const void *args)
 {
     if (f->kind >= INVAR_FIELD_I32 || !invar_field_present(f, args))
         return NULL;
     return &program->rooms[invar_op_graph_room_of(invar_field_memory(f, args).data)];
 }
 
-/* Somebody looks at a point of the call. */
+/* Returns true if hooks see a point of the node. */
 static bool is_shown(const invar_op_graph *program, const invar_graph_node *call)
 {
     for (int32_t i = call->points; i < call->points + call->n_points; i++)
@@ -315,8 +320,8 @@ static bool is_shown(const invar_op_graph *program, const invar_graph_node *call
     return false;
 }
 
-/* A move stays if somebody wants what it brings; then what it brings it from is wanted, too. */
-static void judge_move(invar_op_graph *program, invar_graph_transfer *move)
+/* Keeps the transfer if its destination is live or an input; then marks its sources as live. */
+static void keep_used_transfer(invar_op_graph *program, invar_graph_transfer *move)
 {
     const invar_graph_buffer *to = &program->rooms[invar_op_graph_room_of(move->whole.data)];
     const void *const from[] = {move->local.data, move->experts.offsets};
@@ -327,8 +332,8 @@ static void judge_move(invar_op_graph *program, invar_graph_transfer *move)
             program->rooms[invar_op_graph_room_of(from[i])].live = true;
 }
 
-/* The call stays if somebody wants a result; then what it reads is wanted, too. */
-static void op_graph_evaluate(invar_op_graph *program, invar_graph_node *call)
+/* Keeps the node if one of its results is used; then marks the buffers that it reads as live. */
+static void keep_used_node(invar_op_graph *program, invar_graph_node *call)
 {
     const void *args = program->bytes + call->args;
     bool wanted = is_shown(program, call);
@@ -336,14 +341,14 @@ static void op_graph_evaluate(invar_op_graph *program, invar_graph_node *call)
     const invar_field *fields = invar_op_fields(&count, call->op);
 
     for (int32_t i = call->moves + call->n_moves - 1; i >= call->moves; i--)
-        judge_move(program, &program->moves[i]);
+        keep_used_transfer(program, &program->moves[i]);
     for (int i = 0; i < count; i++) {
-        const invar_graph_buffer *room = room_of_field(program, &fields[i], args);
+        const invar_graph_buffer *room = buffer_of_field(program, &fields[i], args);
         if (room && fields[i].role != INVAR_FIELD_IN && (room->live || room->given >= 0))
             wanted = true;
     }
     for (int i = 0; i < count && wanted; i++) {
-        invar_graph_buffer *room = room_of_field(program, &fields[i], args);
+        invar_graph_buffer *room = buffer_of_field(program, &fields[i], args);
         if (room && fields[i].role != INVAR_FIELD_OUT)
             room->live = true;
     }
@@ -353,5 +358,5 @@ static void op_graph_evaluate(invar_op_graph *program, invar_graph_node *call)
 void invar_op_graph_eliminate_dead(invar_op_graph *program, int32_t first)
 {
     for (int32_t i = program->n_calls - 1; i >= first && program->status == INVAR_OK; i--)
-        op_graph_evaluate(program, &program->calls[i]);
+        keep_used_node(program, &program->calls[i]);
 }

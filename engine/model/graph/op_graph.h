@@ -1,22 +1,23 @@
 /*
- * op_graph.h - a list of calls of ops, written down before any of them runs.
+ * op_graph.h - op graph: a list of op calls that is built and planned before any of them runs.
  *
- * A tensor of a program has no memory yet: its address is a name. Rooms are memory that the plan
- * (graph_plan.c) will place; given memory is what whoever runs the program brings along:
- * parameters, gradients, arrays. Views of a tensor (columns, rows) are made of names as they are of
- * addresses, so ops' arguments are written as if everything were there.
+ * A tensor of a graph has no memory yet: its address is a symbolic name, a buffer number and an
+ * offset. Planned buffers are placed in one block by graph_plan.c; input buffers (parameters,
+ * gradients, arrays) are supplied with each execution. Views of a tensor (columns, rows) are
+ * computed on names as on addresses, so the arguments of ops are written as if all memory existed.
  *
  *     invar_op_graph_new(&program);
  *     y = invar_op_graph_tensor(program, INVAR_DTYPE_F32, rows, cols);
- *     INVAR_APPEND(program, ADD, add, .out = y, .a = x, .b = z);
+ *     INVAR_APPEND(program, layer, ADD, add, .out = y, .a = x, .b = z);
  *     invar_op_graph_point(program, &(invar_graph_point){.name = "sum", .rows = y});
- *     invar_op_graph_plan(program);                      places, bytes: a pure function of the list
- *     invar_op_graph_run(program, 0, &run);              graph_exec.h
+ *     invar_op_graph_end_section(program);
+ *     invar_op_graph_plan(program);            offsets and bytes: a pure function of the list
+ *     invar_op_graph_run(program, 0, &run);    graph_exec.h
  *
- * Where ranks share the work, some calls make only this rank's part of a tensor; moves
- * behind them bring the others', so that later calls find all of it.
+ * A node may compute only this rank's part of a tensor. Transfers after the node bring the parts of
+ * the other ranks, so that later nodes read the full tensor.
  *
- * Appending does not fail; what went wrong is told by the plan.
+ * Appending never fails: the first error is kept in `status`, and invar_op_graph_plan returns it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,41 +33,56 @@ extern "C" {
 #define INVAR_OP_GRAPH_MAX_GIVEN 32
 #define INVAR_OP_GRAPH_MAX_SEGMENTS 8
 
-/* A result that somebody may look at: an output of the call that it was appended after. */
+/* A named result that hooks can observe: an output of the node that it was appended after. */
 typedef struct invar_graph_point {
     const char *name;     /* borrowed: "q" */
-    const char *suffix;   /* borrowed: "q" in "norm_in.q"; NULL: none */
-    bool gradient;        /* of the value with this name: "dq" */
-    bool backward;        /* made by the backward */
+    const char *suffix;   /* borrowed: "q" in "norm_in.q"; may be NULL */
+    bool gradient;        /* the point is the gradient of the value with this name: "dq" */
+    bool backward;        /* computed by the backward */
     bool stream;          /* the residual stream, or its gradient */
-    bool again;           /* computed a second time: read by what follows, not shown */
-    int64_t layer;        /* -1: of none */
-    int32_t samples;      /* which of the run's lists of samples these are rows of */
-    invar_tensor rows;    /* as the program names it */
-    invar_tensor by_slot; /* (T, slots) i32: which of `rows` are a token's; absent: in order */
-    /* Where experts' rows begin, of which each rank of that axis has its own; none: all are here */
+    bool again;           /* recomputed: an input of later points, but not shown to hooks */
+    int64_t layer;        /* -1 if it belongs to no layer */
+    int32_t samples;      /* index in the sample lists of the execution
+                             (invar_graph_exec_args.samples) */
+    invar_tensor rows;    /* symbolic tensor */
+    invar_tensor by_slot; /* (T, slots) i32: rows of `rows` that belong to each token; absent if
+                             rows are in token order */
+    /*
+     * Row offsets of the experts if each rank of the expert axis has only the rows of its experts;
+     * absent if all rows are local.
+     */
     invar_row_offsets experts;
-    /* Where each tensor-parallel rank's rows begin, which are here for this one; NULL: all are */
+    /*
+     * Start rows of the tensor-parallel ranks if this rank has only its own range of rows; NULL if
+     * it has all.
+     */
     const int64_t *shares; /* borrowed */
-    /* The same of context-parallel ranks, each of which has what the shares are of. */
+    /*
+     * Start rows of the context-parallel ranks, each of which has the range that `shares` divides;
+     * NULL if rows are not divided. Borrowed.
+     */
     const int64_t *contexts;
 } invar_graph_point;
 
-/* How bytes go between ranks, so that later calls find what they read. */
+/* How bytes move between ranks, so that later nodes find what they read. */
 typedef enum invar_graph_transfer_kind {
-    INVAR_GRAPH_TRANSFER_PARTS,    /* `whole` is an equal part of each rank, `own` this one's */
-    INVAR_GRAPH_TRANSFER_SHARES,   /* rows of `whole`: each rank has a share, in its place or as
-                                  * `own` */
-    INVAR_GRAPH_TRANSFER_EXCHANGE, /* `own` has all rows; `whole` gets, of each rank's, this rank's
-                                    * share */
-    INVAR_GRAPH_TRANSFER_EXPERTS,  /* rows of `whole`: each rank has those of its experts */
-    /* `own` is this rank's rows, cut into shares of columns, each in one piece; `whole` gets all
-       rows of this rank's share of columns. And back. */
+    INVAR_GRAPH_TRANSFER_PARTS,    /* all-gather: `whole` consists of an equal part of each rank,
+                                      `local` is this rank's */
+    INVAR_GRAPH_TRANSFER_SHARES,   /* all-gather: each rank has a range of the rows of `whole`,
+                                      already in `whole` or as `local` */
+    INVAR_GRAPH_TRANSFER_EXCHANGE, /* all-to-all: `local` has all rows; `whole` receives this
+                                      rank's range of rows from each rank */
+    INVAR_GRAPH_TRANSFER_EXPERTS,  /* all-gather: each rank has the rows of its experts, in
+                                      `whole` */
+    /*
+     * All-to-all: `local` has this rank's rows, split into one contiguous block of columns per
+     * rank; `whole` receives all rows of this rank's range of columns. RETURN is the inverse.
+     */
     INVAR_GRAPH_TRANSFER_SPREAD,
     INVAR_GRAPH_TRANSFER_RETURN
 } invar_graph_transfer_kind;
 
-/* Which ranks. */
+/* Parallel axis whose ranks take part. */
 typedef enum invar_graph_transfer_axis {
     INVAR_GRAPH_TRANSFER_TENSOR,
     INVAR_GRAPH_TRANSFER_EXPERT,
@@ -77,130 +93,163 @@ typedef struct invar_graph_transfer {
     invar_graph_transfer_kind kind;
     invar_graph_transfer_axis axis;
     invar_tensor whole, local; /* contiguous */
-    const int64_t *start; /* (ranks + 1) of shares: where they begin, the host's, borrowed; NULL:
-                                as invar_layout_range_of has it */
-    invar_row_offsets experts; /* rows of all experts; with INVAR_GRAPH_TRANSFER_EXPERTS only */
-    int64_t first, count;      /* of these, the experts that the ranks divide; count 0: all */
-    bool dropped;              /* nobody wants what it brings: it does not run */
+    const int64_t *start; /* (ranks + 1) start rows of the ranges, in host memory, borrowed; NULL
+                             for the equal ranges of invar_layout_range_of */
+    invar_row_offsets experts; /* row offsets of all experts; INVAR_GRAPH_TRANSFER_EXPERTS only */
+    int64_t first, count;      /* experts that the ranks of the axis divide; count 0 for all */
+    bool dropped;              /* the result is not used, so the transfer does not run */
 } invar_graph_transfer;
 
 typedef struct invar_graph_node {
     invar_op op;
-    int64_t layer;  /* -1: of none */
-    size_t args;    /* where they are in the program's bytes */
-    int32_t places; /* where in the arguments addresses are: the first of a list */
+    int64_t layer;  /* -1 if it belongs to no layer */
+    size_t args;    /* offset of the arguments in `bytes` of the graph */
+    int32_t places; /* first index in `places` of the graph: offsets of the addresses in the
+                       arguments */
     int32_t n_places;
     int32_t points, n_points;
-    int32_t moves, n_moves; /* behind the call */
-    int32_t fresh;          /* where an i64 is that says that sums begin anew; -1: nowhere */
-    bool dropped;           /* nobody wants its results: it does not run */
+    int32_t moves, n_moves; /* transfers that run after the node */
+    int32_t fresh; /* offset in the arguments of the i64 that makes sums start from zero, or -1 */
+    bool dropped;  /* no result is used, so the node does not run */
 } invar_graph_node;
 
-/* Memory of a program. */
+/* Memory of one tensor, or of one tensor's scales. */
 typedef struct invar_graph_buffer {
     size_t bytes;
-    int32_t given;       /* number of what is given; -1: planned */
-    int32_t first, last; /* calls between which it is used; first -1: by none */
-    bool live;           /* the host touches it, or a call reads it that is not dropped */
-    size_t offset;       /* in the block, once planned */
-    const invar_graph_point *source; /* borrowed: the value that comes from elsewhere; NULL: none */
-    int32_t entry;                   /* the point that it holds before the first call; -1: none */
+    int32_t given;       /* number of the input buffer; -1 if the buffer is planned */
+    int32_t first, last; /* first and last node that uses it; first is -1 if it is not used */
+    bool live;           /* the host accesses it, or a node that is not dropped reads it */
+    size_t offset;       /* offset in the block, set by the plan */
+    /* borrowed: point of another graph or of the loss that the buffer holds; may be NULL */
+    const invar_graph_point *source;
+    int32_t entry; /* index of the point that the buffer holds before the first node, or -1 */
 } invar_graph_buffer;
 
 typedef struct invar_op_graph {
-    invar_status status; /* the first that went wrong */
+    invar_status status; /* first error */
     invar_graph_buffer *rooms;
     invar_graph_node *calls;
-    char *bytes; /* of arguments */
+    char *bytes; /* arguments of the nodes */
     uint16_t *places;
     invar_graph_point *points;
     invar_graph_transfer *moves;
     int32_t n_rooms, n_calls, n_places, n_points, n_moves;
     size_t n_bytes;
-    size_t room_for[6];                      /* what the lists have room for, in bytes */
-    int32_t given[INVAR_OP_GRAPH_MAX_GIVEN]; /* the room of each, or -1 */
-    int32_t section_start[INVAR_OP_GRAPH_MAX_SEGMENTS + 1]; /* where each begins; the end */
-    int32_t leads[INVAR_OP_GRAPH_MAX_SEGMENTS];   /* moves before its first call: the first, */
-    int32_t n_leads[INVAR_OP_GRAPH_MAX_SEGMENTS]; /* and how many */
+    size_t room_for[6];                      /* allocated bytes of each list */
+    int32_t given[INVAR_OP_GRAPH_MAX_GIVEN]; /* buffer index of each input; -1 if it is not used */
+    int32_t section_start[INVAR_OP_GRAPH_MAX_SEGMENTS + 1]; /* first node of each section, and
+                                                               the end of the last */
+    int32_t leads[INVAR_OP_GRAPH_MAX_SEGMENTS];   /* first transfer before the first node of each
+                                                     section */
+    int32_t n_leads[INVAR_OP_GRAPH_MAX_SEGMENTS]; /* number of these transfers */
     int32_t n_segments;
-    int64_t rows, max_rows; /* invar_op_graph_reserve_rows; 0: none */
+    int64_t rows, max_rows; /* invar_op_graph_reserve_rows; 0 if it was not called */
     size_t block;           /* bytes of planned memory */
-    void *scratch;          /* of planning */
+    void *scratch;          /* work memory of the planner */
     size_t scratch_bytes;
 } invar_op_graph;
 
 invar_status invar_op_graph_new(invar_op_graph **out) INVAR_MUST_USE;
 void invar_op_graph_free(invar_op_graph *program);
 
-/* Empty again; its memory stays. */
+/* Empties the graph for reuse; its memory stays allocated. */
 void invar_op_graph_clear(invar_op_graph *program);
 
-/* Room for a new tensor: (rows, cols), or (rows) with cols 0; quantized types with their scales. */
+/*
+ * Declares a tensor (rows, cols), or (rows) if `cols` is 0, in a new planned buffer. Quantized
+ * types get a second buffer for their scales.
+ */
 invar_tensor invar_op_graph_tensor(invar_op_graph *program, invar_dtype dtype, int64_t rows,
                                    int64_t cols);
 
 /*
- * From now on, memory for so many rows, or for several times as many, is what `most` rows would
- * take: the number of rows is one of those that a division of the same rows can have, and what it
- * takes is to be the same for all of these.
+ * Lets each later tensor of `rows` rows, or of a multiple, reserve the memory of `most` rows, or of
+ * that multiple of them. All splits of the same rows over ranks then need the same memory. `most`
+ * is the largest number of rows that any rank can get.
  */
 void invar_op_graph_reserve_rows(invar_op_graph *program, int64_t rows, int64_t most);
 
-/* Rows that memory for so many has room for. */
+/* Number of rows that a tensor of `rows` rows reserves memory for. */
 int64_t invar_op_graph_rows(const invar_op_graph *program, int64_t rows);
 
-/* The address by which the program names given memory of that number. */
+/*
+ * Returns the symbolic address of input buffer `number`, which must be below
+ * INVAR_OP_GRAPH_MAX_GIVEN.
+ */
 void *invar_op_graph_input(invar_op_graph *program, int32_t number);
 
-/* What memory holds that no call writes, for those who ask what a point was computed from. */
+/*
+ * Declares which point of another graph the buffer at `name` holds, for data-flow tracking.
+ * `source` is borrowed.
+ */
 void invar_op_graph_source(invar_op_graph *program, const void *name,
                            const invar_graph_point *source);
 
-/* `args` is the struct of ops.h; its addresses are names of the program, or NULL. */
+/*
+ * Appends a node. `args` is the op's struct of ops.h; its addresses are symbolic or NULL. `layer`
+ * is -1 if the node belongs to no layer.
+ */
 void invar_op_graph_append(invar_op_graph *program, invar_op op, const void *args, int64_t layer);
 
 #define INVAR_APPEND(program, layer, ID, fn, ...)                                                  \
     invar_op_graph_append((program), INVAR_OP_##ID, &(invar_##fn##_args){__VA_ARGS__}, (layer))
 
-/* The last call's sums begin anew where the run says so; `offset` is that of its `fresh`. */
+/*
+ * Lets the sums of the last node start from zero: at each execution the i64 at `offset` of its
+ * arguments, the field `fresh`, is set to that of invar_graph_exec_args.
+ */
 void invar_op_graph_mark_overwrite(invar_op_graph *program, size_t offset);
 
 /*
- * The room of point->rows holds this point of another program before the first call: for those who
- * ask, too, and until a call writes there. Between calls whose points are all appended.
+ * Declares that the buffer of point->rows holds this point of another graph before the first node,
+ * until a node overwrites it. Call it between nodes, after all points of the last node are
+ * appended.
  */
 void invar_op_graph_initial_point(invar_op_graph *program, const invar_graph_point *point);
 
-/* A point of the last call. */
+/* Appends a point of the last node. */
 void invar_op_graph_point(invar_op_graph *program, const invar_graph_point *point);
 
-/* Behind the last call; where a segment has none yet, before its first one. */
+/*
+ * Appends a transfer after the last node; if the current section has no node yet, before its first
+ * one.
+ */
 void invar_op_graph_move(invar_op_graph *program, const invar_graph_transfer *move);
 
-/* The host reads or writes the tensor between the calls before and those after. */
+/*
+ * Declares that the host reads or writes the tensor between the last node and the next. The buffer
+ * counts as live and is not reused before that.
+ */
 void invar_op_graph_host_access(invar_op_graph *program, const invar_tensor *tensor);
 
-/* Ends a segment: calls that run together. */
+/* Ends a section: a run of nodes that invar_op_graph_run executes. */
 void invar_op_graph_end_section(invar_op_graph *program);
 
 /*
- * Drops calls from number `first` to the end whose results nobody wants: no later call or move
- * reads them, the host does not touch them, no point of them is shown, and they go into no given
- * memory. So with moves, of which some may stay where the call before them does not.
+ * Drops unused nodes from number `first` to the end: no later node or transfer that runs reads
+ * their results, the host does not access them, no point of them is shown, and they do not write to
+ * an input buffer. Transfers are dropped by the same rule; one may stay although its node is
+ * dropped.
  */
 void invar_op_graph_eliminate_dead(invar_op_graph *program, int32_t first);
 
-/* A list with room for `need` bytes, of which `used` are kept; false, and noted, without memory. */
+/*
+ * Grows *list, which has *room bytes allocated and `used` in use, to at least `need` bytes. Returns
+ * false if memory is short, and records the error in the graph.
+ */
 bool invar_op_graph_grow(invar_op_graph *program, void *list, size_t *room, size_t used,
                          size_t need);
 
-/* Number of the room that an address names; -1: NULL. */
+/* Returns the buffer index of a symbolic address; -1 for NULL. */
 int32_t invar_op_graph_room_of(const void *name);
 
-/* Bytes behind the beginning of its room. */
+/* Returns the offset of a symbolic address in its buffer. */
 size_t invar_op_graph_offset_of(const void *name);
 
-/* Places every room; program->block is what they need. What went wrong in between comes out. */
+/*
+ * Assigns an offset to every planned buffer and sets program->block to the bytes that they need.
+ * Returns the first error of the calls before it, if there is one.
+ */
 invar_status invar_op_graph_plan(invar_op_graph *program) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,8 @@
 /*
- * op_runner.c - ops with scratch that grows.
+ * op_runner.c - runs ops through the audit and the CUDA graph cache, and grows their scratch.
+ *
+ * On a dry-run device no op runs: its scratch size is recorded, and allocated when the runner is
+ * released or asked to, so that a memory plan counts it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,19 +19,19 @@ void invar_op_runner_init(invar_op_runner *caller, const invar_device *dev)
     caller->dev.scratch = NULL;
 }
 
-static void give_back(invar_op_runner *caller)
+static void free_scratch(invar_op_runner *caller)
 {
     invar_arena_free(caller->dev.scratch);
     caller->dev.scratch = NULL;
     caller->bytes = 0;
 }
 
-static invar_status op_runner_grow(invar_op_runner *caller, size_t bytes)
+static invar_status grow_scratch(invar_op_runner *caller, size_t bytes)
 {
     invar_arena *arena = NULL;
     invar_status status;
 
-    give_back(caller); // first: the two need not fit side by side
+    free_scratch(caller); // freed first: old and new scratch need not fit at the same time
     caller->grown++;
     INVAR_TRY(invar_device_arena(&arena, &caller->dev, "scratch of ops"));
     status = invar_arena_plan_scratch(arena, bytes);
@@ -47,20 +50,21 @@ invar_status invar_op_runner_settle(invar_op_runner *caller)
 {
     size_t bytes = invar_device_growth_bytes(&caller->dev, caller->dry_scratch_bytes, 4);
 
-    return bytes > caller->bytes ? op_runner_grow(caller, bytes) : INVAR_OK;
+    return bytes > caller->bytes ? grow_scratch(caller, bytes) : INVAR_OK;
 }
 
 void invar_op_runner_release(invar_op_runner *caller)
 {
-    // whoever settles nothing needs it all the same; where there is none, a run would say so
+    // A dry run that never settled still has to count the scratch. If it does not fit, the real run
+    // reports it.
     if (invar_op_runner_settle(caller) != INVAR_OK)
         invar_error_clear();
-    give_back(caller);
+    free_scratch(caller);
     caller->dry_scratch_bytes = 0;
 }
 
-/* Instead of running an op. */
-static invar_status op_runner_record(invar_op_runner *caller, invar_op op, const void *args)
+/* Records the scratch of an op that does not run. */
+static invar_status record_dry_op(invar_op_runner *caller, invar_op op, const void *args)
 {
     size_t bytes;
 
@@ -89,12 +93,12 @@ invar_status invar_op_runner_run_now(invar_op_runner *caller, invar_op op, const
     const invar_op_impl *impl = &caller->dev.backend->ops[op];
 
     if (caller->dev.backend->memory.dry_run)
-        return op_runner_record(caller, op, args);
-    // an op that is missing is named by the run itself
+        return record_dry_op(caller, op, args);
+    // a missing op is reported by invar_op_run
     if (impl->run) {
         size_t bytes = impl->workspace(&caller->dev, args);
         if (bytes > caller->bytes)
-            INVAR_TRY(op_runner_grow(caller, invar_device_growth_bytes(&caller->dev, bytes, 4)));
+            INVAR_TRY(grow_scratch(caller, invar_device_growth_bytes(&caller->dev, bytes, 4)));
     }
     INVAR_TRY(invar_audit_before(caller->audit, op, args));
     INVAR_TRY(invar_op_run(&caller->dev, op, args));

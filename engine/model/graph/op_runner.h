@@ -1,9 +1,10 @@
 /*
- * op_runner.h - a device whose scratch grows to what its ops ask for.
+ * op_runner.h - runs ops on a device and grows the scratch arena to what they need.
  *
- * Ops take scratch from an arena of fixed size. A caller owns such an arena and makes a larger one
- * before an op that needs it, so that whoever calls ops need not plan them. Sizes settle after the
- * largest batch; nothing of this reaches a result. A caller stays where it was initialised.
+ * Ops take scratch memory from an arena of fixed size. The runner owns the arena and replaces it by
+ * a larger one before an op that needs more, so callers need not plan scratch. The size settles
+ * after the largest batch and does not affect results. A runner must not be moved after it was
+ * initialized: recorded calls refer to it by address.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,41 +21,44 @@ typedef struct invar_audit invar_audit;
 typedef struct invar_cuda_graph_cache invar_cuda_graph_cache;
 
 typedef struct invar_op_runner {
-    invar_device dev;         /* its scratch is the caller's own */
-    size_t bytes;             /* of scratch */
-    size_t dry_scratch_bytes; /* of scratch by ops that did not run: the device is dry */
-    int64_t grown;            /* how often the scratch was replaced */
-    invar_audit *audit;       /* engine/model/graph/audit.h; borrowed, NULL: none */
-    int64_t layer;            /* whose ops these are, for its findings; -1: of none */
-    invar_cuda_graph_cache
-        *tape; /* engine/model/graph/cuda_graph_cache.h: hears the calls; borrowed, NULL: none */
+    invar_device dev;         /* the device, with the runner's own scratch */
+    size_t bytes;             /* size of the scratch */
+    size_t dry_scratch_bytes; /* largest scratch that an op on a dry-run device asked for */
+    int64_t grown;            /* number of times that the scratch was replaced */
+    invar_audit *audit;       /* engine/model/graph/audit.h; borrowed, may be NULL */
+    int64_t layer;            /* layer of the ops, for audit findings; -1 if it is no layer */
+    /* engine/model/graph/cuda_graph_cache.h: receives the calls; borrowed, may be NULL */
+    invar_cuda_graph_cache *tape;
 } invar_op_runner;
 
-/* Takes everything but the scratch from `dev`. Nothing is allocated yet. */
+/* Copies everything except the scratch from `dev`. Allocates nothing. */
 void invar_op_runner_init(invar_op_runner *caller, const invar_device *dev);
 
-/* Before other memory that its ops worked with: a device that is dry counts its scratch here. */
+/*
+ * Frees the scratch. Call it before the memory that the ops worked with is freed: on a dry-run
+ * device the scratch is counted here.
+ */
 void invar_op_runner_release(invar_op_runner *caller);
 
 /*
- * On a device that is dry (engine/run/memory_plan/phase_arena.h): takes the scratch that ops wanted
- * so far.
+ * On a dry-run device (engine/run/memory_plan/phase_arena.h): allocates the largest scratch that
+ * its ops asked for so far.
  */
 invar_status invar_op_runner_settle(invar_op_runner *caller) INVAR_MUST_USE;
 
-/* `args` is the struct of ops.h that belongs to `op`. A tape may hold the op back. */
+/* Runs an op. `args` is the op's struct of ops.h. A CUDA graph cache may hold the op back. */
 invar_status invar_op_runner_run(invar_op_runner *caller, invar_op op,
                                  const void *args) INVAR_MUST_USE;
 
-/* The same, past the tape. */
+/* Like invar_op_runner_run, but never passes the call to the CUDA graph cache. */
 invar_status invar_op_runner_run_now(invar_op_runner *caller, invar_op op,
                                      const void *args) INVAR_MUST_USE;
 
-/* invar_device_download, once the tape holds nothing back. */
+/* Downloads from the device, after launching the ops that a CUDA graph cache holds back. */
 invar_status invar_op_runner_get(invar_op_runner *caller, void *to, const void *from,
                                  size_t bytes) INVAR_MUST_USE;
 
-/* INVAR_CALL(caller, ADD, add, .out = sum, .a = x, .b = y) */
+/* Example: INVAR_CALL(caller, ADD, add, .out = sum, .a = x, .b = y) */
 #define INVAR_CALL(caller, ID, fn, ...)                                                            \
     invar_op_runner_run((caller), INVAR_OP_##ID, &(invar_##fn##_args){__VA_ARGS__})
 

@@ -1,5 +1,11 @@
 /*
- * param.h - a model's parameters as programs use them.
+ * param.h - model parameters: shape, logical split, local shard, tensors, adapter.
+ *
+ * A parameter is known in three extents: the full one of the checkpoint (stack, rows, cols), the
+ * local shard that this rank computes with, and the rows of the local shard whose f32 master this
+ * rank holds (ZeRO). Op graphs name parameters by their offset in the model's memory.
+ *
+ * Every rank has the full list in the same order; `local`, `master_row` and the tensors differ.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,38 +33,46 @@ typedef enum invar_param_kind {
 #define INVAR_PARAM_NAME_SIZE 96
 
 /*
- * What a rank has of a parameter: of each of some experts some rows and columns. They are whole
- * pieces of the cut, or all of the parameter.
+ * A rank's shard of a parameter: a range of rows and columns of each of a range of experts. It
+ * consists of complete logical shards, or is the full parameter.
  */
 typedef struct invar_param_shard {
-    int64_t expert, experts; /* the first, and how many; none: nothing of the parameter is here */
+    int64_t expert, experts; /* first expert and number of experts; 0 experts if the rank has no
+                                shard */
     int64_t row, rows;
-    int64_t col, cols;     /* cols 0: a vector */
-    int32_t piece, pieces; /* of the cut's */
+    int64_t col, cols;     /* cols is 0 for a vector */
+    int32_t piece, pieces; /* first logical shard and number of logical shards */
 } invar_param_shard;
 
 typedef struct invar_param {
-    /* Hugging Face's; of an expert stack without the number: "...mlp.experts.up_proj.weight" */
+    /*
+     * Hugging Face name; the name of an expert stack has no expert number:
+     * "...mlp.experts.up_proj.weight"
+     */
     char name[INVAR_PARAM_NAME_SIZE];
     invar_param_kind kind;
-    int64_t layer;           /* -1: of none */
-    int64_t stack;           /* experts; 1 for the others */
-    int64_t rows;            /* of one expert; of a vector its length */
-    int64_t cols;            /* 0: a vector */
-    invar_logical_split cut; /* by logical tensor parallelism */
-    invar_param_shard local; /* what of all this the tensors below have */
-    invar_tensor weight; /* (experts * rows, cols) or (rows) of `own`, in the type that ops read */
-    invar_tensor grad;   /* the same extents in f32; at offsets in a block of gradients */
-    invar_tensor master; /* f32 of the rows of `own` that this rank owns; absent: of none */
-    int64_t master_row;  /* the first of them */
-    const struct invar_param *adapter; /* A of a linear layer, with B behind it; NULL: none */
-    int64_t rank;                      /* of an adapter, without what fills it up */
-    float factor;                      /* of an adapter */
+    int64_t layer;           /* -1 if it belongs to no layer */
+    int64_t stack;           /* number of experts; 1 if it is not an expert stack */
+    int64_t rows;            /* rows of one expert; length of a vector */
+    int64_t cols;            /* 0 for a vector */
+    invar_logical_split cut; /* logical tensor parallelism */
+    invar_param_shard local; /* shard that `weight` and `grad` hold */
+    invar_tensor weight;     /* (experts * rows, cols) or (rows) of `local`, in the type that ops
+                                read */
+    invar_tensor grad;       /* f32, extents of `local`; `data` is an offset in the block of
+                                gradients */
+    invar_tensor master;     /* f32 rows of `local` in this rank's ZeRO partition; may be absent */
+    int64_t master_row;      /* index in `local` of the first row of `master` */
+    /* A of the linear layer's adapter, followed by B; may be NULL */
+    const struct invar_param *adapter;
+    int64_t rank; /* adapters only: rank without padding */
+    float factor; /* adapters only: scale of the adapter's output */
 } invar_param;
 
 /*
- * Behind the gradient of an embedding whose rows ranks divide: rows for the ids that others have,
- * so that one op adds all rows. Several, because an op adds the rows of one id one after the other.
+ * Number of extra rows after the gradient of an embedding that ranks divide by ids. The ids of
+ * other ranks are mapped to them, so one op call adds all rows. There are several because the op
+ * adds the rows of one id serially.
  */
 #define INVAR_SPARE_ROWS 64
 
@@ -69,8 +83,9 @@ static inline int64_t invar_param_spare_rows(const invar_param *p)
 }
 
 /*
- * Heads, which the cut's atoms count, that so many ranks divide evenly: shards of a rank's. 1 where
- * shards do not lie as those of one rank would; then no group of heads is in several.
+ * Number of logical shards that each of `ranks` ranks has if they divide `heads` heads, which are
+ * the unit of the split's atoms. Returns 1 if the ranks do not divide the shards evenly; then no
+ * group of heads spans several shards.
  */
 static inline int32_t invar_heads_shards(int64_t heads, const invar_logical_split *cut,
                                          int32_t ranks)
@@ -81,25 +96,25 @@ static inline int32_t invar_heads_shards(int64_t heads, const invar_logical_spli
     return even ? cut->shards / ranks : 1;
 }
 
-/* Elements of a row that this rank has; 1 of a vector. */
+/* Elements per row of the local shard; 1 for a vector. */
 static inline int64_t invar_param_row_elements(const invar_param *p)
 {
     return p->cols ? p->local.cols : 1;
 }
 
-/* Elements that this rank has. */
+/* Elements of the local shard. */
 static inline int64_t invar_param_elements(const invar_param *p)
 {
     return p->local.experts * p->local.rows * invar_param_row_elements(p);
 }
 
-/* Rows that this rank has. */
+/* Rows of the local shard, of all its experts. */
 static inline int64_t invar_param_rows(const invar_param *p)
 {
     return p->local.experts * p->local.rows;
 }
 
-/* What this rank has of it at `data`, in f32. */
+/* f32 tensor of the local shard's extents at `data`. */
 static inline invar_tensor invar_param_here(const invar_param *p, void *data)
 {
     int64_t rows = invar_param_rows(p);
@@ -108,7 +123,10 @@ static inline invar_tensor invar_param_here(const invar_param *p, void *data)
                    : invar_tensor_1d(data, INVAR_DTYPE_F32, rows);
 }
 
-/* The f32 values of all rows that this rank has; NULL: it has no master of some of them. */
+/*
+ * f32 values of all rows of the local shard; NULL if this rank has masters of only some of the
+ * rows.
+ */
 static inline const invar_tensor *invar_param_f32(const invar_param *p)
 {
     if (p->weight.dtype == INVAR_DTYPE_F32)
@@ -116,13 +134,13 @@ static inline const invar_tensor *invar_param_f32(const invar_param *p)
     return p->master.shape[0] == invar_param_rows(p) ? &p->master : NULL;
 }
 
-/* All elements of it. */
+/* Elements of the full parameter. */
 static inline int64_t invar_param_all_elements(const invar_param *p)
 {
     return p->stack * p->rows * (p->cols ? p->cols : 1);
 }
 
-/* All of it at `data`, in f32. */
+/* f32 tensor of the full parameter's extents at `data`. */
 static inline invar_tensor invar_param_whole(const invar_param *p, void *data)
 {
     int64_t rows = p->stack * p->rows;

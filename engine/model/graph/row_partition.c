@@ -1,5 +1,9 @@
 /*
- * row_partition.c - which rows of a pass are whose.
+ * row_partition.c - computes the row ranges of ranks from the units of a pass.
+ *
+ * Each cut is the block boundary at or below an even split by rows, moved so that every rank gets a
+ * block. Everything is integer arithmetic on `units`, so all ranks compute the same ranges without
+ * communication.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,7 +29,7 @@ int64_t invar_row_partition_blocks(const invar_row_offsets *units)
     return blocks;
 }
 
-/* Where a block begins; of the one behind the last, how many rows there are. */
+/* First row of a block; the number of rows for the block after the last. */
 static int64_t row_of(const invar_row_offsets *units, int64_t block)
 {
     for (int64_t u = 0; u < units->count; u++) {
@@ -37,7 +41,7 @@ static int64_t row_of(const invar_row_offsets *units, int64_t block)
     return units->offsets[units->count];
 }
 
-/* The block that a row is in. */
+/* Index of the block that contains the row. */
 static int64_t block_of(const invar_row_offsets *units, int64_t row)
 {
     int64_t before = 0;
@@ -51,18 +55,18 @@ static int64_t block_of(const invar_row_offsets *units, int64_t row)
     return before;
 }
 
-/* The first block of a rank behind one that begins with block `before`: the next one at least. */
+/* First block of a rank whose predecessor starts at block `before`: at least the next one. */
 static int64_t cut_at(const invar_row_offsets *units, int64_t blocks, int64_t before, int size,
                       int rank)
 {
     int64_t rows = units->offsets[units->count];
     int64_t even = block_of(units, rows / size * rank + rows % size * rank / size);
-    int64_t last = blocks - (size - rank); // that leaves one for each of the others
+    int64_t last = blocks - (size - rank); // leaves one block for each later rank
 
     return invar_min_i64(invar_max_i64(invar_min_i64(even, last), before + 1), blocks);
 }
 
-static void find_units(invar_row_partition *d, const invar_row_offsets *units)
+static void set_local_units(invar_row_partition *d, const invar_row_offsets *units)
 {
     int64_t first = d->row[d->rank], end = d->row[d->rank + 1];
 
@@ -86,7 +90,7 @@ void invar_row_partition_init(invar_row_partition *out, const invar_row_offsets 
     out->block[size] = blocks;
     for (int r = 0; r <= size; r++)
         out->row[r] = row_of(units, out->block[r]);
-    find_units(out, units);
+    set_local_units(out, units);
 }
 
 void invar_row_partition_group(invar_row_partition *outer, invar_row_partition *inner,
@@ -103,7 +107,7 @@ void invar_row_partition_group(invar_row_partition *outer, invar_row_partition *
         outer->row[r] = of->row[r * each];
         outer->block[r] = of->block[r * each];
     }
-    find_units(outer, units);
+    set_local_units(outer, units);
     inner->rank = of->rank % each;
     inner->size = each;
     inner->unit = of->unit;
@@ -116,7 +120,7 @@ void invar_row_partition_group(invar_row_partition *outer, invar_row_partition *
 
 int64_t invar_row_partition_max(int64_t rows, int size)
 {
-    int64_t share = rows / size + INVAR_TOKEN_BLOCK; // the blocks that it begins in and ends with
+    int64_t share = rows / size + INVAR_TOKEN_BLOCK; // cuts round down by less
     int64_t undivided = (int64_t)(size - 1) * INVAR_TOKEN_BLOCK;
 
     return invar_min_i64(rows, invar_max_i64(share, undivided));

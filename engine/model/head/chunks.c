@@ -1,8 +1,8 @@
 /*
- * chunks.c - the rows of the head: in which pieces they go, and the host's lists of them.
+ * chunks.c - splits the head's rows into head chunks, and builds the host lists for them.
  *
- * A piece is whole units, so that cutting changes no sum. Lists are made anew for each head: their
- * memory grows and stays.
+ * A chunk consists of complete units, so chunking changes no sum. The lists are built again for
+ * each head; their memory only grows.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,14 +14,14 @@
 
 #include "base/invar_banned.h"
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- chunks ---------------------------------------------------------------------------------- */
 
 bool invar_head_divides_rows(const invar_pass *pass)
 {
     return pass->division.context.size > 1;
 }
 
-static void share_rows(invar_head_chunk *p, const invar_pass *pass)
+static void set_local_rows(invar_head_chunk *p, const invar_pass *pass)
 {
     p->shared = invar_head_divides_rows(pass);
     p->local_rows = p->shared ? invar_layout_range_of(p->rows, pass->division.context.size,
@@ -44,7 +44,7 @@ bool invar_head_next_piece(invar_head_chunk *p, const invar_pass *pass)
     } while (unit + p->units < u->count &&
              (pass->options.head_rows == 0 ||
               u->offsets[unit + p->units + 1] - p->first <= pass->options.head_rows));
-    share_rows(p, pass);
+    set_local_rows(p, pass);
     return true;
 }
 
@@ -54,7 +54,7 @@ int64_t invar_head_largest_piece(const invar_pass *pass)
 
     for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
         most = p.rows > most ? p.rows : most;
-    // the first rank has most
+    // rank 0 has the largest range
     return invar_head_divides_rows(pass)
                ? invar_layout_range_of(most, pass->division.context.size, 0).count
                : most;
@@ -74,7 +74,7 @@ int64_t invar_head_part_at(const invar_head_chunk *p)
     return p->unit + p->number;
 }
 
-/* ---- arrays of the host ---------------------------------------------------------------------- */
+/* ---- host arrays ----------------------------------------------------------------------------- */
 
 static void carve_arrays(invar_pass *pass, invar_carver *c)
 {
@@ -84,7 +84,7 @@ static void carve_arrays(invar_pass *pass, invar_carver *c)
     a->row = invar_carve(c, rows * sizeof *a->row);
     a->parts = invar_carve(c, 2 * (rows + 1) * sizeof *a->parts);
     a->fetched = invar_carve(c, 2 * rows * sizeof *a->fetched);
-    // a piece has a row at least, but the one of values
+    // every chunk has at least one row, except the single chunk of values
     a->samples = invar_carve(c, (rows + 3) * sizeof *a->samples);
     a->device_offsets = invar_carve(c, (rows + 3) * sizeof *a->device_offsets);
     if (!pass->options.train)
@@ -93,7 +93,7 @@ static void carve_arrays(invar_pass *pass, invar_carver *c)
     a->values = invar_carve(c, rows * sizeof(float));
 }
 
-static invar_status make_arrays(invar_pass *pass)
+static invar_status ensure_arrays(invar_pass *pass)
 {
     invar_carver c = {NULL, 0};
 
@@ -111,8 +111,8 @@ static invar_status make_arrays(invar_pass *pass)
     return INVAR_OK;
 }
 
-/* Of the chosen rows, where those of each context-parallel rank begin. */
-static void note_chosen(invar_pass *pass, const int64_t *row, int64_t count)
+/* Finds the first selected row of each context-parallel rank. */
+static void find_rank_starts(invar_pass *pass, const int64_t *row, int64_t count)
 {
     int64_t next = 0;
 
@@ -123,8 +123,8 @@ static void note_chosen(invar_pass *pass, const int64_t *row, int64_t count)
     }
 }
 
-/* Chosen rows are counted from the first of this rank's. */
-static invar_status note_rows(invar_pass *pass, const int64_t *row, int64_t count)
+/* Checks the selected rows and stores them relative to this rank's first row. */
+static invar_status store_rows(invar_pass *pass, const int64_t *row, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         if (row[i] < (i ? row[i - 1] + 1 : 0) || row[i] >= pass->rows.count)
@@ -135,7 +135,7 @@ static invar_status note_rows(invar_pass *pass, const int64_t *row, int64_t coun
         pass->arrays.row[i] =
             (int32_t)(row[i] - invar_row_partition_first(&pass->division.context));
     }
-    note_chosen(pass, row, count);
+    find_rank_starts(pass, row, count);
     return INVAR_OK;
 }
 
@@ -146,13 +146,16 @@ invar_index_range invar_head_chosen_rows(const invar_pass *pass)
     return (invar_index_range){start[0], start[1] - start[0]};
 }
 
-/* The units of every piece, counted from its first row. How many numbers. */
-static int64_t note_parts(invar_pass *pass)
+/*
+ * Lists the units of all chunks, each relative to the chunk's first row. Returns the number of
+ * offsets.
+ */
+static int64_t list_units(invar_pass *pass)
 {
     invar_head_arrays *a = &pass->arrays;
     int64_t count = 0, pieces = 0;
 
-    INVAR_CHECK(pass->head.units.count <= pass->head.count); // a unit has a row at least
+    INVAR_CHECK(pass->head.units.count <= pass->head.count); // every unit has at least one row
     a->samples[pieces++] = pass->head.units;
     for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);) {
         a->samples[pieces++] = (invar_row_offsets){a->parts + count, p.units};
@@ -165,9 +168,9 @@ static int64_t note_parts(invar_pass *pass)
 
 invar_status invar_head_list_rows(int64_t *parts_out, invar_pass *pass)
 {
-    INVAR_TRY(make_arrays(pass));
-    INVAR_TRY(note_rows(pass, pass->head.row, pass->head.count));
-    *parts_out = note_parts(pass);
+    INVAR_TRY(ensure_arrays(pass));
+    INVAR_TRY(store_rows(pass, pass->head.row, pass->head.count));
+    *parts_out = list_units(pass);
     return INVAR_OK;
 }
 

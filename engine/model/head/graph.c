@@ -1,16 +1,17 @@
 /*
- * graph.c - the head as calls of ops: chosen rows, norm, logits, log-probabilities; and back.
+ * graph.c - op graph of the head: row selection, norm, logits, log-probs, and the backward.
  *
- * The backward is written here and not derived as that of layers is: pieces go back in the order of
- * the forward, because the units of the head's gradient are added in that order, and each makes its
- * logits again first. A walk from the end would begin with the last piece, and give other bits.
+ * The backward is written out instead of derived as for layers: chunks go back in the order of the
+ * forward, because the head's weight gradient adds units in that order, and each chunk computes its
+ * logits again first. A reversed walk would begin with the last chunk and give other bits.
  *
- * Where ranks divide the vocabulary, each has the logits of its own ids: log-probabilities come
- * from what all know of their chunks. Only who wants logits gets them whole.
+ * If ranks divide the vocabulary, each computes the logits of its own ids, and log-probs come from
+ * partial sums of all ranks. Full logits are gathered only if the caller asks for them.
  *
- * Context-parallel ranks each have some of the chosen rows; all get all of them, and their norm. Of
- * a piece each takes a share of the rows to log-probabilities and back, so that no rank has more to
- * do because its rows are those of responses. Of the head's gradient each makes a share of the ids.
+ * With context parallelism each rank has some of the selected rows. All ranks gather all of them
+ * and compute their norm. Of each chunk, a rank takes an equal range of rows to log-probs and back,
+ * so the load does not depend on which rank has the response rows. It computes the head's weight
+ * gradient for a range of ids.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,13 +23,13 @@
 
 #include "base/invar_banned.h"
 
-/* What points begin with that no call of a program makes. */
+/* Source points that no node of a graph computes. */
 const invar_graph_point invar_head_stream = {.name = "head.dx", .layer = -1};
 const invar_graph_point invar_head_dlogp = {.name = "head.dlogp", .layer = -1};
 const invar_graph_point invar_head_dentropy = {.name = "head.dentropy", .layer = -1};
 
-static invar_tensor builder_array(invar_builder *b, invar_graph_input which, invar_dtype dtype,
-                                  int64_t first, int64_t count)
+static invar_tensor input_slice(invar_builder *b, invar_graph_input which, invar_dtype dtype,
+                                int64_t first, int64_t count)
 {
     invar_tensor t = invar_build_array(b, which, dtype, count);
 
@@ -36,26 +37,26 @@ static invar_tensor builder_array(invar_builder *b, invar_graph_input which, inv
     return t;
 }
 
-/* This rank's rows of a piece. */
-static invar_tensor part_of(const invar_tensor *vector, const invar_head_chunk *p)
+/* This rank's elements of a vector over the rows of a chunk. */
+static invar_tensor chunk_vector(const invar_tensor *vector, const invar_head_chunk *p)
 {
     return invar_tensor_1d((char *)vector->data + (size_t)(p->first + p->local_rows.first) * 4,
                            vector->dtype, p->local_rows.count);
 }
 
-static invar_tensor rows_of(const invar_tensor *t, const invar_head_chunk *p)
+static invar_tensor chunk_rows(const invar_tensor *t, const invar_head_chunk *p)
 {
     return invar_tensor_rows(t, p->first + p->local_rows.first, p->local_rows.count);
 }
 
-static invar_tensor array_of(invar_builder *b, invar_graph_input which, invar_dtype dtype,
-                             const invar_head_chunk *p)
+static invar_tensor chunk_input(invar_builder *b, invar_graph_input which, invar_dtype dtype,
+                                const invar_head_chunk *p)
 {
-    return builder_array(b, which, dtype, p->first + p->local_rows.first, p->local_rows.count);
+    return input_slice(b, which, dtype, p->first + p->local_rows.first, p->local_rows.count);
 }
 
-/* All rows of a piece, after the call that made this rank's. */
-static void gather_piece(invar_builder *b, const invar_tensor *t, const invar_head_chunk *p)
+/* Gathers all rows of a chunk, after the node that computed this rank's. */
+static void gather_chunk(invar_builder *b, const invar_tensor *t, const invar_head_chunk *p)
 {
     invar_tensor table = t->rank == 1 ? invar_tensor_2d(t->data, t->dtype, t->shape[0], 1) : *t;
 
@@ -78,7 +79,7 @@ static invar_weight head_weight(invar_builder *b, const invar_model *model)
     return w;
 }
 
-static void builder_show(invar_builder *b, const char *name, const invar_tensor *rows,
+static void append_point(invar_builder *b, const char *name, const invar_tensor *rows,
                          int64_t samples, bool backward)
 {
     invar_op_graph_point(b->program, &(invar_graph_point){.name = name,
@@ -88,15 +89,18 @@ static void builder_show(invar_builder *b, const char *name, const invar_tensor 
                                                           .rows = *rows});
 }
 
-/* Columns of logits beside a rank's own: where the targets of other ranks point. */
+/* Extra columns after a rank's own logits: targets of other ranks point there. */
 #define SPARE_COLUMNS 8
 
-/* Logits of a rank's own ids, and with `values` of all; else sums of chunks, its own and of all. */
-static void make_divided_rooms(invar_pass *pass, invar_builder *b, int64_t rows, bool values)
+/*
+ * Declares logits of this rank's ids and, with `values`, of all ids; otherwise partial sums, own
+ * and of all ranks.
+ */
+static void declare_divided_logits(invar_pass *pass, invar_builder *b, int64_t rows, bool values)
 {
     const invar_param *head = pass->model->head;
     int64_t sums = invar_logprob_sum_columns(head->rows, b->tensors);
-    // whole chunks, whatever the vocabulary ends with
+    // complete chunks, regardless of where the vocabulary ends
     int64_t own =
         invar_vocab_parallel_part_chunks(head, &pass->model->part) * INVAR_VOCAB_PARALLEL_CHUNK;
     int64_t all = invar_vocab_parallel_chunks(head) * INVAR_VOCAB_PARALLEL_CHUNK;
@@ -116,7 +120,7 @@ static void make_divided_rooms(invar_pass *pass, invar_builder *b, int64_t rows,
             invar_op_graph_tensor(b->program, b->storage, rows, head->local.rows + SPARE_COLUMNS);
 }
 
-static void make_logit_rooms(invar_pass *pass, invar_builder *b, int64_t rows)
+static void declare_logits(invar_pass *pass, invar_builder *b, int64_t rows)
 {
     int64_t width = pass->model->head->rows;
     invar_head_activations *h = &pass->acts;
@@ -128,7 +132,7 @@ static void make_logit_rooms(invar_pass *pass, invar_builder *b, int64_t rows)
                           : invar_op_graph_tensor(b->program, b->storage, rows, width);
 }
 
-static void make_rooms(invar_pass *pass, invar_builder *b, bool values)
+static void declare_activations(invar_pass *pass, invar_builder *b, bool values)
 {
     int64_t rows = pass->head.count, piece_rows = values ? rows : invar_head_largest_piece(pass);
     int64_t hidden = pass->model->spec.hidden;
@@ -140,10 +144,11 @@ static void make_rooms(invar_pass *pass, invar_builder *b, bool values)
     h->x = invar_op_graph_tensor(p, b->storage, rows, hidden);
     h->norm = invar_op_graph_tensor(p, b->storage, rows, hidden);
     if (invar_vocab_parallel_divided(pass->model->head))
-        make_divided_rooms(pass, b, piece_rows, values);
+        declare_divided_logits(pass, b, piece_rows, values);
     else
-        make_logit_rooms(pass, b, piece_rows);
-    both = invar_op_graph_tensor(p, INVAR_DTYPE_F32, 2 * rows, 0); // they are fetched together
+        declare_logits(pass, b, piece_rows);
+    // adjacent, so that one download gets both
+    both = invar_op_graph_tensor(p, INVAR_DTYPE_F32, 2 * rows, 0);
     h->logp = invar_tensor_1d(both.data, INVAR_DTYPE_F32, rows);
     h->entropy = invar_tensor_1d((char *)both.data + rows * 4, INVAR_DTYPE_F32, rows);
     h->max = invar_op_graph_tensor(p, INVAR_DTYPE_F32, rows, 0);
@@ -154,7 +159,7 @@ static void make_rooms(invar_pass *pass, invar_builder *b, bool values)
     h->d_x = invar_op_graph_tensor(p, b->storage, rows + 1, hidden);
 }
 
-static void pass_choose(invar_pass *pass, invar_builder *b, const invar_weight *norm)
+static void select_rows(invar_pass *pass, invar_builder *b, const invar_weight *norm)
 {
     invar_head_activations *h = &pass->acts;
     invar_index_range own = invar_head_chosen_rows(pass);
@@ -166,7 +171,7 @@ static void pass_choose(invar_pass *pass, invar_builder *b, const invar_weight *
     invar_op_graph_source(b->program, stream.data, &pass->stream);
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd,
                  .out = invar_tensor_rows(&h->x, own.first, own.count), .table = stream,
-                 .ids = builder_array(b, INVAR_GIVEN_ROWS, INVAR_DTYPE_I32, own.first, own.count));
+                 .ids = input_slice(b, INVAR_GIVEN_ROWS, INVAR_DTYPE_I32, own.first, own.count));
     if (invar_head_divides_rows(pass))
         invar_op_graph_move(b->program,
                             &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
@@ -177,8 +182,9 @@ static void pass_choose(invar_pass *pass, invar_builder *b, const invar_weight *
                  .x = invar_build_heads(&h->x, 1), .weight = norm->w, .eps = b->norm_eps);
 }
 
-/* This rank's logits of a piece; with one rank all of them. */
-static invar_tensor own_logits(const invar_pass *pass, const invar_head_chunk *p, int64_t spare)
+/* This rank's logits of a chunk, with `spare` extra columns; on a single rank all logits. */
+static invar_tensor local_logits_of(const invar_pass *pass, const invar_head_chunk *p,
+                                    int64_t spare)
 {
     const invar_head_activations *h = &pass->acts;
     invar_tensor own;
@@ -189,14 +195,14 @@ static invar_tensor own_logits(const invar_pass *pass, const invar_head_chunk *p
     return invar_tensor_rows(&own, 0, p->local_rows.count);
 }
 
-static void make_own_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                            const invar_head_chunk *p)
+static void compute_local_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                                 const invar_head_chunk *p)
 {
-    INVAR_APPEND(b->program, -1, LINEAR_FWD, linear_fwd, .y = own_logits(pass, p, 0),
-                 .x = rows_of(&pass->acts.norm, p), .w = w->w, .k_shards = 1);
+    INVAR_APPEND(b->program, -1, LINEAR_FWD, linear_fwd, .y = local_logits_of(pass, p, 0),
+                 .x = chunk_rows(&pass->acts.norm, p), .w = w->w, .k_shards = 1);
 }
 
-/* Rows of f32 as rows of chunks. */
+/* View of rows of f32 as rows of vocabulary chunks. */
 static invar_tensor as_chunks(const invar_tensor *t, int64_t rows)
 {
     return invar_tensor_2d(t->data, INVAR_DTYPE_F32,
@@ -204,14 +210,14 @@ static invar_tensor as_chunks(const invar_tensor *t, int64_t rows)
                            INVAR_VOCAB_PARALLEL_CHUNK);
 }
 
-/* All ids' logits of all rows. */
-static void make_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                        const invar_head_chunk *p)
+/* Computes the logits of all ids for all rows. */
+static void compute_all_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                               const invar_head_chunk *p)
 {
     invar_head_activations *h = &pass->acts;
     invar_tensor out;
 
-    make_own_logits(pass, b, w, p);
+    compute_local_logits(pass, b, w, p);
     if (!invar_tensor_present(&h->local_logits))
         return;
     out = as_chunks(&h->logits, p->local_rows.count);
@@ -220,10 +226,10 @@ static void make_logits(invar_pass *pass, invar_builder *b, const invar_weight *
                                                             .local = h->local_logits});
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = out,
                  .table = as_chunks(&h->parts, h->parts.shape[0]),
-                 .ids = builder_array(b, INVAR_GIVEN_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));
+                 .ids = input_slice(b, INVAR_GIVEN_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));
 }
 
-/* The log-probabilities of a piece, from what all ranks know of their chunks. */
+/* Computes the log-probs of a chunk from the partial sums of all ranks. */
 static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor *own,
                           const invar_head_chunk *p)
 {
@@ -232,51 +238,51 @@ static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor
     invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->tensors * p->local_rows.count);
 
     INVAR_APPEND(b->program, -1, LOGPROB_SUM, logprob_sum, .sums = sums, .logits = *own,
-                 .targets = array_of(b, INVAR_GIVEN_OWN_TARGETS, INVAR_DTYPE_I32, p),
+                 .targets = chunk_input(b, INVAR_GIVEN_OWN_TARGETS, INVAR_DTYPE_I32, p),
                  .temperature = pass->head.temperature);
     invar_op_graph_move(
         b->program,
         &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS, .whole = parts, .local = sums});
-    INVAR_APPEND(b->program, -1, LOGPROB_JOIN, logprob_join, .logp = part_of(&h->logp, p),
-                 .entropy = part_of(&h->entropy, p), .max = part_of(&h->max, p),
-                 .logsum = part_of(&h->logsum, p), .sums = parts,
-                 .targets = array_of(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p),
+    INVAR_APPEND(b->program, -1, LOGPROB_JOIN, logprob_join, .logp = chunk_vector(&h->logp, p),
+                 .entropy = chunk_vector(&h->entropy, p), .max = chunk_vector(&h->max, p),
+                 .logsum = chunk_vector(&h->logsum, p), .sums = parts,
+                 .targets = chunk_input(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p),
                  .vocabulary = pass->model->head->rows, .parts = b->tensors,
                  .temperature = pass->head.temperature);
 }
 
-static void score_piece(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                        const invar_head_chunk *p)
+static void chunk_logprobs(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                           const invar_head_chunk *p)
 {
     invar_head_activations *h = &pass->acts;
-    invar_tensor logits = own_logits(pass, p, 0);
+    invar_tensor logits = local_logits_of(pass, p, 0);
 
-    make_own_logits(pass, b, w, p);
-    builder_show(b, "head.logits", &logits, 1 + p->number, false);
+    compute_local_logits(pass, b, w, p);
+    append_point(b, "head.logits", &logits, 1 + p->number, false);
     if (invar_tensor_present(&h->local_logits)) {
         join_logprobs(pass, b, &logits, p);
         return;
     }
-    INVAR_APPEND(b->program, -1, LOGPROB_FWD, logprob_fwd, .logp = part_of(&h->logp, p),
-                 .entropy = part_of(&h->entropy, p), .max = part_of(&h->max, p),
-                 .logsum = part_of(&h->logsum, p), .logits = logits,
-                 .targets = array_of(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p),
+    INVAR_APPEND(b->program, -1, LOGPROB_FWD, logprob_fwd, .logp = chunk_vector(&h->logp, p),
+                 .entropy = chunk_vector(&h->entropy, p), .max = chunk_vector(&h->max, p),
+                 .logsum = chunk_vector(&h->logsum, p), .logits = logits,
+                 .targets = chunk_input(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p),
                  .temperature = pass->head.temperature);
 }
 
-static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight *w,
+static void chunk_forward(invar_pass *pass, invar_builder *b, const invar_weight *w,
                           const invar_head_chunk *p)
 {
     if (p->local_rows.count > 0)
-        score_piece(pass, b, w, p);
-    gather_piece(b, &pass->acts.logp, p);
-    gather_piece(b, &pass->acts.entropy, p);
+        chunk_logprobs(pass, b, w, p);
+    gather_chunk(b, &pass->acts.logp, p);
+    gather_chunk(b, &pass->acts.entropy, p);
 }
 
-/* The gradient of the head's weights: of context-parallel ranks each makes that of some ids. */
-static void weight_back(invar_pass *pass, invar_builder *b, const invar_tensor *all,
-                        const invar_tensor *d_logits, const invar_head_chunk *p,
-                        const invar_row_offsets *units)
+/* Appends the head's weight gradient; context-parallel ranks compute a range of ids each. */
+static void append_head_dw(invar_pass *pass, invar_builder *b, const invar_tensor *all,
+                           const invar_tensor *d_logits, const invar_head_chunk *p,
+                           const invar_row_offsets *units)
 {
     invar_tensor dw = *all, dy = *d_logits;
 
@@ -291,69 +297,69 @@ static void weight_back(invar_pass *pass, invar_builder *b, const invar_tensor *
         invar_op_graph_mark_overwrite(b->program, offsetof(invar_linear_dw_args, fresh));
 }
 
-/* From d_logits of a piece to d_norm of its rows, and the head's gradient. */
-static void project_back(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                         const invar_head_chunk *p, const invar_row_offsets *units)
+/* Appends the backward from d_logits of a chunk to d_norm of its rows, and the weight gradient. */
+static void project_backward(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                             const invar_head_chunk *p, const invar_row_offsets *units)
 {
     invar_head_activations *h = &pass->acts;
     invar_tensor columns = invar_tensor_columns(&h->d_logits, 0, w->w.shape[0]);
     invar_tensor d_logits = invar_tensor_rows(&columns, 0, p->local_rows.count);
-    invar_tensor d_norm = rows_of(&h->d_norm, p);
+    invar_tensor d_norm = chunk_rows(&h->d_norm, p);
 
     if (invar_tensor_present(&w->dw))
-        weight_back(pass, b, &w->dw, &d_logits, p, units);
+        append_head_dw(pass, b, &w->dw, &d_logits, p, units);
     if (p->local_rows.count > 0)
         invar_build_input_gradient(b, &d_norm, &d_logits, w);
-    gather_piece(b, &h->d_norm, p);
+    gather_chunk(b, &h->d_norm, p);
 }
 
-/* d_logits of this rank's rows of a piece. */
-static void score_back(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                       const invar_head_chunk *p, bool entropy)
+/* Appends d_logits of this rank's rows of a chunk. */
+static void logprob_backward(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                             const invar_head_chunk *p, bool entropy)
 {
     invar_head_activations *h = &pass->acts;
     invar_logprob_bwd_args args = {
         .dlogits = invar_tensor_rows(&h->d_logits, 0, p->local_rows.count),
-        .dlogp = array_of(b, INVAR_GIVEN_DLOGP, INVAR_DTYPE_F32, p),
-        .max = part_of(&h->max, p),
-        .logsum = part_of(&h->logsum, p),
-        .logits = own_logits(pass, p, SPARE_COLUMNS),
-        .targets = array_of(b,
-                            invar_tensor_present(&h->local_logits) ? INVAR_GIVEN_OWN_TARGETS
-                                                                   : INVAR_GIVEN_TARGETS,
-                            INVAR_DTYPE_I32, p),
+        .dlogp = chunk_input(b, INVAR_GIVEN_DLOGP, INVAR_DTYPE_F32, p),
+        .max = chunk_vector(&h->max, p),
+        .logsum = chunk_vector(&h->logsum, p),
+        .logits = local_logits_of(pass, p, SPARE_COLUMNS),
+        .targets = chunk_input(b,
+                               invar_tensor_present(&h->local_logits) ? INVAR_GIVEN_OWN_TARGETS
+                                                                      : INVAR_GIVEN_TARGETS,
+                               INVAR_DTYPE_I32, p),
         .temperature = pass->head.temperature};
 
-    // what a point is computed from does not depend on the number of pieces
+    // keeps the sources of points independent of the number of chunks
     if (h->pieces > 1) {
-        make_own_logits(pass, b, w, p);
+        compute_local_logits(pass, b, w, p);
         invar_op_graph_point(b->program, &(invar_graph_point){.name = "head.logits",
                                                               .layer = -1,
                                                               .again = true,
-                                                              .rows = own_logits(pass, p, 0)});
+                                                              .rows = local_logits_of(pass, p, 0)});
     }
     if (entropy) {
-        args.dentropy = array_of(b, INVAR_GIVEN_DENTROPY, INVAR_DTYPE_F32, p);
-        args.entropy = part_of(&h->entropy, p);
+        args.dentropy = chunk_input(b, INVAR_GIVEN_DENTROPY, INVAR_DTYPE_F32, p);
+        args.entropy = chunk_vector(&h->entropy, p);
     }
     invar_op_graph_append(b->program, INVAR_OP_LOGPROB_BWD, &args, -1);
-    builder_show(b, "head.dlogits", &args.dlogits, 1 + p->number, true);
+    append_point(b, "head.dlogits", &args.dlogits, 1 + p->number, true);
 }
 
-static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                       const invar_head_chunk *p, bool entropy)
+static void chunk_backward(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                           const invar_head_chunk *p, bool entropy)
 {
     invar_row_offsets units = {(int64_t *)invar_op_graph_input(b->program, INVAR_GIVEN_PARTS) +
                                    invar_head_part_at(p),
                                p->units};
 
     if (p->local_rows.count > 0)
-        score_back(pass, b, w, p, entropy);
-    project_back(pass, b, w, p, &units);
+        logprob_backward(pass, b, w, p, entropy);
+    project_backward(pass, b, w, p, &units);
 }
 
-/* The gradient at the last layer's output: zero for rows that were not chosen. */
-static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *norm)
+/* Appends the gradient of the last layer's output: zero for rows that were not selected. */
+static void norm_backward(invar_pass *pass, invar_builder *b, const invar_weight *norm)
 {
     invar_head_activations *h = &pass->acts;
     invar_index_range own = invar_pass_own_rows(pass);
@@ -362,14 +368,14 @@ static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *no
                                           b->storage, own.count, h->d_x.shape[1]);
 
     if (h->pieces > 0)
-        builder_show(b, "head.dnorm", &h->d_norm, 0, true);
+        append_point(b, "head.dnorm", &h->d_norm, 0, true);
     INVAR_APPEND(b->program, -1, RMSNORM_BWD, rmsnorm_bwd, .dx = invar_build_heads(&d_x, 1),
                  .dweight = norm->dw, .dy = invar_build_heads(&h->d_norm, 1),
                  .x = invar_build_heads(&h->x, 1), .weight = norm->w, .units = b->units,
                  .eps = b->norm_eps);
-    builder_show(b, "head.drows", &d_x, 0, true);
+    append_point(b, "head.drows", &d_x, 0, true);
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = stream, .table = h->d_x,
-                 .ids = builder_array(b, INVAR_GIVEN_BACK, INVAR_DTYPE_I32, own.first, own.count));
+                 .ids = input_slice(b, INVAR_GIVEN_BACK, INVAR_DTYPE_I32, own.first, own.count));
     invar_op_graph_point(
         b->program,
         &(invar_graph_point){.name = invar_head_stream.name,
@@ -400,20 +406,20 @@ invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
                           &invar_head_dentropy);
     norm = invar_build_weight(b, pass->model->norm);
     w = head_weight(b, pass->model);
-    make_rooms(pass, b, values);
+    declare_activations(pass, b, values);
     pass->acts.pieces = values ? 1 : invar_head_count_pieces(pass);
-    pass_choose(pass, b, &norm);
+    select_rows(pass, b, &norm);
     if (values) {
         if (!pass->options.train)
-            builder_show(b, "head.norm", &pass->acts.norm, 0, false);
-        make_logits(pass, b, &w, &whole);
+            append_point(b, "head.norm", &pass->acts.norm, 0, false);
+        compute_all_logits(pass, b, &w, &whole);
         if (!pass->options.train)
-            builder_show(b, "head.logits", &pass->acts.logits, 0, false);
+            append_point(b, "head.logits", &pass->acts.logits, 0, false);
         invar_op_graph_host_access(b->program, &pass->acts.logits);
     } else {
-        builder_show(b, "head.norm", &pass->acts.norm, 0, false);
+        append_point(b, "head.norm", &pass->acts.norm, 0, false);
         for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
-            piece_forward(pass, b, &w, &p);
+            chunk_forward(pass, b, &w, &p);
         invar_op_graph_host_access(b->program, &pass->acts.logp);
     }
     invar_op_graph_end_section(b->program);
@@ -423,14 +429,14 @@ invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
     if (values) {
         invar_op_graph_host_access(b->program, &pass->acts.d_logits);
         invar_op_graph_source(b->program, pass->acts.d_logits.data, &invar_head_dlogp);
-        project_back(pass, b, &w, &whole, &b->units);
+        project_backward(pass, b, &w, &whole, &b->units);
     } else {
         for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
-            piece_back(pass, b, &w, &p, entropy);
+            chunk_backward(pass, b, &w, &p, entropy);
     }
-    norm_back(pass, b, &norm);
-    invar_op_graph_host_access(b->program,
-                               &pass->acts.logp); // places do not depend on what is read
+    norm_backward(pass, b, &norm);
+    // in section 1 too, so that the memory plan does not depend on what the caller reads
+    invar_op_graph_host_access(b->program, &pass->acts.logp);
     invar_op_graph_end_section(b->program);
     return invar_pass_place(pass, &pass->head_graph, "rows of the head");
 }

@@ -1,10 +1,14 @@
 /*
- * head.c - the end of the model: runs the head's program on chosen rows, and back.
+ * head.c - runs the head: selected rows to log-probs or values, and the backward from their
+ * gradients.
  *
- * Rows without a target take no part: the last norm and the head see the chosen rows only, so the
- * units of their gradients are counted over those. Logits are the largest tensor by far; they are
- * made piece by piece, a piece being whole units, and kept for the backward only when one piece is
- * all. A second computation gives the same bits.
+ * Rows without a target take no part: last norm and head see only the selected rows, so the units
+ * of their gradients are counted over these. Logits are by far the largest tensor. They are
+ * computed in head chunks of complete units, and kept for the backward only if there is a single
+ * chunk; computing them again gives the same bits.
+ *
+ * A critic learns the units of its values only before the backward, so its values are shown to
+ * hooks then.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +22,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_graph_exec_args how_to_run(invar_pass *pass)
+static invar_graph_exec_args exec_args_of_head(invar_pass *pass)
 {
     invar_graph_exec_args how = invar_pass_how(pass, &pass->head_graph);
 
@@ -27,17 +31,20 @@ static invar_graph_exec_args how_to_run(invar_pass *pass)
     return how;
 }
 
-static invar_tensor pass_find(invar_pass *pass, const invar_tensor *t)
+static invar_tensor find_head_tensor(invar_pass *pass, const invar_tensor *t)
 {
-    invar_graph_exec_args how = how_to_run(pass);
+    invar_graph_exec_args how = exec_args_of_head(pass);
 
     return invar_op_graph_find(pass->head_graph.program, t, &how);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* `parts` is how many numbers say where the units of pieces begin. */
-static invar_status send_head(invar_pass *pass, int64_t parts)
+/*
+ * Sets the input buffers of the head and uploads its arrays; `parts` is the number of unit offsets
+ * of head chunks.
+ */
+static invar_status upload_head(invar_pass *pass, int64_t parts)
 {
     const invar_logit_rows *head = &pass->head;
     const invar_graph_exec_args body = invar_pass_how(pass, &pass->layers_graph);
@@ -81,16 +88,16 @@ static invar_status run_head(invar_pass *pass, bool values)
 
     if (pass->state == INVAR_PASS_EMPTY)
         return INVAR_FAIL(INVAR_E_STATE, 0, "the head was asked before the layers ran");
-    pass->state = INVAR_PASS_RUN; // what an earlier head left is overwritten
+    pass->state = INVAR_PASS_RUN; // an earlier head's activations are overwritten
     INVAR_TRY(invar_head_list_rows(&parts, pass));
     INVAR_TRY(invar_head_build(pass, values, pass->entropy_back));
-    INVAR_TRY(send_head(pass, parts));
-    how = how_to_run(pass);
+    INVAR_TRY(upload_head(pass, parts));
+    how = exec_args_of_head(pass);
     return invar_op_graph_run(pass->head_graph.program, 0, &how);
 }
 
-/* In one go: a device is waited for once. */
-static invar_status fetch_results(invar_pass *pass, float *logp_out, float *entropy_out)
+/* One download for both, because each waits for the device. */
+static invar_status download_results(invar_pass *pass, float *logp_out, float *entropy_out)
 {
     const float *fetched = pass->arrays.fetched;
     size_t count = (size_t)pass->head.count, bytes = count * sizeof *logp_out;
@@ -98,7 +105,7 @@ static invar_status fetch_results(invar_pass *pass, float *logp_out, float *entr
     if (count == 0)
         return INVAR_OK;
     INVAR_TRY(invar_op_runner_get(&pass->caller, pass->arrays.fetched,
-                                  pass_find(pass, &pass->acts.logp).data,
+                                  find_head_tensor(pass, &pass->acts.logp).data,
                                   entropy_out ? 2 * bytes : bytes));
     memcpy(logp_out, fetched, bytes);
     if (entropy_out)
@@ -111,7 +118,7 @@ invar_status invar_pass_head(invar_pass *pass, const invar_logit_rows *head, flo
 {
     pass->head = *head;
     INVAR_TRY(run_head(pass, false));
-    INVAR_TRY(fetch_results(pass, logp_out, entropy_out));
+    INVAR_TRY(download_results(pass, logp_out, entropy_out));
     pass->state = INVAR_PASS_LOGPROBS;
     return INVAR_OK;
 }
@@ -121,20 +128,20 @@ invar_status invar_pass_logits(invar_tensor *out, invar_pass *pass, const int64_
 {
     pass->head = (invar_logit_rows){.count = count, .row = row};
     INVAR_TRY(run_head(pass, true));
-    *out = pass_find(pass, &pass->acts.logits);
+    *out = find_head_tensor(pass, &pass->acts.logits);
     pass->state = INVAR_PASS_LOGITS;
     return INVAR_OK;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Where no piece is there to write it. */
+/* Zeroes the head's gradient if there is no chunk whose backward would overwrite it. */
 static invar_status zero_head_gradient(invar_pass *pass, const invar_grads *grads)
 {
     const invar_model *model = pass->model;
     const invar_tensor *dw;
 
-    if (invar_model_is_adapted(model)) // it is frozen
+    if (invar_model_is_adapted(model)) // frozen
         return INVAR_OK;
     dw = model->head == model->embedding ? &grads->tied_head
                                          : &grads->tensors[model->head - model->params];
@@ -142,18 +149,18 @@ static invar_status zero_head_gradient(invar_pass *pass, const invar_grads *grad
                              (size_t)(dw->shape[0] * dw->row_stride) * sizeof(float));
 }
 
-/* The row that stands for all rows that were not chosen. */
+/* Zeroes the row that stands for all rows that were not selected. */
 static invar_status zero_row(invar_pass *pass)
 {
-    invar_tensor d_x = pass_find(pass, &pass->acts.d_x);
+    invar_tensor d_x = find_head_tensor(pass, &pass->acts.d_x);
     invar_tensor zeros = invar_tensor_rows(&d_x, pass->head.count, 1);
 
     return invar_device_zero(&pass->caller.dev, zeros.data,
                              (size_t)zeros.shape[1] * (size_t)invar_dtype_bits(zeros.dtype) / 8);
 }
 
-/* What a backward is given: with values `dentropy` is NULL, and the units are new. */
-static invar_status send_back(invar_pass *pass, const float *dlogp, const float *dentropy)
+/* Uploads what a backward reads. With values `dentropy` is NULL, and the units are new. */
+static invar_status upload_backward(invar_pass *pass, const float *dlogp, const float *dentropy)
 {
     const void **g = pass->inputs;
     const invar_row_offsets *units = &pass->head.units;
@@ -177,9 +184,9 @@ static invar_status send_back(invar_pass *pass, const float *dlogp, const float 
     return INVAR_OK;
 }
 
-/* Shows what no call of a program makes, or what was not shown when it was made. */
-static invar_status show_now(invar_pass *pass, const char *name, const char *op, bool backward,
-                             const invar_tensor *rows, const invar_value_name *input)
+/* Shows a value that no node computes, or that was not shown when it was computed. */
+static invar_status show_value(invar_pass *pass, const char *name, const char *op, bool backward,
+                               const invar_tensor *rows, const invar_value_name *input)
 {
     invar_observed_value value = {.name = {.layer = -1},
                                   .op = op,
@@ -197,19 +204,19 @@ static invar_status show_now(invar_pass *pass, const char *name, const char *op,
     return pass->probe.take(pass->probe.payload, &value);
 }
 
-/* Gradients that the loss has handed in. */
-static invar_status show_given(invar_pass *pass, const invar_graph_point *point,
-                               invar_graph_input which)
+/* Shows a gradient that the loss supplied. */
+static invar_status show_loss_grad(invar_pass *pass, const invar_graph_point *point,
+                                   invar_graph_input which)
 {
     invar_tensor rows =
         invar_tensor_1d((void *)(uintptr_t)pass->inputs[which], INVAR_DTYPE_F32, pass->head.count);
 
-    return show_now(pass, point->name, "loss", true, &rows, NULL);
+    return show_value(pass, point->name, "loss", true, &rows, NULL);
 }
 
-static invar_status run_back(invar_pass *pass, const invar_grads *grads)
+static invar_status run_head_backward(invar_pass *pass, const invar_grads *grads)
 {
-    invar_graph_exec_args how = how_to_run(pass);
+    invar_graph_exec_args how = exec_args_of_head(pass);
 
     how.fresh = grads->overwrite_next;
     pass->state = INVAR_PASS_EMPTY;
@@ -222,24 +229,24 @@ invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const flo
     if (pass->state != INVAR_PASS_LOGPROBS || !pass->options.train)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward needs a training pass whose head has just run");
-    if (pass->entropy_back != (dentropy != NULL)) { // another loss; the places are the same
+    if (pass->entropy_back != (dentropy != NULL)) { // another loss; the memory plan stays the same
         pass->entropy_back = dentropy != NULL;
         INVAR_TRY(invar_head_build(pass, false, pass->entropy_back));
     }
-    INVAR_TRY(send_back(pass, dlogp, dentropy));
+    INVAR_TRY(upload_backward(pass, dlogp, dentropy));
     INVAR_TRY(zero_row(pass));
-    INVAR_TRY(show_given(pass, &invar_head_dlogp, INVAR_GIVEN_DLOGP));
+    INVAR_TRY(show_loss_grad(pass, &invar_head_dlogp, INVAR_GIVEN_DLOGP));
     if (dentropy)
-        INVAR_TRY(show_given(pass, &invar_head_dentropy, INVAR_GIVEN_DENTROPY));
+        INVAR_TRY(show_loss_grad(pass, &invar_head_dentropy, INVAR_GIVEN_DENTROPY));
     if (grads->overwrite_next && pass->head.units.count == 0)
         INVAR_TRY(zero_head_gradient(pass, grads));
-    return run_back(pass, grads);
+    return run_head_backward(pass, grads);
 }
 
-/* The gradient of the head's only column, rounded to storage. */
-static invar_status give_values(invar_pass *pass, const float *dvalue)
+/* Uploads the gradient of the head's only column, rounded to the storage type. */
+static invar_status upload_value_grads(invar_pass *pass, const float *dvalue)
 {
-    invar_tensor to = pass_find(pass, &pass->acts.d_logits);
+    invar_tensor to = find_head_tensor(pass, &pass->acts.d_logits);
     size_t rows = (size_t)to.shape[0];
     uint16_t *rounded = pass->arrays.values;
 
@@ -250,18 +257,18 @@ static invar_status give_values(invar_pass *pass, const float *dvalue)
     return invar_device_upload(&pass->caller.dev, to.data, rounded, rows * sizeof *rounded);
 }
 
-/* What the forward could not show, without the units. */
+/* Shows the values that the forward could not show without the units. */
 static invar_status show_values(invar_pass *pass)
 {
-    invar_tensor norm = pass_find(pass, &pass->acts.norm),
-                 logits = pass_find(pass, &pass->acts.logits);
+    invar_tensor norm = find_head_tensor(pass, &pass->acts.norm),
+                 logits = find_head_tensor(pass, &pass->acts.logits);
     invar_value_name stream = {.layer = pass->stream.layer, .text = "mlp"};
     invar_value_name normed = {.layer = -1, .text = "head.norm"};
 
     INVAR_TRY(
-        show_now(pass, "head.norm", invar_op_name(INVAR_OP_RMSNORM_FWD), false, &norm, &stream));
-    return show_now(pass, "head.logits", invar_op_name(INVAR_OP_LINEAR_FWD), false, &logits,
-                    &normed);
+        show_value(pass, "head.norm", invar_op_name(INVAR_OP_RMSNORM_FWD), false, &norm, &stream));
+    return show_value(pass, "head.logits", invar_op_name(INVAR_OP_LINEAR_FWD), false, &logits,
+                      &normed);
 }
 
 invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
@@ -270,14 +277,14 @@ invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
     if (pass->state != INVAR_PASS_LOGITS || !pass->options.train || pass->model->head->rows != 1)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward of values needs a training pass of a critic");
-    pass->head.units = *units; // the forward did not know them
+    pass->head.units = *units; // unknown in the forward
     pass->arrays.samples[0] = *units;
     pass->arrays.samples[2] = pass->rows.samples;
-    INVAR_TRY(invar_head_build(pass, true, false)); // the places are the same
-    INVAR_TRY(send_back(pass, dvalue, NULL));
+    INVAR_TRY(invar_head_build(pass, true, false)); // the memory plan stays the same
+    INVAR_TRY(upload_backward(pass, dvalue, NULL));
     INVAR_TRY(zero_row(pass));
     INVAR_TRY(show_values(pass));
-    INVAR_TRY(show_given(pass, &invar_head_dlogp, INVAR_GIVEN_DLOGP));
-    INVAR_TRY(give_values(pass, dvalue));
-    return run_back(pass, grads);
+    INVAR_TRY(show_loss_grad(pass, &invar_head_dlogp, INVAR_GIVEN_DLOGP));
+    INVAR_TRY(upload_value_grads(pass, dvalue));
+    return run_head_backward(pass, grads);
 }

@@ -1,8 +1,8 @@
 /*
- * head.h - the inside of the head: its pieces of rows, its lists, its program.
+ * head.h - internals of the head: chunks of rows, host lists, op graph. Private to engine/model.
  *
- * Only engine/model includes this. A head is run in this order: its rows are listed, its program is
- * built and placed, its lists are sent, and then it runs (head.c).
+ * Order of use: list the rows (chunks.c), build and plan the graph (graph.c), upload the lists and
+ * run (head.c).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,55 +15,57 @@
 extern "C" {
 #endif
 
-/*
- * ---- chunks.c ----------------------------------------------------------------------------------
- */
+/* ---- chunks.c -------------------------------------------------------------------------------- */
 
-/* Rows [first, first + rows) of the head: whole units [unit, unit + units). */
+/* A head chunk: rows [first, first + rows) of the head, the complete units [unit, unit + units). */
 typedef struct invar_head_chunk {
-    int64_t number; /* pieces before it */
+    int64_t number; /* index of the chunk */
     int64_t first, rows, unit, units;
-    bool shared;                  /* context-parallel ranks have a share of its rows each */
-    invar_index_range local_rows; /* this rank's, counted from the first */
+    bool shared;                  /* each context-parallel rank computes a range of the rows */
+    invar_index_range local_rows; /* this rank's rows, relative to `first` */
 } invar_head_chunk;
 
 /*
- * Goes on to the next piece, from a zeroed one to the first: as many whole units as the limit
- * allows, at least one. False after the last.
+ * Advances to the next chunk; from a zeroed struct to the first. A chunk has as many complete units
+ * as options.head_rows allows, at least one. Returns false after the last.
  */
 bool invar_head_next_piece(invar_head_chunk *p, const invar_pass *pass);
 
 int64_t invar_head_count_pieces(const invar_pass *pass);
 
-/* The most rows of logits that a rank has at a time. */
+/* Largest number of rows of logits that a rank has at a time. */
 int64_t invar_head_largest_piece(const invar_pass *pass);
 
-/* Where the units of a piece begin in the list of all pieces. */
+/* Index of the first unit offset of the chunk in invar_head_arrays.parts. */
 int64_t invar_head_part_at(const invar_head_chunk *p);
 
-/* Whether context-parallel ranks divide the rows. */
+/* Returns true if context-parallel ranks divide the rows. */
 bool invar_head_divides_rows(const invar_pass *pass);
 
-/* Of the chosen rows, this rank's. */
+/* Range of this rank's rows among the selected ones. */
 invar_index_range invar_head_chosen_rows(const invar_pass *pass);
 
-/* Makes the lists of pass->head; `parts_out` is how many numbers say where units begin. */
+/* Computes the host lists of pass->head; *parts_out = number of unit offsets in arrays.parts. */
 invar_status invar_head_list_rows(int64_t *parts_out, invar_pass *pass) INVAR_MUST_USE;
 
-/* Where ops read the lists of samples, once these have been sent. */
+/* Sets arrays.device_offsets. Call after the lists have been uploaded. */
 void invar_head_note_there(invar_pass *pass);
 
-/* Where each of this rank's rows is among the chosen; the row of zeros for the others. */
+/*
+ * Sets arrays.row_to_selected: the index of each of this rank's rows among the selected ones; the
+ * zero row if it is not selected.
+ */
 void invar_head_note_way_back(invar_pass *pass);
 
-/* ---- graph.c ------------------------------------------------------------------------------- */
+/* ---- graph.c --------------------------------------------------------------------------------- */
 
-/* The gradients that a loss hands in, as points. */
+/* Points of the gradients that the loss supplies. */
 extern const invar_graph_point invar_head_dlogp, invar_head_dentropy;
 
 /*
- * Segment 0: forward, to log-probabilities or to `values`, the logits. Segment 1, with a backward:
- * the row of zeros is there already, and of values d_logits.
+ * Builds and plans the op graph of the head. Section 0 is the forward to log-probs or, with
+ * `values`, to logits. Section 1 exists with options.train and is the backward; before it the host
+ * must write the zero row and, with `values`, d_logits.
  */
 invar_status invar_head_build(invar_pass *pass, bool values, bool entropy) INVAR_MUST_USE;
 

@@ -1,5 +1,9 @@
 /*
- * adapters.c - LoRA: which linear layers have an adapter, and its parameters.
+ * adapters.c - LoRA: parses target modules and patterns, and declares the adapters' parameters.
+ *
+ * rank-pattern and alpha-pattern map ends of layer names to numbers, a subset of peft's regular
+ * expressions. A pattern that matches no layer and two patterns that disagree are errors, because
+ * files may store patterns in any order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +23,7 @@
 #define WEIGHT ".weight"
 #define FIRST ".lora_A.weight"
 #define SECOND ".lora_B.weight"
-#define STEP_GROUP 16 /* products of a bf16 step */
+#define STEP_GROUP 16 /* products of a bf16 dot-step */
 #define RANKS "rank-pattern"
 #define ALPHAS "alpha-pattern"
 #define IN_NAMES "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
@@ -77,12 +81,12 @@ const char *invar_lora_target(uint32_t targets, int number)
 
 /* ---- patterns -------------------------------------------------------------------------------- */
 
-static invar_status refuse(const char *key, const char *name, const char *why)
+static invar_status reject_pattern(const char *key, const char *name, const char *why)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: '%.80s' %s", key, name, why);
 }
 
-/* "experts.down_proj" or "7.down_proj". */
+/* Returns true for names such as "experts.down_proj" or "7.down_proj". */
 static bool names_experts(const char *name, const char *last)
 {
     return strstr(name, "experts") || (last - name > 1 && last[-2] >= '0' && last[-2] <= '9');
@@ -92,20 +96,22 @@ static invar_status check_pattern(const char *key, const char *name, const json_
 {
     const bool is_rank = strcmp(key, RANKS) == 0;
     const char *last = strrchr(name, '.');
-    double number = json_number_value(value); // of no number 0
+    double number = json_number_value(value); // 0 if it is not a number
 
     last = last ? last + 1 : name;
     if (strspn(name, IN_NAMES) < strlen(name))
-        return refuse(key, name,
-                      "is a regular expression: take the end of a layer's name, as in mlp.up_proj");
+        return reject_pattern(
+            key, name,
+            "is a regular expression: take the end of a layer's name, as in mlp.up_proj");
     if (module_of(last, strlen(last)) == N_MODULES)
-        return refuse(key, name, "does not end with the name of a linear layer with an adapter");
+        return reject_pattern(key, name,
+                              "does not end with the name of a linear layer with an adapter");
     if (names_experts(name, last))
-        return refuse(key, name, "names experts: those of a layer share rank and alpha");
+        return reject_pattern(key, name, "names experts: those of a layer share rank and alpha");
     if (is_rank && (!json_is_integer(value) || number < 1 || number > 4096))
-        return refuse(key, name, "has no rank from 1 to 4096");
+        return reject_pattern(key, name, "has no rank from 1 to 4096");
     if (!is_rank && !(number >= 1e-6 && number <= 1e6))
-        return refuse(key, name, "has no number from 1e-6 to 1e6");
+        return reject_pattern(key, name, "has no number from 1e-6 to 1e6");
     return INVAR_OK;
 }
 
@@ -124,7 +130,7 @@ static invar_status check_patterns(const char *key, const json_t *patterns)
     return INVAR_OK;
 }
 
-/* NULL: there are none. The caller owns *out. */
+/* Parses patterns; *out = NULL if the text is empty. The caller frees *out with json_decref. */
 static invar_status read_patterns(json_t **out, const char *key, const char *text)
 {
     invar_status status;
@@ -141,8 +147,8 @@ static invar_status read_patterns(json_t **out, const char *key, const char *tex
     return status;
 }
 
-static invar_status take_patterns(char out[INVAR_LORA_PATTERN_SIZE], const char *key,
-                                  const char *text)
+static invar_status store_patterns(char out[INVAR_LORA_PATTERN_SIZE], const char *key,
+                                   const char *text)
 {
     json_t *patterns;
 
@@ -157,12 +163,12 @@ static invar_status take_patterns(char out[INVAR_LORA_PATTERN_SIZE], const char 
 
 invar_status invar_lora_patterns(invar_lora_spec *out, const char *ranks, const char *alphas)
 {
-    INVAR_TRY(take_patterns(out->ranks, RANKS, ranks));
-    return take_patterns(out->alphas, ALPHAS, alphas);
+    INVAR_TRY(store_patterns(out->ranks, RANKS, ranks));
+    return store_patterns(out->alphas, ALPHAS, alphas);
 }
 
-/* Does the name end the layer's, as a whole or behind a dot? */
-static bool matches(const char *name, const invar_param *p)
+/* Returns true if the layer's name is `name` or ends with "." and `name`. */
+static bool matches_layer(const char *name, const invar_param *p)
 {
     size_t length = strlen(name), all = strlen(p->name) - strlen(WEIGHT);
 
@@ -170,9 +176,12 @@ static bool matches(const char *name, const invar_param *p)
            (length == all || p->name[all - length - 1] == '.');
 }
 
-/* What the patterns that match say; NULL: none does. Their order says nothing: files sort them. */
-static invar_status value_of(const json_t **out, const char *key, const json_t *patterns,
-                             const invar_param *p)
+/*
+ * *out = number of the patterns that match; NULL if no pattern matches. Patterns with different
+ * numbers are an error, because files do not keep their order.
+ */
+static invar_status find_pattern_value(const json_t **out, const char *key, const json_t *patterns,
+                                       const invar_param *p)
 {
     const char *name;
     json_t *value;
@@ -180,25 +189,26 @@ static invar_status value_of(const json_t **out, const char *key, const json_t *
     *out = NULL;
     json_object_foreach((json_t *)(uintptr_t)patterns, name, value)
     {
-        if (!matches(name, p))
+        if (!matches_layer(name, p))
             continue;
         if (*out && json_number_value(*out) != json_number_value(value))
-            return refuse(key, p->name, "has two numbers: the names of two patterns end it");
+            return reject_pattern(key, p->name,
+                                  "has two numbers: the names of two patterns end it");
         *out = value;
     }
     return INVAR_OK;
 }
 
-/* The number that a layer has, `otherwise` where no pattern matches. */
-static invar_status number_of(double *out, const char *key, const char *text, const invar_param *p,
-                              double otherwise)
+/* Determines the number of a layer; `otherwise` if no pattern matches. */
+static invar_status layer_number(double *out, const char *key, const char *text,
+                                 const invar_param *p, double otherwise)
 {
     const json_t *value = NULL;
     invar_status status;
     json_t *patterns;
 
     INVAR_TRY(read_patterns(&patterns, key, text));
-    status = value_of(&value, key, patterns, p);
+    status = find_pattern_value(&value, key, patterns, p);
     *out = value ? json_number_value(value) : otherwise;
     json_decref(patterns);
     return status;
@@ -210,8 +220,8 @@ invar_status invar_lora_layer(int64_t *rank_out, float *factor_out, const invar_
     double rank, alpha;
     invar_lora_spec own = {.rslora = lora->rslora};
 
-    INVAR_TRY(number_of(&rank, RANKS, lora->ranks, p, (double)lora->rank));
-    INVAR_TRY(number_of(&alpha, ALPHAS, lora->alphas, p, (double)lora->alpha));
+    INVAR_TRY(layer_number(&rank, RANKS, lora->ranks, p, (double)lora->rank));
+    INVAR_TRY(layer_number(&alpha, ALPHAS, lora->alphas, p, (double)lora->alpha));
     own.rank = (int64_t)rank;
     own.alpha = (float)alpha;
     *rank_out = own.rank;
@@ -229,17 +239,17 @@ float invar_lora_factor(const invar_lora_spec *lora)
                         : lora->alpha / (float)lora->rank;
 }
 
-static int64_t filled_up(int64_t rank)
+static int64_t pad_rank(int64_t rank)
 {
     return (rank + STEP_GROUP - 1) / STEP_GROUP * STEP_GROUP;
 }
 
 int64_t invar_lora_rows(const invar_lora_spec *lora)
 {
-    return lora->ranks[0] ? STEP_GROUP : filled_up(lora->rank);
+    return lora->ranks[0] ? STEP_GROUP : pad_rank(lora->rank);
 }
 
-static bool lora_spec_adapts(const invar_lora_spec *lora, const invar_param *p)
+static bool is_adapted(const invar_lora_spec *lora, const invar_param *p)
 {
     char end[32];
 
@@ -258,12 +268,12 @@ int64_t invar_adapters_count(const invar_param *base, int64_t count, const invar
     int64_t adapted = 0;
 
     for (int64_t i = 0; i < count; i++)
-        adapted += lora_spec_adapts(lora, &base[i]);
+        adapted += is_adapted(lora, &base[i]);
     return 2 * adapted;
 }
 
-/* One of the two, of so many rows and columns; `cut`: as the layer is. */
-static invar_param param_declare(const invar_param *of, const char *end, int64_t rows, int64_t cols,
+/* Declares A or B with `rows` rows and `cols` columns; `cut` if it is split like the layer. */
+static invar_param adapter_param(const invar_param *of, const char *end, int64_t rows, int64_t cols,
                                  bool cut)
 {
     invar_param p = {.kind = INVAR_PARAM_ADAPTER,
@@ -280,9 +290,9 @@ static invar_param param_declare(const invar_param *of, const char *end, int64_t
     return p;
 }
 
-/* Each pattern is of some layer: one that is not is a slip. */
-static invar_status check_used(const char *key, const char *text, const invar_param *base,
-                               int64_t count, const invar_lora_spec *lora)
+/* Rejects a pattern that matches no layer, which is probably a typing error. */
+static invar_status check_patterns_used(const char *key, const char *text, const invar_param *base,
+                                        int64_t count, const invar_lora_spec *lora)
 {
     invar_status status = INVAR_OK;
     json_t *patterns, *value;
@@ -292,11 +302,11 @@ static invar_status check_used(const char *key, const char *text, const invar_pa
     json_object_foreach(patterns, name, value)
     {
         int64_t i = 0;
-        while (i < count && !(lora_spec_adapts(lora, &base[i]) && matches(name, &base[i])))
+        while (i < count && !(is_adapted(lora, &base[i]) && matches_layer(name, &base[i])))
             i++;
         if (i == count && status == INVAR_OK)
-            status =
-                refuse(key, name, "names no layer with an adapter of this model: leave it out");
+            status = reject_pattern(key, name,
+                                    "names no layer with an adapter of this model: leave it out");
     }
     json_decref(patterns);
     return status;
@@ -305,8 +315,8 @@ static invar_status check_used(const char *key, const char *text, const invar_pa
 invar_status invar_adapters_check(const invar_param *base, int64_t count,
                                   const invar_lora_spec *lora)
 {
-    INVAR_TRY(check_used(RANKS, lora->ranks, base, count, lora));
-    return check_used(ALPHAS, lora->alphas, base, count, lora);
+    INVAR_TRY(check_patterns_used(RANKS, lora->ranks, base, count, lora));
+    return check_patterns_used(ALPHAS, lora->alphas, base, count, lora);
 }
 
 invar_status invar_adapters_declare(invar_param *out, invar_param *base, int64_t count,
@@ -316,12 +326,12 @@ invar_status invar_adapters_declare(invar_param *out, invar_param *base, int64_t
         invar_param *p = &base[i];
         int64_t rank;
         float factor;
-        if (!lora_spec_adapts(lora, p))
+        if (!is_adapted(lora, p))
             continue;
         INVAR_TRY(invar_lora_layer(&rank, &factor, lora, p));
         p->adapter = out;
-        out[0] = param_declare(p, FIRST, filled_up(rank), p->cols, p->cut.columns);
-        out[1] = param_declare(p, SECOND, p->rows, filled_up(rank), !p->cut.columns);
+        out[0] = adapter_param(p, FIRST, pad_rank(rank), p->cols, p->cut.columns);
+        out[1] = adapter_param(p, SECOND, p->rows, pad_rank(rank), !p->cut.columns);
         out[0].rank = out[1].rank = rank;
         out[0].factor = out[1].factor = factor;
         out += 2;

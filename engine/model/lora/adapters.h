@@ -1,9 +1,9 @@
 /*
- * adapters.h - LoRA: which linear layers have an adapter, and its parameters.
+ * adapters.h - LoRA: which linear layers have an adapter, and the adapters' parameters.
  *
- * A layer W (N, K) gets A (r, K) and B (N, r), r filled up to a multiple of 16 with zeros, which
- * training leaves zeros. Of a stack of experts each has its own. What W is cut along, A or B is cut
- * along, too (docs/arithmetic.md, sections 14 and 15).
+ * A layer W (N, K) gets A (r, K) and B (N, r). The rank r is padded to a multiple of 16 with zeros,
+ * which training keeps. Each expert of a stack has its own adapter. A is split over ranks if W is
+ * split along columns, B if W is split along rows (docs/arithmetic.md, sections 14 and 15).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,47 +17,56 @@
 extern "C" {
 #endif
 
-/* "all-linear" or names as in "q_proj,v_proj", as a set; INVAR_E_INVALID names one that is none. */
+/*
+ * Parses "all-linear" or names such as "q_proj,v_proj" into a bit set. Returns INVAR_E_INVALID,
+ * naming the word, if a word is not a layer with adapters.
+ */
 invar_status invar_lora_targets(uint32_t *out, const char *words) INVAR_MUST_USE;
 
-/* The names of a set, one after the other; NULL behind the last. */
+/* Returns the name of member `number` of a set; NULL after the last. */
 const char *invar_lora_target(uint32_t targets, int number);
 
-/* s = alpha / rank, rounded once; of rsLoRA alpha / sqrt(rank), in f64, then rounded to f32. */
+/*
+ * Returns s = alpha / rank, rounded once; for rsLoRA alpha / sqrt(rank) in f64, then rounded to
+ * f32; 0 without adapters.
+ */
 float invar_lora_factor(const invar_lora_spec *lora);
 
 /*
- * One of the adapters of experts that is not cut: it is one piece, whatever its number of experts,
- * so that each expert-parallel rank has all of it.
+ * Returns true for the A or B of experts that is not split. It is one logical shard for all
+ * experts, and each expert-parallel rank holds all of it.
  */
 static inline bool invar_adapter_is_uncut(const invar_param *p)
 {
     return p->kind == INVAR_PARAM_ADAPTER && p->stack > 1 && p->cut.shards == 1;
 }
 
-/* Takes rank-pattern and alpha-pattern, objects of JSON or "". */
+/* Stores rank-pattern and alpha-pattern, JSON objects or "", after checking them. */
 invar_status invar_lora_patterns(invar_lora_spec *out, const char *ranks,
                                  const char *alphas) INVAR_MUST_USE;
 
-/* Rank and factor of a layer, as the patterns say. */
+/* Determines rank and factor of a layer from the patterns. */
 invar_status invar_lora_layer(int64_t *rank_out, float *factor_out, const invar_lora_spec *lora,
                               const invar_param *p) INVAR_MUST_USE;
 
-/* Rows that each A has at least: the rank, filled up. */
+/* Smallest number of rows of any A: the padded rank. */
 int64_t invar_lora_rows(const invar_lora_spec *lora);
 
-/* Parameters of all adapters of these: two for each. */
+/* Number of parameters of all adapters: two per adapted layer. */
 int64_t invar_adapters_count(const invar_param *base, int64_t count, const invar_lora_spec *lora);
 
-/* Declares them in the order of their layers, A before B, and notes them in the base. */
+/*
+ * Declares the parameters in the order of their layers, A before B, and sets `adapter` of the
+ * layers.
+ */
 invar_status invar_adapters_declare(invar_param *out, invar_param *base, int64_t count,
                                     const invar_lora_spec *lora) INVAR_MUST_USE;
 
-/* Refuses patterns that match no layer with an adapter. */
+/* Rejects patterns that match no layer with an adapter. */
 invar_status invar_adapters_check(const invar_param *base, int64_t count,
                                   const invar_lora_spec *lora) INVAR_MUST_USE;
 
-/* Is it A, which starts with random values? B starts with zeros. */
+/* Returns true if the parameter is A, which is initialized randomly; B starts with zeros. */
 bool invar_adapter_is_first(const invar_param *p);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /*
- * frozen_base.c - the hash of a frozen base.
+ * frozen_base.c - hash of the weights of a frozen base.
  *
- * Where ranks divide the model, rank 0 puts each weight together, one at a time, and hashes it as
- * one rank would.
+ * If ranks divide the model, rank 0 assembles one weight at a time from the shards of all ranks and
+ * hashes it on the CPU; the digest equals that of a single rank, and is broadcast.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,11 +20,11 @@
 
 static const char what[] = "a frozen weight of all ranks";
 
-/* ---- boxes of what ops read ------------------------------------------------------------------ */
+/* ---- shards of weights ----------------------------------------------------------------------- */
 
-/* Numbers of `bits` bits each of a box into the whole; `from` has them one behind the other. */
-static void put_box(char *whole, const invar_param *p, const invar_param_shard *box,
-                    const char *from, int bits)
+/* Copies a shard with elements of `bits` bits, contiguous at `from`, into the full weight. */
+static void copy_shard(char *whole, const invar_param *p, const invar_param_shard *box,
+                       const char *from, int bits)
 {
     invar_shard_runs runs = invar_param_shard_runs_of(p, box);
     size_t length = (size_t)runs.length * (size_t)bits / 8;
@@ -39,9 +39,9 @@ static int64_t blocks_in(int64_t count, int64_t block)
     return (count + block - 1) / block;
 }
 
-/* The scales of a box, which has whole scale blocks: those are a box of all scales. */
-static void put_scales(const invar_tensor *whole, const invar_param *p,
-                       const invar_param_shard *box, const char *from)
+/* Copies the scales of a shard. It has complete scale blocks, so they are a shard of all scales. */
+static void copy_scales(const invar_tensor *whole, const invar_param *p,
+                        const invar_param_shard *box, const char *from)
 {
     int64_t across = invar_dtype_scale_block(whole->dtype), down = whole->scale_rows;
     invar_param of = {
@@ -54,21 +54,21 @@ static void put_scales(const invar_tensor *whole, const invar_param *p,
                              .cols = blocks_in(box->cols, across)};
     int64_t count = of.stack * of.rows * of.cols;
 
-    put_box(whole->scale, &of, &own, from,
-            8 * (int)((int64_t)invar_tensor_scale_bytes(whole) / count));
+    copy_shard(whole->scale, &of, &own, from,
+               8 * (int)((int64_t)invar_tensor_scale_bytes(whole) / count));
 }
 
-/* ---- on their way ---------------------------------------------------------------------------- */
+/* ---- collecting shards ----------------------------------------------------------------------- */
 
-/* Parameter `param` of the base, of which ranks have boxes. */
-typedef struct joining {
+/* Assembles full weights of the base on rank 0. */
+typedef struct weight_assembly {
     const invar_model *model;
     invar_host_window window;
-    char *whole, *came; /* rank 0's: all of it, and a box of another rank */
-    size_t bytes;       /* of each */
-} joining;
+    char *whole, *came; /* full weight, and a shard received from another rank; on rank 0 */
+    size_t bytes;       /* capacity of each */
+} weight_assembly;
 
-static invar_param with_box(const invar_param *p, const invar_param_shard *box)
+static invar_param with_shard(const invar_param *p, const invar_param_shard *box)
 {
     invar_param out = *p;
 
@@ -84,16 +84,19 @@ static size_t bytes_of(const invar_model *model, const invar_param *p)
     return c.used;
 }
 
-static invar_param whole_of(const invar_param *p)
+static invar_param full_param(const invar_param *p)
 {
-    return with_box(
+    return with_shard(
         p, &(invar_param_shard){
                .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.shards});
 }
 
-/* What a rank with this number gives; false: another gives it, or it has nothing. */
-static bool find_box(invar_param *out, int *rank, const joining *j, const invar_param *p,
-                     int number)
+/*
+ * Sets the shard that rank `number` contributes. Returns false if another rank contributes it, or
+ * if it is empty.
+ */
+static bool find_contribution(invar_param *out, int *rank, const weight_assembly *j,
+                              const invar_param *p, int number)
 {
     const invar_model *model = j->model;
     invar_model_partition part = invar_model_partition_numbered(&model->part, number);
@@ -104,24 +107,25 @@ static bool find_box(invar_param *out, int *rank, const joining *j, const invar_
     if (box.experts == 0 ||
         invar_logical_shards_contributor(model, p, box.expert, box.piece) != number)
         return false;
-    *out = with_box(p, &box);
+    *out = with_shard(p, &box);
     *rank = invar_layout_rank_of(model->layout, &place);
     return true;
 }
 
-static void put_weight(joining *j, const invar_param *box, const void *from)
+static void copy_weight(weight_assembly *j, const invar_param *box, const void *from)
 {
-    invar_param whole = whole_of(box);
+    invar_param whole = full_param(box);
     invar_carver to = {j->whole, 0}, of = {(char *)(uintptr_t)from, 0};
     invar_tensor all = invar_model_carve_weight(&to, j->model, &whole);
     invar_tensor own = invar_model_carve_weight(&of, j->model, box);
 
-    put_box(all.data, box, &box->local, own.data, invar_dtype_bits(all.dtype));
+    copy_shard(all.data, box, &box->local, own.data, invar_dtype_bits(all.dtype));
     if (own.scale)
-        put_scales(&all, box, &box->local, own.scale);
+        copy_scales(&all, box, &box->local, own.scale);
 }
 
-static invar_status layout_move(const invar_layout *layout, invar_comm_transfer move, size_t bytes)
+static invar_status send_or_receive(const invar_layout *layout, invar_comm_transfer move,
+                                    size_t bytes)
 {
     move.op = INVAR_COMM_SENDRECV;
     move.phase = "frozen weights";
@@ -130,8 +134,8 @@ static invar_status layout_move(const invar_layout *layout, invar_comm_transfer 
     return invar_comm_run(layout->world, &move);
 }
 
-/* From its rank into rank 0's weight. */
-static invar_status joining_bring(joining *j, const invar_param *box, int rank)
+/* Copies the shard from its rank into rank 0's weight. */
+static invar_status collect_shard(weight_assembly *j, const invar_param *box, int rank)
 {
     const invar_layout *layout = j->model->layout;
     size_t bytes = bytes_of(j->model, box);
@@ -141,26 +145,27 @@ static invar_status joining_bring(joining *j, const invar_param *box, int rank)
     if (self == rank)
         INVAR_TRY(invar_host_window_read(&values, &j->window, box->weight.data, bytes));
     if (rank != 0 && self == rank)
-        return layout_move(layout, (invar_comm_transfer){.in = values, .src_rank = INVAR_COMM_NONE},
-                           bytes);
+        return send_or_receive(
+            layout, (invar_comm_transfer){.in = values, .src_rank = INVAR_COMM_NONE}, bytes);
     if (self != 0)
         return INVAR_OK;
     if (rank != 0)
-        INVAR_TRY(layout_move(
+        INVAR_TRY(send_or_receive(
             layout,
             (invar_comm_transfer){.out = j->came, .dst_rank = INVAR_COMM_NONE, .src_rank = rank},
             bytes));
-    put_weight(j, box, values);
+    copy_weight(j, box, values);
     return INVAR_OK;
 }
 
-/* ---- hashes ---------------------------------------------------------------------------------- */
+/* ---- hashing --------------------------------------------------------------------------------- */
 
-/* On rank 0, which has put the weight together. */
-static invar_status hash_whole(invar_digest *out, const joining *j, const invar_param *p)
+/* Hashes the assembled weight on rank 0. */
+static invar_status hash_assembled(invar_digest *out, const weight_assembly *j,
+                                   const invar_param *p)
 {
     const invar_device near = {.backend = invar_backend_cpu(), .numerics = j->model->dev.numerics};
-    invar_param whole = whole_of(p);
+    invar_param whole = full_param(p);
     invar_carver c = {j->whole, 0};
     invar_tensor all = invar_model_carve_weight(&c, j->model, &whole);
     invar_tensor_hasher digests;
@@ -174,22 +179,22 @@ static invar_status hash_whole(invar_digest *out, const joining *j, const invar_
     return status;
 }
 
-static invar_status make_room(joining *j)
+static invar_status alloc_buffers(weight_assembly *j)
 {
     const invar_model *model = j->model;
 
     for (int64_t i = 0; i < model->n_base; i++) {
-        invar_param whole = whole_of(&model->base[i]);
+        invar_param whole = full_param(&model->base[i]);
         size_t bytes = bytes_of(model, &whole);
         j->bytes = bytes > j->bytes ? bytes : j->bytes;
     }
     INVAR_TRY(invar_alloc((void **)&j->whole, 2, j->bytes, what));
     j->came = j->whole + j->bytes;
-    memset(j->whole, 0, j->bytes); // what aligns
+    memset(j->whole, 0, j->bytes); // padding is never written
     return INVAR_OK;
 }
 
-static invar_status hash_divided(invar_digest *of, joining *j)
+static invar_status hash_divided(invar_digest *of, weight_assembly *j)
 {
     const invar_model *model = j->model;
     bool leads = invar_comm_rank(model->layout->world) == 0;
@@ -197,21 +202,21 @@ static invar_status hash_divided(invar_digest *of, joining *j)
     int rank;
 
     if (leads)
-        INVAR_TRY(make_room(j));
+        INVAR_TRY(alloc_buffers(j));
     for (int64_t i = 0; i < model->n_base; i++) {
         const invar_param *p = &model->base[i];
 
         for (int n = 0; n < invar_model_partition_ranks(&model->part); n++)
-            if (find_box(&box, &rank, j, p, n))
-                INVAR_TRY(joining_bring(j, &box, rank));
+            if (find_contribution(&box, &rank, j, p, n))
+                INVAR_TRY(collect_shard(j, &box, rank));
         if (leads)
-            INVAR_TRY(hash_whole(&of[i], j, p));
+            INVAR_TRY(hash_assembled(&of[i], j, p));
     }
     return invar_ranks_broadcast(model->layout, "identity", 0, of,
                                  (size_t)model->n_base * sizeof *of);
 }
 
-static invar_status hash_here(invar_digest *of, const invar_model *model, const invar_device *dev)
+static invar_status hash_local(invar_digest *of, const invar_model *model, const invar_device *dev)
 {
     invar_status status = INVAR_OK;
     invar_tensor_hasher digests;
@@ -227,12 +232,12 @@ static invar_status hash_here(invar_digest *of, const invar_model *model, const 
 
 invar_status invar_base_hash(invar_digest *out, const invar_model *model, const invar_device *dev)
 {
-    joining j = {.model = model, .window = {.dev = dev}};
+    weight_assembly j = {.model = model, .window = {.dev = dev}};
     invar_digest *of = NULL;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&of, (size_t)model->n_base, sizeof *of, "digests of a base"));
-    status = invar_model_is_divided(model) ? hash_divided(of, &j) : hash_here(of, model, dev);
+    status = invar_model_is_divided(model) ? hash_divided(of, &j) : hash_local(of, model, dev);
     if (status == INVAR_OK)
         invar_hash_bytes(out, of, (size_t)model->n_base * sizeof *of);
     invar_host_window_release(&j.window);

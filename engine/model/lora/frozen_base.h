@@ -1,5 +1,5 @@
 /*
- * frozen_base.h - the weights of a frozen base, of which no master is kept.
+ * frozen_base.h - identity of a frozen base, whose weights have no masters.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,8 +13,8 @@ extern "C" {
 #endif
 
 /*
- * The hash of all weights of a frozen base, as ops of one rank read them. Where ranks divide the
- * model, a call of all ranks of its layout.
+ * Computes the digest of all weights of a frozen base in the form that ops of a single rank read.
+ * Collective over the layout if ranks divide the model.
  */
 invar_status invar_base_hash(invar_digest *out, const invar_model *model,
                              const invar_device *dev) INVAR_MUST_USE;

@@ -1,8 +1,9 @@
 /*
- * dump.c - chosen tensors of one step as files that numpy reads.
+ * dump.c - writes points as .npy files whose number of rows is known only at the end.
  *
- * How many rows a point has is known when the last micro-batch was shown: the data go to
- * POINT.npy.tmp behind room for the header, which is written last, and then the file gets its name.
+ * Data are appended to POINT.npy.tmp after space for a header of fixed size. When the step is
+ * finished, the header is written and the file renamed, so a .npy file is always complete. A dump
+ * without a folder keeps its rows for the rank that writes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,13 +24,13 @@
 
 enum { HEADER = 192, NAME_SIZE = 200, PIECE = 4096 };
 
-/* A file in the making. */
+/* A file that is being written. */
 typedef struct file {
     char name[NAME_SIZE];
-    char type[4]; /* numpy's: "<f4" */
+    char type[4]; /* numpy type: "<f4" */
     invar_dtype dtype;
     int32_t rank;
-    int64_t shape[INVAR_MAX_RANK]; /* of index 0 so far */
+    int64_t shape[INVAR_MAX_RANK]; /* shape[0] is the number of rows so far */
     bool whole;
     int64_t *start; /* (starts) first row of each sample */
     int64_t starts, capacity;
@@ -37,16 +38,16 @@ typedef struct file {
 
 struct invar_dump {
     char folder[INVAR_PATH_SIZE];
-    bool keeps; /* rows for another rank, which has the folder: */
+    bool keeps; /* no folder: rows are kept for another rank */
     invar_rank_buffer kept;
     int64_t n_kept;
-    char *points; /* the list */
+    char *points; /* list of names */
     file *files;
     int64_t count, capacity;
-    int64_t complete; /* points that were complete at once */
+    int64_t complete; /* number of points that were written at once */
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- create and free ------------------------------------------------------------------------- */
 
 invar_status invar_dump_new(invar_dump **out, const char *folder, const char *points)
 {
@@ -70,7 +71,7 @@ invar_status invar_dump_new(invar_dump **out, const char *folder, const char *po
     return INVAR_OK;
 }
 
-static void dump_discard(invar_dump *dump)
+static void discard_files(invar_dump *dump)
 {
     for (int64_t i = 0; i < dump->count; i++)
         invar_free(dump->files[i].start);
@@ -84,14 +85,14 @@ void invar_dump_free(invar_dump *dump)
 {
     if (!dump)
         return;
-    dump_discard(dump);
+    discard_files(dump);
     invar_free(dump->files);
     invar_free(dump);
 }
 
-/* ---- which ----------------------------------------------------------------------------------- */
+/* ---- selection ------------------------------------------------------------------------------- */
 
-/* On a mismatch the last star takes one more. */
+/* Glob match. On a mismatch the last star matches one more character. */
 bool invar_dump_matches(const char *pattern, size_t length, const char *text)
 {
     const char *end = pattern + length, *star = NULL, *again = NULL;
@@ -149,7 +150,7 @@ static invar_status path_of(char out[INVAR_PATH_SIZE], const invar_dump *dump, c
     return invar_path_join(out, INVAR_PATH_SIZE, dump->folder, entry);
 }
 
-static invar_status put(int fd, const char *path, const void *data, size_t bytes)
+static invar_status write_bytes(int fd, const char *path, const void *data, size_t bytes)
 {
     const char *at = data;
 
@@ -165,8 +166,8 @@ static invar_status put(int fd, const char *path, const void *data, size_t bytes
     return INVAR_OK;
 }
 
-/* Bf16 is the upper half of f32. */
-static invar_status put_bf16(int fd, const char *path, const uint16_t *data, int64_t count)
+/* Widens bf16 to f32: its bits are the upper half. */
+static invar_status write_bf16(int fd, const char *path, const uint16_t *data, int64_t count)
 {
     uint32_t wide[PIECE];
 
@@ -174,14 +175,14 @@ static invar_status put_bf16(int fd, const char *path, const uint16_t *data, int
         int64_t n = count < PIECE ? count : PIECE;
         for (int64_t i = 0; i < n; i++)
             wide[i] = (uint32_t)data[i] << 16;
-        INVAR_TRY(put(fd, path, wide, (size_t)n * sizeof *wide));
+        INVAR_TRY(write_bytes(fd, path, wide, (size_t)n * sizeof *wide));
         data += n;
         count -= n;
     }
     return INVAR_OK;
 }
 
-static invar_status put_rows(int fd, const char *path, const invar_tensor *t, int64_t rows)
+static invar_status write_rows(int fd, const char *path, const invar_tensor *t, int64_t rows)
 {
     int64_t columns = invar_tensor_row_elements(t);
     size_t size = (size_t)invar_dtype_bits(t->dtype) / 8;
@@ -189,14 +190,14 @@ static invar_status put_rows(int fd, const char *path, const invar_tensor *t, in
 
     for (int64_t i = 0; i < rows; i++, at += (size_t)t->row_stride * size) {
         if (t->dtype == INVAR_DTYPE_BF16)
-            INVAR_TRY(put_bf16(fd, path, (const uint16_t *)(const void *)at, columns));
+            INVAR_TRY(write_bf16(fd, path, (const uint16_t *)(const void *)at, columns));
         else
-            INVAR_TRY(put(fd, path, at, (size_t)columns * size));
+            INVAR_TRY(write_bytes(fd, path, at, (size_t)columns * size));
     }
     return INVAR_OK;
 }
 
-/* Version 1.0, padded so that the data are aligned and the header never changes its size. */
+/* Version 1.0, padded so that the data are aligned and the header has a fixed size. */
 static void make_header(char out[HEADER], const char *type, const int64_t *shape, int32_t rank)
 {
     enum { FIXED = 10, ROOM = HEADER - FIXED };
@@ -217,7 +218,7 @@ static void make_header(char out[HEADER], const char *type, const int64_t *shape
     out[HEADER - 1] = '\n';
 }
 
-/* ---- taking ---------------------------------------------------------------------------------- */
+/* ---- adding rows ----------------------------------------------------------------------------- */
 
 static invar_status check_name(const char *name)
 {
@@ -249,7 +250,7 @@ static invar_status type_of(char out[4], const char *name, invar_dtype dtype)
     return INVAR_OK;
 }
 
-static invar_status append(void **array, int64_t *capacity, int64_t used, size_t size)
+static invar_status grow_array(void **array, int64_t *capacity, int64_t used, size_t size)
 {
     int64_t larger = *capacity ? 2 * *capacity : 16;
     void *block;
@@ -265,8 +266,8 @@ static invar_status append(void **array, int64_t *capacity, int64_t used, size_t
     return INVAR_OK;
 }
 
-/* The file of this point; a new one when there is none. */
-static invar_status dump_find(file **out, invar_dump *dump, const file *like)
+/* Finds the file of a point, or creates it. */
+static invar_status find_file(file **out, invar_dump *dump, const file *like)
 {
     char path[INVAR_PATH_SIZE], header[HEADER] = {0};
 
@@ -282,7 +283,7 @@ static invar_status dump_find(file **out, invar_dump *dump, const file *like)
         *out = f;
         return INVAR_OK;
     }
-    INVAR_TRY(append((void **)&dump->files, &dump->capacity, dump->count, sizeof *dump->files));
+    INVAR_TRY(grow_array((void **)&dump->files, &dump->capacity, dump->count, sizeof *dump->files));
     INVAR_TRY(path_of(path, dump, like->name, ".npy.tmp"));
     INVAR_TRY(invar_file_write(path, header, sizeof header));
     *out = &dump->files[dump->count++];
@@ -290,17 +291,17 @@ static invar_status dump_find(file **out, invar_dump *dump, const file *like)
     return INVAR_OK;
 }
 
-static invar_status note_starts(file *f, const invar_row_offsets *samples)
+static invar_status append_starts(file *f, const invar_row_offsets *samples)
 {
     for (int64_t i = 0; i < samples->count; i++) {
-        INVAR_TRY(append((void **)&f->start, &f->capacity, f->starts, sizeof *f->start));
+        INVAR_TRY(grow_array((void **)&f->start, &f->capacity, f->starts, sizeof *f->start));
         f->start[f->starts++] = f->shape[0] + samples->offsets[i];
     }
     return INVAR_OK;
 }
 
-static invar_status file_add(file *f, const invar_dump *dump, const invar_tensor *tensor,
-                             int64_t rows)
+static invar_status append_rows(file *f, const invar_dump *dump, const invar_tensor *tensor,
+                                int64_t rows)
 {
     char path[INVAR_PATH_SIZE];
     invar_status status;
@@ -310,30 +311,30 @@ static invar_status file_add(file *f, const invar_dump *dump, const invar_tensor
     fd = invar_fd_open(path, O_WRONLY | O_APPEND | O_CLOEXEC, 0);
     if (fd < 0)
         return io_error(path, "cannot be opened");
-    status = put_rows(fd, path, tensor, rows);
+    status = write_rows(fd, path, tensor, rows);
     if (close(fd) != 0 && status == INVAR_OK)
         status = io_error(path, "cannot be closed");
     f->shape[0] += rows;
     return status;
 }
 
-/* Rows on their way: where samples begin (samples + 1) and the rows follow. */
-typedef struct piece {
+/* Header of packed rows; sample offsets (samples + 1) and the rows follow. */
+typedef struct packed_rows {
     char name[NAME_SIZE];
     int64_t dtype, rank, samples;
     int64_t shape[INVAR_MAX_RANK];
-} piece;
+} packed_rows;
 
 static size_t row_bytes(const invar_tensor *t)
 {
     return (size_t)invar_tensor_row_elements(t) * (size_t)invar_dtype_bits(t->dtype) / 8;
 }
 
-/* What is there as a whole the other rank has, too. */
-static invar_status dump_store(invar_dump *dump, const char *point, const invar_tensor *t,
-                               const invar_row_offsets *samples)
+/* Keeps rows for another rank. Complete tensors are known to that rank too. */
+static invar_status keep_rows(invar_dump *dump, const char *point, const invar_tensor *t,
+                              const invar_row_offsets *samples)
 {
-    piece p = {.dtype = t->dtype, .rank = t->rank};
+    packed_rows p = {.dtype = t->dtype, .rank = t->rank};
     size_t row = row_bytes(t), stride = (size_t)t->row_stride * row;
     void *to;
 
@@ -362,15 +363,15 @@ invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_te
 
     INVAR_TRY(check_name(point));
     if (dump->keeps)
-        return dump_store(dump, point, tensor, samples);
+        return keep_rows(dump, point, tensor, samples);
     INVAR_TRY(type_of(like.type, point, tensor->dtype));
     memcpy(like.name, point, strlen(point) + 1);
     for (int32_t i = 1; i < tensor->rank; i++)
         like.shape[i] = tensor->shape[i];
-    INVAR_TRY(dump_find(&f, dump, &like));
+    INVAR_TRY(find_file(&f, dump, &like));
     if (samples)
-        INVAR_TRY(note_starts(f, samples));
-    return file_add(f, dump, tensor, rows);
+        INVAR_TRY(append_starts(f, samples));
+    return append_rows(f, dump, tensor, rows);
 }
 
 invar_status invar_dump_pack(invar_rank_buffer *to, invar_dump *dump)
@@ -382,7 +383,7 @@ invar_status invar_dump_pack(invar_rank_buffer *to, invar_dump *dump)
     return INVAR_OK;
 }
 
-static bool loaded_key_block_plausible(const piece *p)
+static bool is_plausible(const packed_rows *p)
 {
     bool fits = memchr(p->name, '\0', sizeof p->name) && p->rank >= 1 &&
                 p->rank <= INVAR_MAX_RANK && p->dtype >= 0 && p->dtype < INVAR_DTYPE_COUNT &&
@@ -396,12 +397,12 @@ static bool loaded_key_block_plausible(const piece *p)
 static invar_status unpack_rows(invar_dump *dump, invar_rank_buffer_reader *from)
 {
     const void *item, *start, *rows;
-    const piece *p;
+    const packed_rows *p;
     invar_tensor t = {0};
 
     INVAR_TRY(invar_rank_buffer_take(&item, from, 1, sizeof *p));
     p = item;
-    if (!loaded_key_block_plausible(p))
+    if (!is_plausible(p))
         return invar_rank_buffer_damaged();
     t.dtype = (invar_dtype)p->dtype;
     t.rank = (int32_t)p->rank;
@@ -425,9 +426,9 @@ invar_status invar_dump_unpack(invar_dump *dump, invar_rank_buffer_reader *from)
     return INVAR_OK;
 }
 
-/* ---- completing ------------------------------------------------------------------------------ */
+/* ---- completion ------------------------------------------------------------------------------ */
 
-static invar_status dump_complete(const invar_dump *dump, const file *f)
+static invar_status complete_file(const invar_dump *dump, const file *f)
 {
     char path[INVAR_PATH_SIZE], final[INVAR_PATH_SIZE], header[HEADER];
     ssize_t done;
@@ -449,7 +450,7 @@ static invar_status dump_complete(const invar_dump *dump, const file *f)
     return INVAR_OK;
 }
 
-/* A small array as a file of its own. */
+/* Writes a small array as a file. */
 static invar_status write_array(const invar_dump *dump, const char *name, const char *suffix,
                                 const char *type, const void *data, int64_t count, size_t size)
 {
@@ -482,14 +483,14 @@ invar_status invar_dump_finish(int64_t *count_out, invar_dump *dump)
     *count_out = dump->count + dump->complete;
     for (int64_t i = 0; i < dump->count; i++) {
         file *f = &dump->files[i];
-        INVAR_TRY(dump_complete(dump, f));
+        INVAR_TRY(complete_file(dump, f));
         if (f->whole)
             continue;
-        INVAR_TRY(append((void **)&f->start, &f->capacity, f->starts, sizeof *f->start));
+        INVAR_TRY(grow_array((void **)&f->start, &f->capacity, f->starts, sizeof *f->start));
         f->start[f->starts] = f->shape[0];
         INVAR_TRY(write_array(dump, f->name, ".starts.npy", "<i8", f->start, f->starts + 1,
                               sizeof *f->start));
     }
-    dump_discard(dump);
+    discard_files(dump);
     return INVAR_OK;
 }

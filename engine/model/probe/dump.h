@@ -1,10 +1,9 @@
 /*
- * dump.h - chosen tensors of one step as files that numpy reads.
+ * dump.h - writes selected tensors of a step as .npy files.
  *
- * FOLDER/POINT.npy, format version 1.0, C order, little-endian: f32 as <f4, bf16 widened to <f4
- * (the same values), i32 and i64 as <i4 and <i8, bytes as |u1. Rows of samples are one after
- * another; FOLDER/POINT.starts.npy (<i8) says at which row each sample begins, and the number of
- * rows at its end.
+ * FOLDER/POINT.npy has format version 1.0, C order, little-endian: f32 as <f4, bf16 widened to <f4
+ * (the same values), i32 and i64 as <i4 and <i8, bytes as |u1. Rows of samples are concatenated;
+ * FOLDER/POINT.starts.npy (<i8) has the first row of each sample, then the number of rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,33 +20,37 @@ extern "C" {
 typedef struct invar_dump invar_dump;
 
 /*
- * `points` is a list of names with commas between, in which * stands for any characters:
- * "logits,layer.0.*". The folder is made; what it holds of other dumps stays. NULL: another rank
- * has it, and rows of samples are kept for that one.
+ * Creates a dump. `points` is a comma-separated list of names in which * stands for any characters:
+ * "logits,layer.0.*". The folder is created; files of other dumps stay. If `folder` is NULL,
+ * another rank writes the files, and rows of samples are kept for invar_dump_pack.
  */
 invar_status invar_dump_new(invar_dump **out, const char *folder,
                             const char *points) INVAR_MUST_USE;
-void invar_dump_free(invar_dump *dump); /* NULL is allowed; unfinished files stay unfinished */
+void invar_dump_free(invar_dump *dump); /* `dump` may be NULL; incomplete files keep their
+                                           temporary names */
 
-/* True if `text` matches the pattern of `length` bytes, in which * stands for any characters. */
+/*
+ * Returns true if `text` matches the pattern of `length` bytes, in which * stands for any
+ * characters.
+ */
 bool invar_dump_matches(const char *pattern, size_t length, const char *text);
 
 bool invar_dump_wants(const invar_dump *dump, const char *point);
 
-/* More rows of a point; `samples` NULL: a whole tensor, without starts. */
+/* Adds rows to a point. `samples` is NULL for a complete tensor, which has no starts. */
 invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_tensor *tensor,
                              const invar_row_offsets *samples) INVAR_MUST_USE;
 invar_status invar_dump_bytes(invar_dump *dump, const char *point, const void *data,
                               size_t bytes) INVAR_MUST_USE;
 
-/* The rows that were kept since the last time; and those of another rank, behind the own ones. */
+/*
+ * Pack appends the rows kept since the last pack; unpack adds those of another rank after the
+ * dump's own.
+ */
 invar_status invar_dump_pack(invar_rank_buffer *to, invar_dump *dump) INVAR_MUST_USE;
 invar_status invar_dump_unpack(invar_dump *dump, invar_rank_buffer_reader *from) INVAR_MUST_USE;
 
-/*
- * Completes the files; *count_out is how many points were written. Another dump may follow in
- * another folder.
- */
+/* Completes the files; *count_out = number of points written. The dump is empty afterwards. */
 invar_status invar_dump_finish(int64_t *count_out, invar_dump *dump) INVAR_MUST_USE;
 
 #ifdef __cplusplus

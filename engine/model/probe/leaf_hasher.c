@@ -1,5 +1,5 @@
 /*
- * leaf_hasher.c - leaf digests of rows, made where the rows are.
+ * leaf_hasher.c - computes leaf digests of rows on the device that holds them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +17,7 @@ void invar_leaf_hasher_init(invar_leaf_hasher *leaves, const invar_device *dev)
     invar_op_runner_init(&leaves->caller, dev);
 }
 
-static void give_room(invar_leaf_hasher *leaves)
+static void free_digests(invar_leaf_hasher *leaves)
 {
     if (leaves->device)
         invar_device_free(&leaves->caller.dev, leaves->device);
@@ -28,7 +28,7 @@ static void give_room(invar_leaf_hasher *leaves)
 void invar_leaf_hasher_release(invar_leaf_hasher *leaves)
 {
     invar_op_runner_release(&leaves->caller);
-    give_room(leaves);
+    free_digests(leaves);
     invar_host_window_release(&leaves->window);
 }
 
@@ -37,12 +37,12 @@ bool invar_leaf_hasher_full(const invar_leaf_hasher *leaves, int64_t more)
     return leaves->count > 0 && more > leaves->room - leaves->count;
 }
 
-/* While none is there. */
-static invar_status take_room(invar_leaf_hasher *leaves, int64_t count)
+/* Replaces the device buffer; call only if it holds no unread digests. */
+static invar_status alloc_digests(invar_leaf_hasher *leaves, int64_t count)
 {
     int64_t room = count > LEAST_ROOM ? count : LEAST_ROOM;
 
-    give_room(leaves);
+    free_digests(leaves);
     INVAR_TRY(invar_device_alloc(&leaves->caller.dev, (void **)&leaves->device,
                                  (size_t)room * sizeof *leaves->device, "digests of rows"));
     leaves->room = room;
@@ -54,7 +54,7 @@ invar_status invar_leaf_hasher_add(invar_leaf_hasher *leaves, const invar_tensor
 {
     INVAR_CHECK(!invar_leaf_hasher_full(leaves, count));
     if (count > leaves->room)
-        INVAR_TRY(take_room(leaves, count));
+        INVAR_TRY(alloc_digests(leaves, count));
     INVAR_TRY(INVAR_CALL(&leaves->caller, HASH_LEAVES, hash_leaves,
                          .digest = leaves->device + leaves->count, .x = *rows, .samples = *samples,
                          .leaves = count));

@@ -1,11 +1,11 @@
 /*
- * leaf_hasher.h - the op hash.leaves over rows that come one after the other.
+ * leaf_hasher.h - hashes rows on the device as they are computed, and reads the digests later.
  *
- *     invar_leaf_hasher_add(&leaves, &rows, &samples, count);  ...  invar_leaf_hasher_read(&of,
- *     &leaves);
+ *     invar_leaf_hasher_add(&leaves, &rows, &samples, count);  ...
+ *     invar_leaf_hasher_read(&of, &leaves);
  *
- * Rows are hashed at once and may change afterwards. Their digests stay in the device's memory, one
- * behind the other, until they are read: so the device is waited for once, and not for all rows.
+ * The op hash.leaves hashes rows at once, so they may change afterwards. The digests stay in device
+ * memory, in order, until they are read: one synchronization for many rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,28 +20,28 @@ extern "C" {
 #endif
 
 typedef struct invar_leaf_hasher {
-    invar_op_runner caller; /* who hashes rows that a tape's calls make sets its tape */
-    invar_digest *device;   /* (room) in the device's memory */
+    invar_op_runner caller; /* set its `tape` to hash rows that ops of a CUDA graph cache compute */
+    invar_digest *device;   /* (room) device memory */
     int64_t room;
-    int64_t count; /* that were not read */
+    int64_t count; /* digests not read yet */
     invar_host_window window;
 } invar_leaf_hasher;
 
-/* `dev` is borrowed. */
+/* Initializes a hasher; allocates nothing. `dev` is borrowed by the window. */
 void invar_leaf_hasher_init(invar_leaf_hasher *leaves, const invar_device *dev);
 void invar_leaf_hasher_release(invar_leaf_hasher *leaves);
 
-/* There is no room for so many more before those that are there are read. */
+/* Returns true if `more` leaves fit only after the pending ones have been read. */
 bool invar_leaf_hasher_full(const invar_leaf_hasher *leaves, int64_t more);
 
 /*
- * The leaves of rows in the device's memory; so are the boundaries of `samples`. `count` is what
- * invar_hash_leaf_count says.
+ * Appends the leaves of rows in device memory; the offsets of `samples` are there too. `count` must
+ * be the result of invar_hash_leaf_count.
  */
 invar_status invar_leaf_hasher_add(invar_leaf_hasher *leaves, const invar_tensor *rows,
                                    const invar_row_offsets *samples, int64_t count) INVAR_MUST_USE;
 
-/* *out = all `count`, in order, until the next call; there is none afterwards. */
+/* *out = all pending digests in order, valid until the next call; none are pending afterwards. */
 invar_status invar_leaf_hasher_read(const invar_digest **out,
                                     invar_leaf_hasher *leaves) INVAR_MUST_USE;
 

@@ -1,5 +1,8 @@
 /*
- * point_list.c - what a pass shows, by name.
+ * point_list.c - lists of point definitions, and merging those of several pipeline stages.
+ *
+ * Definitions are plain structs without pointers, so they are sent as bytes. Received ones are
+ * checked before use: every text must be terminated and every count in range.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +15,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- definitions ----------------------------------------------------------------------------- */
 
 static void copy_names(invar_value_name *out, const invar_value_name *names, int count)
 {
@@ -22,7 +25,7 @@ static void copy_names(invar_value_name *out, const invar_value_name *names, int
     }
 }
 
-static int64_t place_of(const invar_observed_value *value, bool deep)
+static int64_t position_of(const invar_observed_value *value, bool deep)
 {
     int64_t layer = value->name.layer, depth = layer >= 0 ? layer : deep ? INT32_MAX : -1;
 
@@ -35,7 +38,7 @@ void invar_point_def_of(invar_point_def *out, const invar_observed_value *value,
 
     memset(out, 0, sizeof *out);
     copy_names(&out->name, &value->name, 1);
-    out->place = place_of(value, deep);
+    out->place = position_of(value, deep);
     INVAR_CHECK(strlen(value->op) < sizeof out->op);
     (void)snprintf(out->op, sizeof out->op, "%s", value->op);
     out->backward = value->backward;
@@ -98,8 +101,8 @@ void invar_point_list_release(invar_point_list *listing)
     *listing = (invar_point_list){0};
 }
 
-/* Room for one more; what is there stays. */
-static invar_status grow(void **array, int64_t *room, int64_t used, size_t size)
+/* Ensures capacity for one more element. */
+static invar_status grow_array(void **array, int64_t *room, int64_t used, size_t size)
 {
     int64_t larger = 2 * used + 16;
     void *block;
@@ -123,16 +126,16 @@ static bool is_listed(const invar_point_list *l, const invar_value_name *name)
     return false;
 }
 
-static invar_status point_list_insert(invar_point_list *l, int64_t at, const invar_point_def *value)
+static invar_status insert_def(invar_point_list *l, int64_t at, const invar_point_def *value)
 {
-    INVAR_TRY(grow((void **)&l->values, &l->room, l->count, sizeof *l->values));
+    INVAR_TRY(grow_array((void **)&l->values, &l->room, l->count, sizeof *l->values));
     memmove(l->values + at + 1, l->values + at, (size_t)(l->count - at) * sizeof *l->values);
     l->values[at] = *value;
     l->count++;
     return INVAR_OK;
 }
 
-static bool is_deep(const invar_point_list *l)
+static bool has_layer_values(const invar_point_list *l)
 {
     for (int64_t i = l->count - 1; i >= 0; i--)
         if (l->values[i].name.layer >= 0)
@@ -146,8 +149,8 @@ invar_status invar_point_list_add(invar_point_list *l, const invar_observed_valu
 
     if (is_listed(l, &value->name))
         return INVAR_OK;
-    invar_point_def_of(&one, value, is_deep(l));
-    return point_list_insert(l, l->count, &one);
+    invar_point_def_of(&one, value, has_layer_values(l));
+    return insert_def(l, l->count, &one);
 }
 
 static invar_status add_sum(invar_point_list *l, const invar_point_grad_inputs *sum)
@@ -157,7 +160,7 @@ static invar_status add_sum(invar_point_list *l, const invar_point_grad_inputs *
     while (i < l->n_sums && l->sums[i].number != sum->number)
         i++;
     if (i == l->n_sums)
-        INVAR_TRY(grow((void **)&l->sums, &l->sums_room, i, sizeof *l->sums));
+        INVAR_TRY(grow_array((void **)&l->sums, &l->sums_room, i, sizeof *l->sums));
     l->sums[i] = *sum;
     l->n_sums += i == l->n_sums;
     return INVAR_OK;
@@ -185,8 +188,8 @@ invar_status invar_point_list_pack(invar_rank_buffer *to, const invar_point_list
     return invar_rank_buffer_put(to, l->sums, (size_t)l->n_sums, sizeof *l->sums);
 }
 
-/* Behind those that come before it, and those of the same place. */
-static invar_status take_value(invar_point_list *l, const invar_point_def *value)
+/* Inserts a definition after those with lower and equal positions. */
+static invar_status unpack_def(invar_point_list *l, const invar_point_def *value)
 {
     int64_t at = l->count;
 
@@ -195,10 +198,10 @@ static invar_status take_value(invar_point_list *l, const invar_point_def *value
         return INVAR_OK;
     while (at > 0 && l->values[at - 1].place > value->place)
         at--;
-    return point_list_insert(l, at, value);
+    return insert_def(l, at, value);
 }
 
-static invar_status take_sum(invar_point_list *l, const invar_point_grad_inputs *sum)
+static invar_status unpack_sum(invar_point_list *l, const invar_point_grad_inputs *sum)
 {
     return are_names(sum->inputs, sum->n_inputs) ? add_sum(l, sum) : invar_rank_buffer_damaged();
 }
@@ -210,10 +213,10 @@ invar_status invar_point_list_unpack(invar_point_list *l, invar_rank_buffer_read
     INVAR_TRY(invar_rank_buffer_take(&count, from, 1, sizeof(int64_t)));
     INVAR_TRY(invar_rank_buffer_take(&items, from, *(const int64_t *)count, sizeof *l->values));
     for (int64_t i = 0; i < *(const int64_t *)count; i++)
-        INVAR_TRY(take_value(l, (const invar_point_def *)items + i));
+        INVAR_TRY(unpack_def(l, (const invar_point_def *)items + i));
     INVAR_TRY(invar_rank_buffer_take(&count, from, 1, sizeof(int64_t)));
     INVAR_TRY(invar_rank_buffer_take(&items, from, *(const int64_t *)count, sizeof *l->sums));
     for (int64_t i = 0; i < *(const int64_t *)count; i++)
-        INVAR_TRY(take_sum(l, (const invar_point_grad_inputs *)items + i));
+        INVAR_TRY(unpack_sum(l, (const invar_point_grad_inputs *)items + i));
     return INVAR_OK;
 }

@@ -1,9 +1,9 @@
 /*
- * point_list.h - what a pass shows, by name: for a rank that did not compute it, but records it.
+ * point_list.h - lists the points of a pass for a rank that records but does not compute them.
  *
- * Stages of a pipeline list the values of their layers, and the gradients of parameters that these
- * add to. Rank 0 puts the lists of all stages into the order that one rank would have shown them
- * in, and defines their points.
+ * Pipeline stages list the values of their layers and the parameter gradients that these add to.
+ * Rank 0 merges the lists of all stages into the order in which a single rank would have shown the
+ * values, and defines their points.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,55 +19,59 @@ extern "C" {
 
 #define INVAR_POINT_DEF_OP 48
 
-/* A value without its rows. */
+/* Definition of a point: an observed value without its data. */
 typedef struct invar_point_def {
     invar_value_name name;
-    int64_t place; /* in the order of one rank */
+    int64_t place; /* position in the order of a single rank */
     char op[INVAR_POINT_DEF_OP];
     bool backward, stream;
     invar_value_name inputs[INVAR_DATAFLOW_INPUTS];
     int n_inputs;
-    invar_tensor rows; /* type and shape alone */
+    invar_tensor rows; /* type and shape only */
 } invar_point_def;
 
 /*
- * Places go up with the layers, and on with the backward down again. A value of no layer is the
- * embedding's, before them, or where values of layers have been shown (`deep`) the head's.
+ * Positions increase with the layers and, in the backward, as the layers decrease. A value without
+ * a layer belongs to the embedding, before all layers, or to the head if values of layers have been
+ * shown before (`deep`).
  */
 void invar_point_def_of(invar_point_def *out, const invar_observed_value *value, bool deep);
 
-/* As it was shown, but for its rows; borrows from `listed`. */
+/* Returns the observed value without data; borrows from `listed`. */
 invar_observed_value invar_point_def_value(const invar_point_def *listed);
 
-/* Of a listed value that has arrived: INVAR_E_CORRUPT where it is none. */
+/* Checks a definition received from another rank; returns INVAR_E_CORRUPT if it is invalid. */
 invar_status invar_point_def_check(const invar_point_def *listed) INVAR_MUST_USE;
 
-/* What the gradient with a number, of a learner's choice, is computed from. */
+/* Points that one parameter gradient was computed from; the caller chooses its number. */
 typedef struct invar_point_grad_inputs {
     int64_t number;
     invar_value_name inputs[INVAR_DATAFLOW_INPUTS];
     int n_inputs;
 } invar_point_grad_inputs;
 
-/* Zeroed, it is empty; release. */
+/* Zero-initialize before use. Release with invar_point_list_release. */
 typedef struct invar_point_list {
-    invar_point_def *values; /* (count) each name once, in order */
+    invar_point_def *values; /* (count) definitions in order, each name once */
     int64_t count, room;
     invar_point_grad_inputs *sums; /* (n_sums) each number once */
     int64_t n_sums, sums_room;
 } invar_point_list;
 
-/* Empty again. */
+/* Empties the list; its memory stays allocated. */
 void invar_point_list_reset(invar_point_list *listing);
 void invar_point_list_release(invar_point_list *listing);
 
-/* A value that is listed already stays as it is; of a gradient the last sum counts. */
+/*
+ * Adds a value unless its name is listed already; sets the inputs of a gradient, replacing earlier
+ * ones of the same number.
+ */
 invar_status invar_point_list_add(invar_point_list *listing,
                                   const invar_observed_value *value) INVAR_MUST_USE;
 invar_status invar_point_list_add_sum(invar_point_list *listing, int64_t number,
                                       const invar_observed_grad *sum) INVAR_MUST_USE;
 
-/* All of it; and what another rank has packed, in its place among the values that are here. */
+/* Pack appends the complete list; unpack merges the list of another rank by position. */
 invar_status invar_point_list_pack(invar_rank_buffer *to,
                                    const invar_point_list *listing) INVAR_MUST_USE;
 invar_status invar_point_list_unpack(invar_point_list *listing,

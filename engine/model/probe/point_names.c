@@ -1,5 +1,8 @@
 /*
- * point_names.c - what a forward and its backward show, as points of a probe.
+ * point_names.c - names the values that a forward and backward show, and records them as points.
+ *
+ * A value becomes the point PREFIX "layer." N "." NAME; its inputs are named the same way. Values
+ * without inputs depend on what the pass started from, so they get the configured inputs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +17,8 @@
 
 typedef char name[INVAR_LEDGER_NAME_BYTES + 1];
 
-/* A number of at least 0. */
-static const char *decimal(char out[24], int64_t number)
+/* Formats a number >= 0. */
+static const char *format_decimal(char out[24], int64_t number)
 {
     char *at = out + 23;
 
@@ -32,7 +35,7 @@ invar_status invar_point_namer_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
     bool layer = value->layer >= 0;
     char digits[24];
     const char *texts[] = {view->prefix, layer ? "layer." : "",
-                           layer ? decimal(digits, value->layer) : "", layer ? "." : "",
+                           layer ? format_decimal(digits, value->layer) : "", layer ? "." : "",
                            value->text};
 
     if (!invar_text_join(out, sizeof(name), texts, 5))
@@ -111,7 +114,7 @@ void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *pre
     (void)snprintf(out, sizeof(name), "%sgrad.sum.%" PRId64, prefix, number);
 }
 
-/* A point of a level that nobody records: it only stands for what it is computed from. */
+/* Defines a point above every level: it only passes on what it was computed from. */
 invar_status invar_probe_sum(const invar_point_namer *view, int64_t number,
                              const invar_observed_grad *sum)
 {

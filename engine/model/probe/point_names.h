@@ -1,5 +1,5 @@
 /*
- * point_names.h - what a forward and its backward show, as points of a probe.
+ * point_names.h - names the values that a forward and backward show, as points of a probe.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,36 +15,41 @@ extern "C" {
 #endif
 
 /*
- * For invar_forward_hooks: `take` is invar_probe_on_value, `payload` a view. The point is
- * PREFIX "layer." LAYER "." POINT, or PREFIX POINT where the layer is -1. The residual stream is of
- * level INVAR_PROBE_POINT, everything else of INVAR_PROBE_FULL.
+ * Hook payload: use invar_probe_on_value as `take` of invar_forward_hooks. A value becomes the
+ * point PREFIX "layer." LAYER "." NAME, or PREFIX NAME if its layer is -1. The residual stream has
+ * level INVAR_PROBE_POINT, everything else INVAR_PROBE_FULL.
  */
 typedef struct invar_point_namer {
     invar_probe *probe;
     const char *prefix; /* "", "critic.", ... */
-    const char *phase;  /* of all points; NULL: "forward", "backward" */
-    /* What the forward and the backward begin with: names of points, NULL after the last. */
+    const char *phase;  /* phase of all points; NULL for "forward" and "backward" */
+    /*
+     * Points that forward and backward start from (inputs of values without inputs), NULL after the
+     * last.
+     */
     const char *const *given[2];
-    char stream[2][INVAR_LEDGER_NAME_BYTES + 1]; /* where they stand; "" at first */
-    invar_point_list *listing; /* of a stage of a pipeline: what it shows; NULL: nobody lists it */
+    char stream[2][INVAR_LEDGER_NAME_BYTES + 1]; /* last points of the residual stream in forward
+                                                    and backward; "" at first */
+    invar_point_list *listing; /* pipeline stages: list that receives the values; may be NULL */
 } invar_point_namer;
 
-/* The name of its point. */
+/* Writes the point name of a value. The level is that of its point. */
 invar_status invar_point_namer_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
                                     const invar_point_namer *view,
                                     const invar_value_name *value) INVAR_MUST_USE;
 
 int64_t invar_point_namer_level(const invar_observed_value *value);
 
-/* The point alone, as invar_probe_define; of the value's rows type and shape are looked at. */
+/* Defines the point of a value without recording data; reads only type and shape of its rows. */
 invar_status invar_point_namer_define(int64_t *point_out, const invar_point_namer *view,
                                       const invar_observed_value *value) INVAR_MUST_USE;
 
 invar_status invar_probe_on_value(void *view, const invar_observed_value *value) INVAR_MUST_USE;
 
 /*
- * What the gradient with this number is computed from is known by the name of its sum from then on,
- * for invar_probe_define_from.
+ * Makes the inputs of parameter gradient `number` known under the name that invar_probe_sum_name
+ * gives, for use as an input in invar_probe_define_from. With a listing, adds them to the list
+ * instead.
  */
 invar_status invar_probe_sum(const invar_point_namer *view, int64_t number,
                              const invar_observed_grad *sum) INVAR_MUST_USE;

@@ -1,5 +1,11 @@
 /*
- * probe.c - named points of a step and their digests, whatever the micro-batches were.
+ * probe.c - defines points, collects their values over micro-batches, and computes their digests.
+ *
+ * Points are found by name in an open-addressing hash table. A value is a growing list of leaf
+ * digests; its root is computed when the step is finished. Leaves of device-local rows are computed
+ * on the device: their slots are reserved at once and filled when they are downloaded together.
+ * Points above the level are kept as skipped points, so that inputs can refer to what they were
+ * computed from.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +22,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- create and free ------------------------------------------------------------------------- */
 
 invar_status invar_probe_new(invar_probe **out, const invar_probe_options *options)
 {
@@ -71,8 +77,9 @@ void invar_probe_begin(invar_probe *probe, invar_dump *dump)
     probe->dump = dump;
 }
 
-/* Makes room for `needed` items, at least doubling; *array keeps its first `used`. */
-static invar_status grow(void **array, int64_t *capacity, int64_t used, int64_t needed, size_t size)
+/* Ensures capacity for `needed` elements, at least doubling; the first `used` are kept. */
+static invar_status grow_array(void **array, int64_t *capacity, int64_t used, int64_t needed,
+                               size_t size)
 {
     int64_t larger = *capacity > needed / 2 ? 2 * *capacity : needed;
     void *block;
@@ -105,8 +112,8 @@ static const char *name_of_key(const invar_probe *probe, int64_t key)
     return key > 0 ? probe->points[key - 1].name : probe->absent[-1 - key].name;
 }
 
-/* Where in the table the name is, or would be; there is a free place. */
-static int64_t *find_place(const invar_probe *probe, const char *name)
+/* Returns the table slot of a name, or the free slot for it; the table is never full. */
+static int64_t *find_slot(const invar_probe *probe, const char *name)
 {
     invar_digest digest;
     uint64_t at;
@@ -122,10 +129,10 @@ static int64_t *find_place(const invar_probe *probe, const char *name)
 
 int64_t invar_probe_find(const invar_probe *probe, const char *name)
 {
-    return probe->table_size ? *find_place(probe, name) : 0;
+    return probe->table_size ? *find_slot(probe, name) : 0;
 }
 
-/* Room for one more name; half of the table stays free. */
+/* Ensures capacity for one more name; at least half of the table stays free. */
 static invar_status grow_table(invar_probe *probe)
 {
     int64_t size = probe->table_size ? 2 * probe->table_size : 64;
@@ -139,9 +146,9 @@ static invar_status grow_table(invar_probe *probe)
     probe->table = table;
     probe->table_size = size;
     for (int64_t i = 0; i < probe->count; i++)
-        *find_place(probe, probe->points[i].name) = key_of_point(i);
+        *find_slot(probe, probe->points[i].name) = key_of_point(i);
     for (int64_t i = 0; i < probe->n_absent; i++)
-        *find_place(probe, probe->absent[i].name) = key_of_absent(i);
+        *find_slot(probe, probe->absent[i].name) = key_of_absent(i);
     return INVAR_OK;
 }
 
@@ -168,7 +175,7 @@ static char *copy_text(char *at, const char **field)
     return at + bytes;
 }
 
-static char *copy_numbers(char *at, const int64_t **field, size_t count)
+static char *copy_array(char *at, const int64_t **field, size_t count)
 {
     if (count > 0)
         memcpy(at, *field, count * sizeof **field);
@@ -176,7 +183,7 @@ static char *copy_numbers(char *at, const int64_t **field, size_t count)
     return at + count * sizeof **field;
 }
 
-/* A copy with all it points to in one block, which begins at its name. */
+/* Copies a point with everything it refers to into one allocation, which starts at its name. */
 static invar_status copy_point(invar_ledger_point *out, const invar_ledger_point *point)
 {
     size_t name = (strlen(point->name) + sizeof(int64_t)) / sizeof(int64_t) * sizeof(int64_t);
@@ -188,8 +195,8 @@ static invar_status copy_point(invar_ledger_point *out, const invar_ledger_point
     INVAR_TRY(invar_alloc((void **)&at, name + numbers + texts, 1, "a probe's point"));
     *out = *point;
     copy_text(at, &out->name);
-    at = copy_numbers(at + name, &out->shape, out->dims); // aligned: the name was rounded up
-    at = copy_numbers(at, &out->inputs, out->n_inputs);
+    at = copy_array(at + name, &out->shape, out->dims); // aligned, because `name` was rounded up
+    at = copy_array(at, &out->inputs, out->n_inputs);
     at = copy_text(at, &out->phase);
     at = copy_text(at, &out->op);
     at = copy_text(at, &out->kind);
@@ -202,33 +209,33 @@ static invar_status add_point(int64_t *out, invar_probe *probe, const invar_ledg
     int64_t used = probe->count, needed = used + 1, a = probe->capacity, b = a, c = a;
 
     INVAR_TRY(grow_table(probe));
-    // a failure on the way leaves arrays of different sizes, each at least as large as it says
-    INVAR_TRY(grow((void **)&probe->points, &a, used, needed, sizeof *probe->points));
-    INVAR_TRY(grow((void **)&probe->digests, &b, used, needed, sizeof *probe->digests));
-    INVAR_TRY(grow((void **)&probe->values, &c, used, needed, sizeof *probe->values));
+    // after a failure the arrays have different sizes, each at least `capacity`
+    INVAR_TRY(grow_array((void **)&probe->points, &a, used, needed, sizeof *probe->points));
+    INVAR_TRY(grow_array((void **)&probe->digests, &b, used, needed, sizeof *probe->digests));
+    INVAR_TRY(grow_array((void **)&probe->values, &c, used, needed, sizeof *probe->values));
     probe->capacity = a;
     INVAR_TRY(copy_point(&probe->points[used], point));
     memset(&probe->values[used], 0, sizeof *probe->values);
-    *find_place(probe, point->name) = key_of_point(used);
+    *find_slot(probe, point->name) = key_of_point(used);
     *out = probe->count++;
     return INVAR_OK;
 }
 
-/* Above the level: a number for the dump, or none. */
-static invar_status hide_point(int64_t *out, invar_probe *probe, const char *name)
+/* Defines a point above the level: *out is a number for the dump, or -1. */
+static invar_status define_skipped_point(int64_t *out, invar_probe *probe, const char *name)
 {
     int64_t key = invar_probe_find(probe, name), used = probe->n_absent;
 
     if (key == 0) {
         invar_probe_skipped_point *a;
         INVAR_TRY(grow_table(probe));
-        INVAR_TRY(grow((void **)&probe->absent, &probe->absent_capacity, used, used + 1,
-                       sizeof *probe->absent));
+        INVAR_TRY(grow_array((void **)&probe->absent, &probe->absent_capacity, used, used + 1,
+                             sizeof *probe->absent));
         a = &probe->absent[used];
         memcpy(a->name, name, strlen(name) + 1);
         a->sources.count = 0;
         key = key_of_absent(used);
-        *find_place(probe, name) = key;
+        *find_slot(probe, name) = key;
         probe->n_absent++;
     }
     *out = probe->dump && invar_dump_wants(probe->dump, name) ? key - 1 : -1;
@@ -245,7 +252,7 @@ invar_status invar_probe_define(int64_t *point_out, invar_probe *probe,
         return INVAR_FAIL(INVAR_E_INVALID, 0, "probe: a point's name has %zu bytes; 1 to %d",
                           length, INVAR_LEDGER_NAME_BYTES);
     if (point->level > probe->options.level)
-        return hide_point(point_out, probe, point->name);
+        return define_skipped_point(point_out, probe, point->name);
     key = invar_probe_find(probe, point->name);
     if (key == 0)
         return add_point(point_out, probe, point);
@@ -259,7 +266,7 @@ invar_status invar_probe_define(int64_t *point_out, invar_probe *probe,
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static const char *name_of(const invar_probe *probe, int64_t point)
+static const char *point_name(const invar_probe *probe, int64_t point)
 {
     return point < 0 ? probe->absent[-2 - point].name : probe->points[point].name;
 }
@@ -271,7 +278,7 @@ static invar_status check_number(const invar_probe *probe, int64_t point)
     return INVAR_OK;
 }
 
-/* The point is not there yet (`fresh`), or at least not whole. */
+/* Fails if the value is complete, or with `fresh` if there is any value. */
 static invar_status check_open(const invar_probe *probe, int64_t point, bool fresh)
 {
     const invar_probe_value *v = &probe->values[point];
@@ -313,7 +320,10 @@ static invar_status check_samples(const char *name, const invar_tensor *tensor,
     return INVAR_OK;
 }
 
-/* Rows [first, end) of a tensor: its data and, of a quantized one, its scales. How many shards. */
+/*
+ * Writes rows [first, end) of a tensor as tree shards: data and, if quantized, scales. Returns
+ * their number.
+ */
 static int64_t row_shards(invar_tree_shard *out, const invar_tensor *x, int64_t first, int64_t end)
 {
     invar_tensor rows = invar_tensor_rows(x, first, end - first);
@@ -330,7 +340,8 @@ static int64_t row_shards(invar_tree_shard *out, const invar_tensor *x, int64_t 
 
 invar_status invar_probe_grow_leaves(invar_probe_value *v, int64_t count)
 {
-    return grow((void **)&v->leaves, &v->capacity, v->count, v->count + count, sizeof *v->leaves);
+    return grow_array((void **)&v->leaves, &v->capacity, v->count, v->count + count,
+                      sizeof *v->leaves);
 }
 
 static invar_status add_leaves(invar_probe *probe, invar_probe_value *v, const invar_tree_input *in)
@@ -348,7 +359,7 @@ static invar_status add_leaves(invar_probe *probe, invar_probe_value *v, const i
     return INVAR_OK;
 }
 
-/* The rows between neighbours of `start`, each of them a shard. */
+/* Adds the row ranges `parts`, each as a shard. */
 static invar_status add_rows(invar_probe *probe, invar_probe_value *v, const invar_tensor *tensor,
                              const invar_row_offsets *parts)
 {
@@ -367,9 +378,9 @@ static invar_status add_rows(invar_probe *probe, invar_probe_value *v, const inv
     return status;
 }
 
-/* Where statistics are wanted: those of samples that the host can read; NULL: one of all rows. */
-static invar_status count_rows(invar_probe *probe, int64_t point, const invar_tensor *near,
-                               const invar_row_offsets *samples)
+/* Computes statistics of host rows, per sample; of all rows if `samples` is NULL. */
+static invar_status add_stats(invar_probe *probe, int64_t point, const invar_tensor *near,
+                              const invar_row_offsets *samples)
 {
     const int64_t all[] = {0, near->shape[0]};
     const invar_row_offsets whole = {all, 1}, *s = samples ? samples : &whole;
@@ -386,22 +397,25 @@ static invar_status count_rows(invar_probe *probe, int64_t point, const invar_te
         invar_tensor_stats_join(&v->stat, &one);
         if (!probe->options.is_partial || !samples)
             continue;
-        INVAR_TRY(grow((void **)&v->samples, &v->samples_capacity, v->n_samples, v->n_samples + 1,
-                       sizeof *v->samples));
+        INVAR_TRY(grow_array((void **)&v->samples, &v->samples_capacity, v->n_samples,
+                             v->n_samples + 1, sizeof *v->samples));
         v->samples[v->n_samples++] = one;
     }
     return INVAR_OK;
 }
 
-static bool probe_dumped(const invar_probe *probe, int64_t point)
+static bool is_dumped(const invar_probe *probe, int64_t point)
 {
-    return probe->dump && invar_dump_wants(probe->dump, name_of(probe, point));
+    return probe->dump && invar_dump_wants(probe->dump, point_name(probe, point));
 }
 
-/* Quantized tensors have no type in a dump; what they are made of is a point, too. */
-static bool dumped_tensor(const invar_probe *probe, int64_t point, const invar_tensor *tensor)
+/*
+ * Returns true if the tensor is dumped. numpy has no quantized types; the tensor before
+ * quantization is a point too.
+ */
+static bool is_tensor_dumped(const invar_probe *probe, int64_t point, const invar_tensor *tensor)
 {
-    return !invar_dtype_scale_block(tensor->dtype) && probe_dumped(probe, point);
+    return !invar_dtype_scale_block(tensor->dtype) && is_dumped(probe, point);
 }
 
 invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
@@ -410,20 +424,21 @@ invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_ten
     if (point == -1)
         return INVAR_OK;
     INVAR_TRY(check_number(probe, point));
-    INVAR_TRY(check_samples(name_of(probe, point), tensor, samples));
+    INVAR_TRY(check_samples(point_name(probe, point), tensor, samples));
     if (point >= 0) {
         INVAR_TRY(check_open(probe, point, false));
         INVAR_TRY(check_tensor(&probe->points[point], tensor));
         INVAR_TRY(add_rows(probe, &probe->values[point], tensor, samples));
-        INVAR_TRY(count_rows(probe, point, tensor, samples));
+        INVAR_TRY(add_stats(probe, point, tensor, samples));
     }
-    return dumped_tensor(probe, point, tensor)
-               ? invar_dump_rows(probe->dump, name_of(probe, point), tensor, samples)
+    return is_tensor_dumped(probe, point, tensor)
+               ? invar_dump_rows(probe->dump, point_name(probe, point), tensor, samples)
                : INVAR_OK;
 }
 
 /* Row i of n belongs to shard floor(i V / n), as in the op hash.tree. */
-static invar_status add_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+static invar_status add_complete_tensor(invar_probe *probe, int64_t point,
+                                        const invar_tensor *tensor)
 {
     int64_t shards = probe->points[point].shards, n = tensor->shape[0], *start;
     invar_probe_value *v = &probe->values[point];
@@ -437,7 +452,7 @@ static invar_status add_whole(invar_probe *probe, int64_t point, const invar_ten
     status = add_rows(probe, v, tensor, &(invar_row_offsets){start, shards});
     invar_free(start);
     v->whole = status == INVAR_OK;
-    return status == INVAR_OK ? count_rows(probe, point, tensor, NULL) : status;
+    return status == INVAR_OK ? add_stats(probe, point, tensor, NULL) : status;
 }
 
 invar_status invar_probe_tensor(invar_probe *probe, int64_t point, const invar_tensor *tensor)
@@ -446,15 +461,15 @@ invar_status invar_probe_tensor(invar_probe *probe, int64_t point, const invar_t
         return INVAR_OK;
     INVAR_TRY(check_number(probe, point));
     if (point >= 0)
-        INVAR_TRY(add_whole(probe, point, tensor));
-    return dumped_tensor(probe, point, tensor)
-               ? invar_dump_rows(probe->dump, name_of(probe, point), tensor, NULL)
+        INVAR_TRY(add_complete_tensor(probe, point, tensor));
+    return is_tensor_dumped(probe, point, tensor)
+               ? invar_dump_rows(probe->dump, point_name(probe, point), tensor, NULL)
                : INVAR_OK;
 }
 
-/* ---- values in far memory -------------------------------------------------------------------- */
+/* ---- values in device memory ----------------------------------------------------------------- */
 
-static bool is_far(const invar_probe *probe)
+static bool has_local_memory(const invar_probe *probe)
 {
     return probe->options.dev && invar_device_is_local(probe->options.dev);
 }
@@ -478,7 +493,7 @@ invar_status invar_probe_read_leaves(invar_probe *probe)
     return INVAR_OK;
 }
 
-/* The leaves get their place at once, and come with those of others. */
+/* Reserves slots for the leaves; they are downloaded together with others. */
 static invar_status hash_rows(invar_probe *probe, int64_t point, const invar_tensor *rows,
                               const invar_row_offsets *samples, const invar_row_offsets *there)
 {
@@ -488,8 +503,8 @@ static invar_status hash_rows(invar_probe *probe, int64_t point, const invar_ten
     if (invar_leaf_hasher_full(&probe->leaves, count))
         INVAR_TRY(invar_probe_read_leaves(probe));
     INVAR_TRY(invar_probe_grow_leaves(v, count));
-    INVAR_TRY(grow((void **)&probe->far, &probe->far_capacity, probe->n_far, probe->n_far + 1,
-                   sizeof *probe->far));
+    INVAR_TRY(grow_array((void **)&probe->far, &probe->far_capacity, probe->n_far, probe->n_far + 1,
+                         sizeof *probe->far));
     INVAR_TRY(invar_leaf_hasher_add(&probe->leaves, rows, there, count));
     probe->far[probe->n_far++] = (invar_probe_pending_leaves){point, v->count, count};
     v->count += count;
@@ -501,11 +516,11 @@ static invar_status hash_rows(invar_probe *probe, int64_t point, const invar_ten
     return INVAR_OK;
 }
 
-/* What a digest is not enough for, of `samples` or (NULL) of a whole tensor. */
+/* Reads values back for dump and statistics, of `samples` or, if NULL, of a complete tensor. */
 static invar_status read_back(invar_probe *probe, int64_t point, const invar_tensor *tensor,
                               const invar_row_offsets *samples)
 {
-    bool dump = dumped_tensor(probe, point, tensor);
+    bool dump = is_tensor_dumped(probe, point, tensor);
     bool counts = point >= 0 && probe->options.stats && invar_tensor_stats_counts(tensor->dtype);
     invar_tensor near;
 
@@ -513,8 +528,8 @@ static invar_status read_back(invar_probe *probe, int64_t point, const invar_ten
         return INVAR_OK;
     INVAR_TRY(invar_host_window_tensor(&near, &probe->window, tensor));
     if (counts)
-        INVAR_TRY(count_rows(probe, point, &near, samples));
-    return dump ? invar_dump_rows(probe->dump, name_of(probe, point), &near, samples) : INVAR_OK;
+        INVAR_TRY(add_stats(probe, point, &near, samples));
+    return dump ? invar_dump_rows(probe->dump, point_name(probe, point), &near, samples) : INVAR_OK;
 }
 
 invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
@@ -523,10 +538,10 @@ invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const in
 {
     invar_tensor rows;
 
-    if (point == -1 || !is_far(probe))
+    if (point == -1 || !has_local_memory(probe))
         return invar_probe_rows(probe, point, tensor, samples);
     INVAR_TRY(check_number(probe, point));
-    INVAR_TRY(check_samples(name_of(probe, point), tensor, samples));
+    INVAR_TRY(check_samples(point_name(probe, point), tensor, samples));
     rows = invar_tensor_rows(tensor, 0, samples->offsets[samples->count]);
     if (point >= 0) {
         INVAR_TRY(check_open(probe, point, false));
@@ -536,15 +551,16 @@ invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const in
     return read_back(probe, point, &rows, samples);
 }
 
-/* The digest comes with those of the others when the step is finished. */
-static invar_status digest_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+/* Queues a complete tensor; its digest is computed when the step is finished. */
+static invar_status queue_complete_tensor(invar_probe *probe, int64_t point,
+                                          const invar_tensor *tensor)
 {
     invar_probe_value *v = &probe->values[point];
 
     INVAR_TRY(check_open(probe, point, true));
     INVAR_TRY(check_tensor(&probe->points[point], tensor));
-    INVAR_TRY(grow((void **)&probe->awaited, &probe->awaited_capacity, probe->digesting.count,
-                   probe->digesting.count + 1, sizeof *probe->awaited));
+    INVAR_TRY(grow_array((void **)&probe->awaited, &probe->awaited_capacity, probe->digesting.count,
+                         probe->digesting.count + 1, sizeof *probe->awaited));
     INVAR_TRY(
         invar_tensor_hasher_add(&probe->digesting, tensor, (int32_t)probe->points[point].shards));
     probe->awaited[probe->digesting.count - 1] = point;
@@ -554,11 +570,11 @@ static invar_status digest_whole(invar_probe *probe, int64_t point, const invar_
 
 invar_status invar_probe_device_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
 {
-    if (point == -1 || !is_far(probe))
+    if (point == -1 || !has_local_memory(probe))
         return invar_probe_tensor(probe, point, tensor);
     INVAR_TRY(check_number(probe, point));
     if (point >= 0)
-        INVAR_TRY(digest_whole(probe, point, tensor));
+        INVAR_TRY(queue_complete_tensor(probe, point, tensor));
     return read_back(probe, point, tensor, NULL);
 }
 
@@ -582,16 +598,16 @@ invar_status invar_probe_values(invar_probe *probe, int64_t point, const invar_t
     INVAR_TRY(check_number(probe, point));
     if (point >= 0) {
         INVAR_TRY(check_tensor(&probe->points[point], tensor));
-        INVAR_TRY(count_rows(probe, point, tensor, NULL));
+        INVAR_TRY(add_stats(probe, point, tensor, NULL));
     }
-    return dumped_tensor(probe, point, tensor)
-               ? invar_dump_rows(probe->dump, name_of(probe, point), tensor, NULL)
+    return is_tensor_dumped(probe, point, tensor)
+               ? invar_dump_rows(probe->dump, point_name(probe, point), tensor, NULL)
                : INVAR_OK;
 }
 
 bool invar_probe_wants(const invar_probe *probe, int64_t point)
 {
-    return point != -1 && (probe->options.stats || probe_dumped(probe, point));
+    return point != -1 && (probe->options.stats || is_dumped(probe, point));
 }
 
 bool invar_probe_needs_values(const invar_probe *probe)
@@ -629,8 +645,8 @@ invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *da
         INVAR_TRY(add_leaves(probe, &probe->values[point], &(invar_tree_input){&shard, 1}));
         probe->values[point].whole = true;
     }
-    return probe_dumped(probe, point)
-               ? invar_dump_bytes(probe->dump, name_of(probe, point), data, bytes)
+    return is_dumped(probe, point)
+               ? invar_dump_bytes(probe->dump, point_name(probe, point), data, bytes)
                : INVAR_OK;
 }
 
@@ -659,12 +675,12 @@ invar_status invar_probe_stat(invar_probe *probe, int64_t point, const invar_led
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* Statistics of all points that have any, in their order. */
+/* Lists the statistics of all points that have any, in order. */
 static invar_status list_stats(size_t *count_out, invar_probe *probe)
 {
     *count_out = 0;
-    INVAR_TRY(grow((void **)&probe->stats, &probe->stats_capacity, 0, probe->count,
-                   sizeof *probe->stats));
+    INVAR_TRY(grow_array((void **)&probe->stats, &probe->stats_capacity, 0, probe->count,
+                         sizeof *probe->stats));
     for (int64_t i = 0; i < probe->count; i++) {
         invar_ledger_stat stat = probe->values[i].stat;
         if (!probe->values[i].counted)
@@ -728,18 +744,19 @@ invar_status invar_probe_leaves(const invar_digest **out, int64_t *count_out,
     return INVAR_OK;
 }
 
-/* ---- what points are computed from ----------------------------------------------------------- */
+/* ---- inputs of points ------------------------------------------------------------------------ */
 
 static void add_source(invar_probe_sources *list, int64_t point)
 {
     for (int64_t i = 0; i < list->count; i++)
         if (list->points[i] == point)
             return;
-    INVAR_CHECK(list->count < INVAR_PROBE_SOURCES); // the model's own layout, nothing from outside
+    // given by the model's own structure, never by input data
+    INVAR_CHECK(list->count < INVAR_PROBE_SOURCES);
     list->points[list->count++] = point;
 }
 
-/* Adds the point of that name, or what stands for it. */
+/* Adds the point with this name, or the points that replace it. */
 static void add_sources(invar_probe_sources *list, const invar_probe *probe, const char *name)
 {
     int64_t key = invar_probe_find(probe, name);

@@ -1,8 +1,9 @@
 /*
- * probe_serialize.c - points whose samples several ranks compute.
+ * probe_serialize.c - merges the points of ranks that compute different samples of a step.
  *
- * A value is a list of leaves in the order of samples, and statistics that are joined in this
- * order: so whoever appends the lists of others has what one rank would have.
+ * A value is a list of leaves in sample order, and statistics that are joined in this order.
+ * Appending the lists of other ranks in order therefore gives the value of a single rank. Received
+ * data are checked before use.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,25 +14,25 @@
 
 #include "base/invar_banned.h"
 
-/* What a point has got; its leaves and the statistics of its samples follow. */
-typedef struct piece {
+/* Header of a packed value; its leaves and the statistics of its samples follow. */
+typedef struct packed_value {
     char name[INVAR_LEDGER_NAME_BYTES + 1];
     int64_t leaves, shards, samples;
     uint64_t bytes;
-} piece;
+} packed_value;
 
-/* What is there as a whole every rank has by itself. */
-static bool has_news(const invar_probe_value *v)
+/* Returns true if the value has unpacked samples. Complete values are known to every rank. */
+static bool has_unpacked_samples(const invar_probe_value *v)
 {
     return !v->whole && v->shards > v->packed.shards;
 }
 
 static invar_status pack_value(invar_rank_buffer *to, invar_probe_value *v, const char *name)
 {
-    piece p = {.leaves = v->count - v->packed.leaves,
-               .shards = v->shards - v->packed.shards,
-               .samples = v->n_samples,
-               .bytes = v->bytes - v->packed.bytes};
+    packed_value p = {.leaves = v->count - v->packed.leaves,
+                      .shards = v->shards - v->packed.shards,
+                      .samples = v->n_samples,
+                      .bytes = v->bytes - v->packed.bytes};
 
     memcpy(p.name, name, strlen(name) + 1);
     INVAR_TRY(invar_rank_buffer_put(to, &p, 1, sizeof p));
@@ -51,10 +52,10 @@ invar_status invar_probe_pack(invar_rank_buffer *to, invar_probe *probe)
 
     INVAR_TRY(invar_probe_read_leaves(probe));
     for (int64_t i = 0; i < probe->count; i++)
-        count += has_news(&probe->values[i]);
+        count += has_unpacked_samples(&probe->values[i]);
     INVAR_TRY(invar_rank_buffer_put(to, &count, 1, sizeof count));
     for (int64_t i = 0; i < probe->count; i++)
-        if (has_news(&probe->values[i]))
+        if (has_unpacked_samples(&probe->values[i]))
             INVAR_TRY(pack_value(to, &probe->values[i], probe->points[i].name));
     return INVAR_OK;
 }
@@ -62,7 +63,7 @@ invar_status invar_probe_pack(invar_rank_buffer *to, invar_probe *probe)
 static invar_status unpack_value(invar_probe *probe, invar_rank_buffer_reader *from)
 {
     const void *item, *leaves, *samples;
-    const piece *p;
+    const packed_value *p;
     invar_probe_value *v;
     int64_t key;
 
@@ -93,7 +94,7 @@ invar_status invar_probe_unpack(invar_probe *probe, invar_rank_buffer_reader *fr
 {
     const void *count;
 
-    INVAR_TRY(invar_probe_read_leaves(probe)); // the own ones come first
+    INVAR_TRY(invar_probe_read_leaves(probe)); // this rank's leaves come first
     INVAR_TRY(invar_rank_buffer_take(&count, from, 1, sizeof(int64_t)));
     for (int64_t i = 0; i < *(const int64_t *)count; i++)
         INVAR_TRY(unpack_value(probe, from));

@@ -1,5 +1,5 @@
 /*
- * rank_buffer.c - bytes for another rank.
+ * rank_buffer.c - serialization buffer for another rank, and bounds-checked reading of it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,14 +13,14 @@
 
 enum { STRIDE = 8 };
 
-static size_t padded(size_t bytes)
+static size_t pad_bytes(size_t bytes)
 {
     return (bytes + STRIDE - 1) / STRIDE * STRIDE;
 }
 
 invar_status invar_rank_buffer_add(void **out, invar_rank_buffer *parcel, size_t count, size_t size)
 {
-    size_t needed = parcel->bytes + padded(count * size);
+    size_t needed = parcel->bytes + pad_bytes(count * size);
     char *data;
 
     if (needed > parcel->room) {
@@ -67,7 +67,7 @@ invar_status invar_rank_buffer_take(const void **out, invar_rank_buffer_reader *
 
     if (count < 0 || (size > 0 && (uint64_t)count > rest->bytes / size))
         return invar_rank_buffer_damaged();
-    bytes = padded((size_t)count * size);
+    bytes = pad_bytes((size_t)count * size);
     if (bytes > rest->bytes)
         return invar_rank_buffer_damaged();
     *out = rest->cursor;

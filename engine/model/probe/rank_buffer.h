@@ -1,9 +1,8 @@
 /*
- * rank_buffer.h - bytes for another rank: put one after the other, and taken there in the same
- * order.
+ * rank_buffer.h - serialization buffer: items appended by one rank and read by another in order.
  *
- * Ranks run the same program: a struct is the same bytes on all of them. Whatever is put begins at
- * a multiple of 8 bytes, so that it can be read where it lies.
+ * All ranks run the same executable, so a struct has the same bytes on all of them. Every item
+ * starts at a multiple of 8 bytes and can be read in place.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,30 +18,33 @@
 extern "C" {
 #endif
 
-/* Zeroed, it is empty; release. */
+/* Zero-initialize before use. Release with invar_rank_buffer_release. */
 typedef struct invar_rank_buffer {
     char *data;
     size_t bytes, room;
 } invar_rank_buffer;
 
-/* Room for `count` items at its end, which the caller fills before the next call. */
+/*
+ * *out = zeroed memory for `count` items at the end; fill it before the next call.
+ * invar_rank_buffer_put appends a copy of `items`.
+ */
 invar_status invar_rank_buffer_add(void **out, invar_rank_buffer *parcel, size_t count,
                                    size_t size) INVAR_MUST_USE;
 invar_status invar_rank_buffer_put(invar_rank_buffer *parcel, const void *items, size_t count,
                                    size_t size) INVAR_MUST_USE;
 void invar_rank_buffer_release(invar_rank_buffer *parcel);
 
-/* What is left of one that has arrived. */
+/* Unread rest of a received buffer. */
 typedef struct invar_rank_buffer_reader {
     const char *cursor;
     size_t bytes;
 } invar_rank_buffer_reader;
 
-/* *out = the next items, where they lie. INVAR_E_CORRUPT: there are fewer. */
+/* *out = the next `count` items, in place. Returns INVAR_E_CORRUPT if fewer are left. */
 invar_status invar_rank_buffer_take(const void **out, invar_rank_buffer_reader *rest, int64_t count,
                                     size_t size) INVAR_MUST_USE;
 
-/* For those who find something in it that no rank puts there. */
+/* Fails with INVAR_E_CORRUPT: for callers that find invalid contents in a received buffer. */
 invar_status invar_rank_buffer_damaged(void) INVAR_MUST_USE;
 
 #ifdef __cplusplus

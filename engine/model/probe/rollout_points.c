@@ -1,5 +1,10 @@
 /*
- * rollout_points.c - points of sequences that grow row by row, in any company.
+ * rollout_points.c - hash chains of rollout activations per sequence.
+ *
+ * Values come in the same order in every pass, so the search for a point starts after the last one
+ * found. The hook queues rows on the device hasher; flush downloads their leaves and chains each
+ * leaf for every sequence that shares the row. Statistics are computed from rows that are read
+ * back.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,42 +20,43 @@
 
 #include "base/invar_banned.h"
 
-/* What a sequence has got of a point. */
-typedef struct sequence {
+/* State of a sequence in one point. */
+typedef struct sequence_chain {
     invar_digest chain;
     invar_ledger_stat stat;
-} sequence;
+} sequence_chain;
 
 typedef struct point {
     invar_point_def is;
-    bool hashed;            /* not above the level */
-    sequence *of;           /* (capacity) by number */
-    int64_t capacity;       /* zeroed where there are no rows yet */
-    invar_ledger_stat seen; /* of all rows that are anybody's */
-    bool counted;           /* has statistics */
+    bool hashed;            /* the level includes the point */
+    sequence_chain *of;     /* (capacity) indexed by sequence number */
+    int64_t capacity;       /* entries without rows are zero */
+    invar_ledger_stat seen; /* statistics of all rows that belong to a sequence */
+    bool counted;           /* the point has statistics */
 } point;
 
-/* Rows whose digests are not read. */
-typedef struct taken {
+/* Rows whose digests have not been downloaded. */
+typedef struct pending_rows {
     int64_t point, rows;
-    int64_t leaves; /* of each row */
+    int64_t leaves; /* leaves per row */
     const invar_row_samples *owners;
-} taken;
+} pending_rows;
 
 struct invar_rollout_points {
     invar_probe_options options;
     point *points;
     int64_t n_points, points_room;
-    int64_t cursor; /* where the next search begins: values come in order */
-    taken *taken;
+    int64_t cursor; /* index at which the next search starts: values come in order */
+    pending_rows *pending_rows;
     int64_t n_taken, taken_room;
     invar_leaf_hasher leaves;
-    int64_t *ramp; /* (ramp_rows + 1) 0, 1, ... in the device's memory: a segment for every row */
+    int64_t *ramp; /* (ramp_rows + 1) 0, 1, ... in device memory: offsets that make every row a
+                      range */
     int64_t ramp_rows;
     invar_host_window window;
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- create and free ------------------------------------------------------------------------- */
 
 invar_status invar_rollout_points_new(invar_rollout_points **out,
                                       const invar_probe_options *options)
@@ -71,7 +77,7 @@ void invar_rollout_points_free(invar_rollout_points *s)
     for (int64_t i = 0; i < s->n_points; i++)
         invar_free(s->points[i].of);
     invar_free(s->points);
-    invar_free(s->taken);
+    invar_free(s->pending_rows);
     invar_device_free(s->options.dev, s->ramp);
     invar_leaf_hasher_release(&s->leaves);
     invar_host_window_release(&s->window);
@@ -89,8 +95,9 @@ void invar_rollout_points_begin(invar_rollout_points *s)
     s->n_taken = s->cursor = s->leaves.count = 0;
 }
 
-/* Room for `needed` items, at least doubling; *array keeps its first `used`. */
-static invar_status grow(void **array, int64_t *room, int64_t used, int64_t needed, size_t size)
+/* Ensures capacity for `needed` elements, at least doubling; the first `used` are kept. */
+static invar_status grow_array(void **array, int64_t *room, int64_t used, int64_t needed,
+                               size_t size)
 {
     int64_t larger = *room > needed / 2 ? 2 * *room : needed;
     void *block;
@@ -117,8 +124,8 @@ static invar_status insert_point(invar_rollout_points *s, int64_t at, const inva
 {
     invar_observed_value value = invar_point_def_value(is);
 
-    INVAR_TRY(grow((void **)&s->points, &s->points_room, s->n_points, s->n_points + 1,
-                   sizeof *s->points));
+    INVAR_TRY(grow_array((void **)&s->points, &s->points_room, s->n_points, s->n_points + 1,
+                         sizeof *s->points));
     memmove(s->points + at + 1, s->points + at, (size_t)(s->n_points - at) * sizeof *s->points);
     s->points[at] =
         (point){.is = *is,
@@ -149,12 +156,13 @@ static invar_status find_point(int64_t *out, invar_rollout_points *s,
     return insert_point(s, *out, &is);
 }
 
-/* The sequence with this number. */
-static invar_status find_sequence(sequence **out, point *p, uint32_t number)
+/* Finds the state of sequence `number`, zeroed if it is new. */
+static invar_status find_sequence(sequence_chain **out, point *p, uint32_t number)
 {
     int64_t before = p->capacity;
 
-    INVAR_TRY(grow((void **)&p->of, &p->capacity, before, (int64_t)number + 1, sizeof *p->of));
+    INVAR_TRY(
+        grow_array((void **)&p->of, &p->capacity, before, (int64_t)number + 1, sizeof *p->of));
     if (p->capacity > before)
         memset(p->of + before, 0, (size_t)(p->capacity - before) * sizeof *p->of);
     *out = &p->of[number];
@@ -163,8 +171,8 @@ static invar_status find_sequence(sequence **out, point *p, uint32_t number)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* A segment for each of so many rows, where ops read it. */
-static invar_status make_ramp(invar_rollout_points *s, int64_t rows)
+/* Ensures offsets for `rows` single rows in device memory. */
+static invar_status ensure_row_offsets(invar_rollout_points *s, int64_t rows)
 {
     const invar_device *dev = s->options.dev;
     int64_t larger = 2 * s->ramp_rows > rows ? 2 * s->ramp_rows : rows, *numbers;
@@ -172,7 +180,7 @@ static invar_status make_ramp(invar_rollout_points *s, int64_t rows)
 
     if (rows <= s->ramp_rows)
         return INVAR_OK;
-    if (s->leaves.caller.tape) // calls that are held back read the old one
+    if (s->leaves.caller.tape) // held-back ops read the old offsets
         INVAR_TRY(invar_cuda_graph_cache_flush(s->leaves.caller.tape));
     invar_device_free(dev, s->ramp);
     s->ramp = NULL;
@@ -190,17 +198,17 @@ static invar_status make_ramp(invar_rollout_points *s, int64_t rows)
     return status;
 }
 
-/* Leaves that one of the rows has: its data, and its scales. */
-static int64_t leaves_of(const invar_tensor *rows)
+/* Number of leaves of one row: its data, and its scales. */
+static int64_t leaves_per_row(const invar_tensor *rows)
 {
     int64_t ends[2] = {0, 1};
 
     return invar_hash_leaf_count(rows, &(invar_row_offsets){ends, 1});
 }
 
-/* Of each row, on the host. */
-static invar_status count_rows(invar_rollout_points *s, int64_t index, const invar_tensor *rows,
-                               const invar_row_samples *owners)
+/* Adds the statistics of each row, read back to the host. */
+static invar_status add_row_stats(invar_rollout_points *s, int64_t index, const invar_tensor *rows,
+                                  const invar_row_samples *owners)
 {
     point *p = &s->points[index];
     invar_tensor near;
@@ -214,7 +222,7 @@ static invar_status count_rows(invar_rollout_points *s, int64_t index, const inv
         invar_tensor_stats_add(&stat, &row, 1);
         invar_tensor_stats_join(&p->seen, &stat);
         for (int64_t n = 0; n < owners[i].count; n++) {
-            sequence *of;
+            sequence_chain *of;
             INVAR_TRY(find_sequence(&of, p, owners[i].draws[n]));
             invar_tensor_stats_join(&of->stat, &stat);
         }
@@ -222,12 +230,12 @@ static invar_status count_rows(invar_rollout_points *s, int64_t index, const inv
     return INVAR_OK;
 }
 
-/* One row more, whose leaves are there. */
+/* Chains the leaves of one row in every sequence that shares it. */
 static invar_status chain_row(point *p, const invar_row_samples *owner, const invar_digest *leaves,
                               int64_t count)
 {
     for (int64_t n = 0; n < owner->count; n++) {
-        sequence *of;
+        sequence_chain *of;
         INVAR_TRY(find_sequence(&of, p, owner->draws[n]));
         for (int64_t i = 0; i < count; i++)
             invar_digest_chain(&of->chain, &leaves[i]);
@@ -241,7 +249,7 @@ invar_status invar_rollout_points_flush(void *sequences)
     const invar_digest *leaves;
 
     INVAR_TRY(invar_leaf_hasher_read(&leaves, &s->leaves));
-    for (const taken *t = s->taken; t < s->taken + s->n_taken; t++)
+    for (const pending_rows *t = s->pending_rows; t < s->pending_rows + s->n_taken; t++)
         for (int64_t i = 0; i < t->rows; i++, leaves += t->leaves)
             INVAR_TRY(chain_row(&s->points[t->point], &t->owners[i], leaves, t->leaves));
     s->n_taken = 0;
@@ -251,16 +259,16 @@ invar_status invar_rollout_points_flush(void *sequences)
 static invar_status hash_rows(invar_rollout_points *s, int64_t index, const invar_tensor *rows,
                               const invar_row_samples *owners)
 {
-    int64_t count = rows->shape[0], each = leaves_of(rows);
+    int64_t count = rows->shape[0], each = leaves_per_row(rows);
 
-    INVAR_TRY(make_ramp(s, count));
+    INVAR_TRY(ensure_row_offsets(s, count));
     if (invar_leaf_hasher_full(&s->leaves, count * each))
         INVAR_TRY(invar_rollout_points_flush(s));
-    INVAR_TRY(
-        grow((void **)&s->taken, &s->taken_room, s->n_taken, s->n_taken + 1, sizeof *s->taken));
+    INVAR_TRY(grow_array((void **)&s->pending_rows, &s->taken_room, s->n_taken, s->n_taken + 1,
+                         sizeof *s->pending_rows));
     INVAR_TRY(invar_leaf_hasher_add(&s->leaves, rows, &(invar_row_offsets){s->ramp, count},
                                     count * each));
-    s->taken[s->n_taken++] = (taken){index, count, each, owners};
+    s->pending_rows[s->n_taken++] = (pending_rows){index, count, each, owners};
     return INVAR_OK;
 }
 
@@ -278,7 +286,7 @@ invar_status invar_rollout_points_on_value(void *sequences, const invar_observed
     INVAR_TRY(invar_dataflow_rows(&rows, value));
     s->leaves.caller.tape = value->caller->tape;
     if (p->counted)
-        INVAR_TRY(count_rows(s, index, &rows, value->owners));
+        INVAR_TRY(add_row_stats(s, index, &rows, value->owners));
     return p->hashed ? hash_rows(s, index, &rows, value->owners) : INVAR_OK;
 }
 
@@ -292,8 +300,8 @@ bool invar_rollout_points_any(const invar_rollout_points *s)
     return false;
 }
 
-/* The value of one point, and its statistics. */
-static invar_status give_point(point *p, const invar_point_namer *view, const uint32_t *numbers,
+/* Sets the value of one point in the probe, and its statistics. */
+static invar_status emit_point(point *p, const invar_point_namer *view, const uint32_t *numbers,
                                int64_t count)
 {
     const invar_observed_value value = invar_point_def_value(&p->is);
@@ -305,7 +313,7 @@ static invar_status give_point(point *p, const invar_point_namer *view, const ui
     INVAR_TRY(invar_point_namer_define(&number, view, &value));
     invar_hasher_init(&hasher);
     for (int64_t i = 0; i < count; i++) {
-        sequence *of;
+        sequence_chain *of;
         INVAR_TRY(find_sequence(&of, p, numbers[i]));
         invar_hasher_update(&hasher, &of->chain, sizeof of->chain);
         invar_tensor_stats_join(&stat, &of->stat);
@@ -319,26 +327,26 @@ invar_status invar_rollout_points_emit(invar_rollout_points *s, const invar_poin
                                        const uint32_t *numbers, int64_t count)
 {
     for (int64_t i = 0; i < s->n_points; i++)
-        INVAR_TRY(give_point(&s->points[i], view, numbers, count));
+        INVAR_TRY(emit_point(&s->points[i], view, numbers, count));
     return INVAR_OK;
 }
 
 /* ---- several ranks --------------------------------------------------------------------------- */
 
-/* A sequence on its way. */
-typedef struct packed {
+/* The chain of one sequence, as sent to another rank. */
+typedef struct packed_sequence {
     uint64_t number;
-    sequence is;
-} packed;
+    sequence_chain is;
+} packed_sequence;
 
-static bool has_rows(const sequence *s)
+static bool has_rows(const sequence_chain *s)
 {
     static const invar_digest none;
 
     return !invar_digest_equal(&s->chain, &none);
 }
 
-/* Of a point above the level only what it is computed from. */
+/* Packs a point; above the level only its definition, for the inputs of other points. */
 static invar_status pack_point(invar_rank_buffer *to, const point *p)
 {
     int64_t count = 0;
@@ -348,7 +356,7 @@ static invar_status pack_point(invar_rank_buffer *to, const point *p)
     INVAR_TRY(invar_rank_buffer_put(to, &p->is, 1, sizeof p->is));
     INVAR_TRY(invar_rank_buffer_put(to, &count, 1, sizeof count));
     for (int64_t i = 0; p->hashed && i < p->capacity; i++) {
-        const packed one = {(uint64_t)i, p->of[i]};
+        const packed_sequence one = {(uint64_t)i, p->of[i]};
         if (has_rows(&p->of[i]))
             INVAR_TRY(invar_rank_buffer_put(to, &one, 1, sizeof one));
     }
@@ -363,8 +371,9 @@ invar_status invar_rollout_points_pack(invar_rank_buffer *to, const invar_rollou
     return INVAR_OK;
 }
 
-/* The point of that name; one of another stage of a pipeline gets its place in the order. */
-static invar_status find_listed(point **out, invar_rollout_points *s, const invar_point_def *is)
+/* Finds the point of that name; one of another pipeline stage is inserted by its position. */
+static invar_status find_or_insert_def(point **out, invar_rollout_points *s,
+                                       const invar_point_def *is)
 {
     int64_t at = s->n_points;
 
@@ -387,11 +396,11 @@ static invar_status unpack_point(invar_rollout_points *s, invar_rank_buffer_read
     point *p;
 
     INVAR_TRY(invar_rank_buffer_take(&is, from, 1, sizeof(invar_point_def)));
-    INVAR_TRY(find_listed(&p, s, is));
+    INVAR_TRY(find_or_insert_def(&p, s, is));
     INVAR_TRY(invar_rank_buffer_take(&count, from, 1, sizeof(int64_t)));
     for (int64_t i = 0; i < *(const int64_t *)count; i++) {
-        const packed *one;
-        sequence *of;
+        const packed_sequence *one;
+        sequence_chain *of;
         INVAR_TRY(invar_rank_buffer_take(&items, from, 1, sizeof *one));
         one = items;
         if (one->number > UINT32_MAX)
@@ -412,7 +421,7 @@ invar_status invar_rollout_points_unpack(invar_rollout_points *s, invar_rank_buf
     return INVAR_OK;
 }
 
-/* ---- what is not finite ---------------------------------------------------------------------- */
+/* ---- values that are not finite -------------------------------------------------------------- */
 
 const invar_point_def *invar_rollout_points_first_nonfinite(invar_ledger_stat *out,
                                                             const invar_rollout_points *s)

@@ -1,19 +1,21 @@
 /*
- * rollout_points.h - points of sequences that grow row by row, in any company.
+ * rollout_points.h - digests of a rollout's activations, as one hash chain per sequence and point.
  *
- * The rows of a rollout come pass by pass: a row here, a chunk there, those of a shared prompt once
- * for several samples. But the rows of one sequence come in the order of their positions. So every
- * sequence has a chain of its own for a point (docs/arithmetic.md, section 10):
- *     a row     its leaf digests, as the op hash.leaves has them with one row a segment
- *     a chain   16 zero bytes at first; XXH3-128(chain || leaf) for every leaf
- *     a point   XXH3-128(the chains of the sequences that are asked for, in order)
- * A sequence's chain depends on its own rows alone. Rows are hashed where they are, by ops that a
- * tape may hold back; only digests are read, once a pass.
+ * The rows of a rollout come pass by pass: single rows, prefill chunks, rows of a prompt that
+ * several samples share. The rows of one sequence, however, come in the order of their positions.
+ * Each sequence therefore has its own chain for a point (docs/arithmetic.md, section 10):
  *
- *     invar_rollout_points_begin(s);                            per rollout
- *  invar_rollout_points_on_value(s, &value);             what ops compute, with the rows' owners
- *     invar_rollout_points_flush(s);                           per pass: digests are read
- *  invar_rollout_points_emit(s, &view, numbers, count);  the points of some sequences, to a probe
+ *     row      its leaf digests, as op hash.leaves computes them with one row per range
+ *     chain    16 zero bytes at first; XXH3-128(chain || leaf) for every leaf
+ *     point    XXH3-128(the chains of the requested sequences, in order)
+ *
+ * The chain of a sequence depends on its own rows only, not on scheduling. Rows are hashed on the
+ * device by ops that a CUDA graph cache may hold back; only digests are downloaded, once per pass.
+ *
+ *     invar_rollout_points_begin(s);                        per rollout
+ *     invar_rollout_points_on_value(s, &value);             hook, with the samples of each row
+ *     invar_rollout_points_flush(s);                        per pass: downloads the digests
+ *     invar_rollout_points_emit(s, &view, numbers, count);  points of some sequences, to a probe
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,39 +30,39 @@ extern "C" {
 
 typedef struct invar_rollout_points invar_rollout_points;
 
-/* `options` as of the probe that the points are given to. */
+/* `options` must be those of the probe that receives the points. */
 invar_status invar_rollout_points_new(invar_rollout_points **out,
                                       const invar_probe_options *options) INVAR_MUST_USE;
 void invar_rollout_points_free(invar_rollout_points *sequences);
 
-/* Nothing was taken yet. */
+/* Starts a rollout: discards all chains and statistics. */
 void invar_rollout_points_begin(invar_rollout_points *sequences);
 
 /*
- * For invar_forward_hooks: `payload` is the object. The draws of a value's owners number the
- * sequences; owners stay where they are until the next settle. What is above the level is left out,
- * unless statistics are wanted.
+ * Hook for invar_forward_hooks; `sequences` is the payload. The draw numbers of a value's owners
+ * identify the sequences; the owners must stay in place until the next flush. Points above the
+ * level are skipped unless statistics are on.
  */
 invar_status invar_rollout_points_on_value(void *sequences,
                                            const invar_observed_value *value) INVAR_MUST_USE;
 
-/* The rows taken since the last time count for their owners. */
+/* Downloads the digests of the rows since the last flush and adds them to their chains. */
 invar_status invar_rollout_points_flush(void *sequences) INVAR_MUST_USE;
 
-/* True when there are points to give. */
+/* Returns true if there are points to emit. */
 bool invar_rollout_points_any(const invar_rollout_points *sequences);
 
 /*
- * Defines the points, named as the view says, and gives them their values: those of sequences
- * numbers[0 .. count), in this order.
+ * Defines the points with names of `view` and sets their values to those of sequences numbers[0 ..
+ * count), in this order.
  */
 invar_status invar_rollout_points_emit(invar_rollout_points *sequences,
                                        const invar_point_namer *view, const uint32_t *numbers,
                                        int64_t count) INVAR_MUST_USE;
 
 /*
- * The sequences that this rank has followed, and those of another rank beside the own ones. Points
- * of another stage of a pipeline get their place in the order of layers.
+ * Pack appends all sequences of this rank; unpack adds those of another rank. Points of another
+ * pipeline stage are inserted in the order of layers.
  */
 invar_status invar_rollout_points_pack(invar_rank_buffer *to,
                                        const invar_rollout_points *sequences) INVAR_MUST_USE;
@@ -68,8 +70,8 @@ invar_status invar_rollout_points_unpack(invar_rollout_points *sequences,
                                          invar_rank_buffer_reader *from) INVAR_MUST_USE;
 
 /*
- * Where statistics are wanted: the first value, in order, with a number that is not finite, and its
- * statistics; NULL: none has one. Borrowed until the next call.
+ * Returns the first value, in order, that is not finite somewhere, and its statistics; NULL if all
+ * are finite or statistics are off. Borrowed until the next call.
  */
 const invar_point_def *invar_rollout_points_first_nonfinite(invar_ledger_stat *out,
                                                             const invar_rollout_points *sequences);

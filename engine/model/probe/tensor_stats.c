@@ -1,5 +1,5 @@
 /*
- * tensor_stats.c - how many numbers of a tensor are not finite, and how large the others are.
+ * tensor_stats.c - counts NaN and infinities, and measures magnitude and norm of finite values.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +15,7 @@ bool invar_tensor_stats_counts(invar_dtype dtype)
     return dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_BF16;
 }
 
-static void ledger_stat_add(invar_ledger_stat *stat, float x)
+static void add_value(invar_ledger_stat *stat, float x)
 {
     const uint32_t infinity = 0x7f800000u, size = invar_f32_bits(x) & 0x7fffffffu;
     double magnitude = x < 0.0f ? -(double)x : (double)x;
@@ -38,8 +38,7 @@ void invar_tensor_stats_add(invar_ledger_stat *stat, const invar_tensor *x, int6
         const float *f32 = (const float *)x->data + row * x->row_stride;
         const uint16_t *bf16 = (const uint16_t *)x->data + row * x->row_stride;
         for (int64_t i = 0; i < width; i++)
-            ledger_stat_add(stat,
-                            x->dtype == INVAR_DTYPE_F32 ? f32[i] : invar_f32_from_bf16(bf16[i]));
+            add_value(stat, x->dtype == INVAR_DTYPE_F32 ? f32[i] : invar_f32_from_bf16(bf16[i]));
     }
 }
 

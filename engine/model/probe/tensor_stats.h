@@ -1,5 +1,5 @@
 /*
- * tensor_stats.h - how many numbers of a tensor are not finite, and how large the others are.
+ * tensor_stats.h - statistics of a tensor: NaN and Inf counts, largest magnitude, sum of squares.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,16 +13,22 @@
 extern "C" {
 #endif
 
-/* f32 and bf16. Quantized tensors are left out: what they are made from is a point, too. */
+/*
+ * Returns true for f32 and bf16. Quantized tensors have no statistics; the tensor before
+ * quantization is a point too.
+ */
 bool invar_tensor_stats_counts(invar_dtype dtype);
 
 /*
- * Adds rows [0, rows) of a tensor in the host's memory: NaN and infinities, and of the finite
- * numbers the largest magnitude and, in l2, the sum of squares, in double and index order.
+ * Adds rows [0, rows) of a tensor in host memory: number of NaN and infinities and, of the finite
+ * values, the largest magnitude and in l2 the sum of squares, in f64 and in index order.
  */
 void invar_tensor_stats_add(invar_ledger_stat *stat, const invar_tensor *tensor, int64_t rows);
 
-/* The sum of both. Samples are joined in their order: what comes out depends on nothing else. */
+/*
+ * Adds `more` to `sum`. Join samples in their order: the result then does not depend on
+ * micro-batches.
+ */
 void invar_tensor_stats_join(invar_ledger_stat *sum, const invar_ledger_stat *more);
 
 #ifdef __cplusplus

@@ -1,5 +1,8 @@
 /*
- * full_param.c - parameters whole on rank 0.
+ * full_param.c - assembles full parameters on rank 0 from the shards of all ranks.
+ *
+ * The loop runs over the ranks that hold the model together; each step is one send to rank 0, so at
+ * most one received shard is in memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +21,7 @@ void invar_full_param_reader_release(invar_full_param_reader *whole)
     *whole = (invar_full_param_reader){0};
 }
 
-static invar_status make_room(invar_full_param_reader *whole, int64_t elements)
+static invar_status ensure_buffers(invar_full_param_reader *whole, int64_t elements)
 {
     if (elements <= whole->room)
         return INVAR_OK;
@@ -31,23 +34,26 @@ static invar_status make_room(invar_full_param_reader *whole, int64_t elements)
     return INVAR_OK;
 }
 
-/* Some experts of a parameter, of which one rank holds a box. */
-typedef struct share {
+/* The part of some experts of a parameter that one rank contributes. */
+typedef struct contribution {
     const invar_full_param_source *source;
     const invar_param *param;
-    int64_t expert, experts; /* of the parameter's */
-    invar_param_shard box;   /* the rank's, of these */
-    int64_t skipped;         /* experts that it has before them */
-    int rank;                /* of the world */
-} share;
+    int64_t expert, experts; /* experts to read */
+    invar_param_shard box;   /* the rank's shard of them; box.expert is relative to `expert` */
+    int64_t skipped;         /* number of experts that the rank holds before them */
+    int rank;                /* rank in the world */
+} contribution;
 
-static int64_t expert_elements(const share *s)
+static int64_t expert_elements(const contribution *s)
 {
     return s->box.rows * (s->param->cols ? s->box.cols : 1);
 }
 
-/* The box of the rank with this number; false: another gives it, or it has none of them. */
-static bool find_share(share *s, int number)
+/*
+ * Sets the part that rank `number` contributes. Returns false if another rank contributes it, or if
+ * it is empty.
+ */
+static bool find_contribution(contribution *s, int number)
 {
     const invar_model *model = s->source->model;
     const invar_layout *layout = model->layout;
@@ -70,7 +76,8 @@ static bool find_share(share *s, int number)
     return end > first;
 }
 
-static invar_status read_own(const void **out, invar_full_param_reader *whole, const share *s)
+static invar_status read_own(const void **out, invar_full_param_reader *whole,
+                             const contribution *s)
 {
     const float *values = s->source->masters->data;
 
@@ -79,7 +86,8 @@ static invar_status read_own(const void **out, invar_full_param_reader *whole, c
                                   (size_t)(s->box.experts * expert_elements(s)) * sizeof *values);
 }
 
-static invar_status layout_move(const invar_layout *layout, invar_comm_transfer move, size_t bytes)
+static invar_status send_or_receive(const invar_layout *layout, invar_comm_transfer move,
+                                    size_t bytes)
 {
     move.op = INVAR_COMM_SENDRECV;
     move.phase = "whole parameters";
@@ -88,8 +96,8 @@ static invar_status layout_move(const invar_layout *layout, invar_comm_transfer 
     return invar_comm_run(layout->world, &move);
 }
 
-/* From its rank into rank 0's values. */
-static invar_status full_param_reader_bring(invar_full_param_reader *whole, const share *s)
+/* Copies the part from its rank to rank 0's values. */
+static invar_status collect_contribution(invar_full_param_reader *whole, const contribution *s)
 {
     const invar_layout *layout = s->source->model->layout;
     size_t bytes = (size_t)(s->box.experts * expert_elements(s)) * sizeof(float);
@@ -99,16 +107,16 @@ static invar_status full_param_reader_bring(invar_full_param_reader *whole, cons
     if (self == s->rank)
         INVAR_TRY(read_own(&values, whole, s));
     if (s->rank != 0 && self == s->rank)
-        return layout_move(layout, (invar_comm_transfer){.in = values, .src_rank = INVAR_COMM_NONE},
-                           bytes);
+        return send_or_receive(
+            layout, (invar_comm_transfer){.in = values, .src_rank = INVAR_COMM_NONE}, bytes);
     if (self != 0)
         return INVAR_OK;
     if (s->rank != 0)
-        INVAR_TRY(layout_move(layout,
-                              (invar_comm_transfer){.out = whole->recv_shard,
-                                                    .dst_rank = INVAR_COMM_NONE,
-                                                    .src_rank = s->rank},
-                              bytes));
+        INVAR_TRY(send_or_receive(layout,
+                                  (invar_comm_transfer){.out = whole->recv_shard,
+                                                        .dst_rank = INVAR_COMM_NONE,
+                                                        .src_rank = s->rank},
+                                  bytes));
     invar_param_shard_put(whole->values, s->param, &s->box, values);
     return INVAR_OK;
 }
@@ -118,10 +126,10 @@ invar_status invar_full_param_reader_read(const float **out, invar_full_param_re
                                           int64_t experts)
 {
     const invar_model *model = source->model;
-    share s = {.source = source,
-               .param = &model->params[source->param],
-               .expert = expert,
-               .experts = experts};
+    contribution s = {.source = source,
+                      .param = &model->params[source->param],
+                      .expert = expert,
+                      .experts = experts};
     int64_t each = invar_param_all_elements(s.param) / s.param->stack;
     bool leads = !model->layout || invar_comm_rank(model->layout->world) == 0;
 
@@ -133,10 +141,10 @@ invar_status invar_full_param_reader_read(const float **out, invar_full_param_re
         return leads ? read_own((const void **)out, whole, &s) : INVAR_OK;
     }
     if (leads)
-        INVAR_TRY(make_room(whole, experts * each));
+        INVAR_TRY(ensure_buffers(whole, experts * each));
     for (int n = 0; n < invar_model_partition_ranks(&model->part); n++)
-        if (find_share(&s, n))
-            INVAR_TRY(full_param_reader_bring(whole, &s));
+        if (find_contribution(&s, n))
+            INVAR_TRY(collect_contribution(whole, &s));
     *out = leads ? whole->values : NULL;
     return INVAR_OK;
 }

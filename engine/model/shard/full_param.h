@@ -1,10 +1,9 @@
 /*
- * full_param.h - parameters whole on rank 0, of which ranks hold boxes: for files and for points,
- * which know no ranks.
+ * full_param.h - reads full parameters on rank 0 for files and points, which know no ranks.
  *
- * Every rank of the model's layout makes the same calls in the same order. What is here of a
- * parameter goes to rank 0, which gets all of it; one parameter, or one expert, at a time lies in
- * the host's memory. Where no ranks divide the model, rank 0 reads its own memory and others do
+ * All ranks of the model's layout make the same calls in the same order (collective). Each
+ * contributor sends its shard to rank 0, which assembles one parameter, or one expert, at a time in
+ * host memory. If no ranks divide the model, rank 0 reads its own memory and other ranks do
  * nothing.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -19,25 +18,25 @@
 extern "C" {
 #endif
 
-/* Zeroed at first; release. */
+/* Zero-initialize before use. Release with invar_full_param_reader_release. */
 typedef struct invar_full_param_reader {
     invar_host_window window;
-    float *values;     /* of a parameter */
-    float *recv_shard; /* a box of another rank */
-    int64_t room;      /* elements of each */
+    float *values;     /* full parameter */
+    float *recv_shard; /* shard received from another rank */
+    int64_t room;      /* capacity of each in elements */
 } invar_full_param_reader;
 
-/* What is read: a tensor with the extents of what is here of a parameter. */
+/* The tensor to read: it has the extents of the parameter's local shard. */
 typedef struct invar_full_param_source {
     const invar_model *model;
     int64_t param;
     const invar_tensor *masters;
-    const invar_device *dev; /* whose memory it is in; NULL: the host's */
+    const invar_device *dev; /* device that holds the tensor; NULL for host memory */
 } invar_full_param_source;
 
 /*
- * *out = the values of `experts` of the parameter from `expert` on, until the next call; NULL on
- * other ranks than 0.
+ * *out = values of `experts` experts of the parameter, starting with `expert`, valid until the next
+ * call; NULL on ranks other than 0.
  */
 invar_status invar_full_param_reader_read(const float **out, invar_full_param_reader *whole,
                                           const invar_full_param_source *source, int64_t expert,

@@ -1,5 +1,8 @@
 /*
- * master_weights.c - masters of which each data-parallel rank has the rows that it owns.
+ * master_weights.c - gathers masters, and weights computed from them, of rows that ranks own.
+ *
+ * Masters form one block in memory order, so the byte ranges of zero_ranges.c apply to them, and to
+ * the moments of the optimizer, which have the same layout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,10 +30,13 @@ invar_status invar_full_masters_slices(invar_zero_comm *out, const invar_model *
     return status;
 }
 
-/* ---- collecting ------------------------------------------------------------------------------ */
+/* ---- gathering on rank 0 --------------------------------------------------------------------- */
 
-/* In a block, as slices have it; NULL: none. */
-static void place_tensors(invar_tensor *out, const invar_model *model, char *block)
+/*
+ * Sets the tensors of all parameters in a block that is laid out as the ranges expect; without data
+ * if `block` is NULL.
+ */
+static void set_tensors(invar_tensor *out, const invar_model *model, char *block)
 {
     size_t at = 0;
 
@@ -43,8 +49,8 @@ static void place_tensors(invar_tensor *out, const invar_model *model, char *blo
     }
 }
 
-static invar_status model_collect(invar_full_masters *out, const invar_model *model,
-                                  invar_zero_comm *slices)
+static invar_status collect_masters(invar_full_masters *out, const invar_model *model,
+                                    invar_zero_comm *slices)
 {
     size_t bytes = 0;
 
@@ -54,7 +60,7 @@ static invar_status model_collect(invar_full_masters *out, const invar_model *mo
                           "masters of all ranks"));
     if (slices->exchange.rank == 0)
         INVAR_TRY(invar_alloc((void **)&out->memory, bytes, 1, "masters of all ranks"));
-    place_tensors(out->tensors, model, out->memory);
+    set_tensors(out->tensors, model, out->memory);
     return invar_zero_comm_collect(slices, "masters", out->memory, model->masters, true);
 }
 
@@ -68,7 +74,7 @@ invar_status invar_full_masters_collect(invar_full_masters *out, const invar_mod
         return INVAR_OK;
     status = invar_full_masters_slices(&slices, model, &model->dev);
     if (status == INVAR_OK)
-        status = model_collect(out, model, &slices);
+        status = collect_masters(out, model, &slices);
     invar_zero_comm_release(&slices);
     return status;
 }
@@ -80,9 +86,9 @@ void invar_full_masters_release(invar_full_masters *masters)
     *masters = (invar_full_masters){.tensors = NULL};
 }
 
-/* ---- on every rank --------------------------------------------------------------------------- */
+/* ---- gathering on every rank ----------------------------------------------------------------- */
 
-/* `out` has this rank's rows, in their place. */
+/* Gathers the rows of all owners; `out` has this rank's at their position. */
 static invar_status gather_rows(float *out, const invar_model *model, int64_t param)
 {
     const invar_layout_axis *data = &model->layout->data;

@@ -1,10 +1,10 @@
 /*
- * master_weights.h - masters of which each data-parallel rank has the rows that it owns.
+ * master_weights.h - gathers f32 master weights that data-parallel ranks hold in ranges of rows.
  *
- * A rank has masters of its own rows alone (engine/model/shard/zero_partition.h), and what ops read
- * of all rows. Files and those who look at values want masters whole: these calls bring them
- * together. All are calls of all ranks of the model's data axis; where no ranks own rows, or where
- * ops read the masters themselves, nothing moves.
+ * A rank has masters only of the rows that it owns (engine/model/shard/zero_partition.h), and
+ * weights of all rows. Files and inspection need complete masters. All functions are collective
+ * over the model's data axis. Nothing moves if no ranks own rows, or if ops read the masters
+ * themselves.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,19 +17,25 @@
 extern "C" {
 #endif
 
-/* Are masters of some rows on other ranks alone? Then no rank has invar_param_f32 of all. */
+/*
+ * Returns true if masters of some rows are on other ranks only; then no rank has invar_param_f32 of
+ * all parameters.
+ */
 bool invar_full_masters_scattered(const invar_model *model);
 
 /*
- * Slices of a block in which masters or moments of all rows lie, one parameter behind the other in
- * the order of memory; `dev` NULL: of the host. What a rank has is its slice. Release.
+ * Prepares transfers of a block with the masters or moments of all rows in memory order; `dev` is
+ * NULL for host memory. A rank contributes its own rows. Release with invar_zero_comm_release.
  */
 invar_status invar_full_masters_slices(invar_zero_comm *out, const invar_model *model,
                                        const invar_device *dev) INVAR_MUST_USE;
 
-/* Whole masters in the host's memory of data-parallel rank 0. Zeroed, none; release. */
+/*
+ * Full masters in host memory of data-parallel rank 0. Zero-initialize before use. Release with
+ * invar_full_masters_release.
+ */
 typedef struct invar_full_masters {
-    /* (n_params), without values on other ranks; NULL: all have them whole */
+    /* (n_params) tensors, without data on other ranks; NULL if every rank has all masters. */
     invar_tensor *tensors;
     char *memory;
 } invar_full_masters;
@@ -38,11 +44,13 @@ invar_status invar_full_masters_collect(invar_full_masters *out,
                                         const invar_model *model) INVAR_MUST_USE;
 void invar_full_masters_release(invar_full_masters *masters);
 
-/* The masters of all rows that are here of a parameter, in the host's memory of every rank. */
+/*
+ * Copies the masters of all rows of a parameter's local shard to `out`, host memory, on every rank.
+ */
 invar_status invar_full_masters_read(float *out, const invar_model *model,
                                      int64_t param) INVAR_MUST_USE;
 
-/* What ops read, of which each rank has made the rows that it owns, becomes whole on all. */
+/* Gathers the weights, of which each rank has computed the rows that it owns, on all ranks. */
 invar_status invar_weights_gather(const invar_model *model) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,10 @@
 /*
- * param_loader.c - f32 values become what this rank holds of a model's parameters.
+ * param_loader.c - loads f32 values into weights and masters, quantizing on the device.
+ *
+ * If the model keeps all f32 rows of a parameter, the caller writes to them directly (through a
+ * window on GPUs). Otherwise values go to a host buffer; the owned rows are copied to the master,
+ * and the weights are computed from a staging buffer in parts of up to STAGED_BYTES that never
+ * split a scale block or an expert.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +17,7 @@
 
 #include "base/invar_banned.h"
 
-#define STAGED_BYTES ((size_t)8 << 20) /* at a time, but for rows that share scales */
+#define STAGED_BYTES ((size_t)8 << 20) /* unless one scale block has more */
 
 static const char what[] = "values of a parameter";
 
@@ -40,9 +45,9 @@ static size_t bytes_of(const invar_param_loader *f, int64_t rows)
     return (size_t)(rows * row_elements(f)) * sizeof(float);
 }
 
-/* ---- room ------------------------------------------------------------------------------------ */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
-static invar_status make_near(invar_param_loader *f, size_t bytes)
+static invar_status ensure_host_buffer(invar_param_loader *f, size_t bytes)
 {
     if (bytes <= f->near_bytes)
         return INVAR_OK;
@@ -54,8 +59,8 @@ static invar_status make_near(invar_param_loader *f, size_t bytes)
     return INVAR_OK;
 }
 
-/* Where the rows stay, all of them in f32; NULL: they do not. */
-static void *param_loader_home(const invar_param_loader *f)
+/* Returns the address of the rows if the model keeps all of them in f32; NULL if it does not. */
+static void *f32_rows(const invar_param_loader *f)
 {
     const invar_tensor *all = invar_param_f32(f->param);
 
@@ -70,11 +75,10 @@ invar_status invar_param_loader_buffer(float **out, invar_param_loader *f, const
     f->param = param;
     f->first = first;
     f->rows = rows;
-    if (param_loader_home(f)) {
-        INVAR_TRY(
-            invar_host_window_write(&values, &f->window, param_loader_home(f), bytes_of(f, rows)));
+    if (f32_rows(f)) {
+        INVAR_TRY(invar_host_window_write(&values, &f->window, f32_rows(f), bytes_of(f, rows)));
     } else {
-        INVAR_TRY(make_near(f, bytes_of(f, rows)));
+        INVAR_TRY(ensure_host_buffer(f, bytes_of(f, rows)));
         values = f->near;
     }
     *out = f->values = values;
@@ -89,8 +93,11 @@ invar_status invar_param_loader_room_all(float **out, invar_param_loader *f,
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* In any order, since files have their own. */
-static void sum_up(const invar_param_loader *f)
+/*
+ * Adds the hash of the values to the checksum. A sum does not depend on the order, which differs
+ * between files.
+ */
+static void add_to_checksum(const invar_param_loader *f)
 {
     const int64_t place[] = {f->param - f->model->params, f->first, f->rows};
     invar_hasher hasher;
@@ -108,8 +115,8 @@ static void sum_up(const invar_param_loader *f)
     f->model->load_checksum[1] += words[1];
 }
 
-/* Those rows that the master has. */
-static invar_status put_master(const invar_param_loader *f)
+/* Uploads the rows that the master has. */
+static invar_status upload_master(const invar_param_loader *f)
 {
     const invar_param *p = f->param;
     int64_t each = row_elements(f), end = f->first + f->rows;
@@ -123,8 +130,8 @@ static invar_status put_master(const invar_param_loader *f)
                                f->values + (from - f->first) * each, bytes_of(f, to - from));
 }
 
-/* A vector as a row. */
-static invar_tensor matrix(const invar_tensor *t)
+/* View of a vector as a matrix with one row. */
+static invar_tensor as_matrix(const invar_tensor *t)
 {
     return t->rank == 2 ? *t : invar_tensor_2d(t->data, t->dtype, 1, t->shape[0]);
 }
@@ -134,11 +141,11 @@ invar_status invar_param_loader_weight(invar_op_runner *caller, const invar_para
 {
     invar_tensor to = invar_tensor_rows(&p->weight, first, values->shape[0]);
 
-    return INVAR_CALL(caller, QUANTIZE, quantize, .q = matrix(&to), .x = matrix(values));
+    return INVAR_CALL(caller, QUANTIZE, quantize, .q = as_matrix(&to), .x = as_matrix(values));
 }
 
-/* Some rows, from values in the device's memory. */
-static invar_status make_weight(invar_param_loader *f, int64_t first, int64_t rows, void *values)
+/* Computes the weights of some rows from values in device memory. */
+static invar_status compute_weight(invar_param_loader *f, int64_t first, int64_t rows, void *values)
 {
     invar_tensor all = invar_param_here(f->param, values);
 
@@ -146,7 +153,7 @@ static invar_status make_weight(invar_param_loader *f, int64_t first, int64_t ro
     return invar_param_loader_weight(&f->caller, f->param, first, &all);
 }
 
-static invar_status param_loader_stage(invar_param_loader *f, const float *values, size_t bytes)
+static invar_status stage_values(invar_param_loader *f, const float *values, size_t bytes)
 {
     if (bytes > f->staging_bytes) {
         INVAR_TRY(invar_op_runner_settle(&f->caller));
@@ -159,8 +166,8 @@ static invar_status param_loader_stage(invar_param_loader *f, const float *value
     return invar_device_upload(f->dev, f->staging, values, bytes);
 }
 
-/* Rows from `first` on that are staged together: whole scale blocks of one expert. */
-static int64_t count_staged(const invar_param_loader *f, int64_t first)
+/* Number of rows from `first` on that are staged together: complete scale blocks of one expert. */
+static int64_t rows_to_stage(const invar_param_loader *f, int64_t first)
 {
     int64_t blocks = (int64_t)(STAGED_BYTES / bytes_of(f, INVAR_FP8_BLOCK));
     int64_t rows = (blocks > 0 ? blocks : 1) * INVAR_FP8_BLOCK;
@@ -171,30 +178,30 @@ static int64_t count_staged(const invar_param_loader *f, int64_t first)
     return rows < left ? rows : left;
 }
 
-static invar_status make_staged(invar_param_loader *f)
+static invar_status compute_staged_weights(invar_param_loader *f)
 {
     int64_t rows;
 
     for (int64_t at = f->first; at < f->first + f->rows; at += rows) {
-        rows = count_staged(f, at);
-        INVAR_TRY(param_loader_stage(f, f->values + (at - f->first) * row_elements(f),
-                                     bytes_of(f, rows)));
-        INVAR_TRY(make_weight(f, at, rows, f->staging));
+        rows = rows_to_stage(f, at);
+        INVAR_TRY(
+            stage_values(f, f->values + (at - f->first) * row_elements(f), bytes_of(f, rows)));
+        INVAR_TRY(compute_weight(f, at, rows, f->staging));
     }
     return INVAR_OK;
 }
 
 invar_status invar_param_loader_put(invar_param_loader *f)
 {
-    sum_up(f);
-    if (!param_loader_home(f)) {
-        INVAR_TRY(put_master(f));
-        return make_staged(f);
+    add_to_checksum(f);
+    if (!f32_rows(f)) {
+        INVAR_TRY(upload_master(f));
+        return compute_staged_weights(f);
     }
-    INVAR_TRY(invar_host_window_store(&f->window, param_loader_home(f), bytes_of(f, f->rows)));
+    INVAR_TRY(invar_host_window_store(&f->window, f32_rows(f), bytes_of(f, f->rows)));
     return f->param->weight.dtype == INVAR_DTYPE_F32
                ? INVAR_OK
-               : make_weight(f, f->first, f->rows, param_loader_home(f));
+               : compute_weight(f, f->first, f->rows, f32_rows(f));
 }
 
 invar_status invar_param_loader_zero(invar_param_loader *f, const invar_param *param)

@@ -1,15 +1,15 @@
 /*
- * param_loader.h - f32 values become what this rank holds of a model's parameters.
+ * param_loader.h - loads f32 values into the weights and masters of a model's parameters.
  *
  *     invar_param_loader_buffer(&values, &fill, param, first, rows);  ...
  *     invar_param_loader_put(&fill);
  *
- * All rows of a parameter are made into the form that ops read. The master keeps those that this
- * rank owns (zero_partition.h); a frozen base keeps none. Values go straight to where they stay,
- * and pass through a buffer only where they do not stay.
+ * All rows of the local shard are converted to the form that ops read. The master keeps the rows
+ * that this rank owns (zero_partition.h); a frozen base has no master. Values go directly to the
+ * memory where they stay, and through a buffer only if they do not stay.
  *
- * Ranks that own rows each must have read the same values, and no rank keeps all of them to compare
- * afterwards: so model->filled sums up what passes.
+ * Ranks that own rows must have loaded the same values, but none keeps all of them to compare
+ * afterwards. model->load_checksum therefore sums hashes of all loaded values.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,17 +24,20 @@
 extern "C" {
 #endif
 
-/* Fills parameters in turn; room for the largest stays until the end. Release. */
+/*
+ * Loads one parameter after another; buffers of the largest one are kept. Release with
+ * invar_param_loader_release.
+ */
 typedef struct invar_param_loader {
     invar_model *model;
-    const invar_device *dev; /* whose memory the model is in */
+    const invar_device *dev; /* device of the model */
     invar_op_runner caller;
-    invar_host_window window; /* into values that stay */
-    float *near;              /* the host's, of those that do not */
-    void *staging;            /* the device's */
+    invar_host_window window; /* window to values that stay in f32 */
+    float *near;              /* host buffer of values that do not stay */
+    void *staging;            /* device buffer of values that do not stay */
     size_t near_bytes, staging_bytes;
-    const invar_param *param; /* what is filled, */
-    int64_t first, rows;      /* of those that are here */
+    const invar_param *param; /* parameter that is being loaded */
+    int64_t first, rows;      /* rows of its local shard */
     float *values;
 } invar_param_loader;
 
@@ -42,25 +45,28 @@ void invar_param_loader_init(invar_param_loader *out, invar_model *model, const 
 void invar_param_loader_release(invar_param_loader *fill);
 
 /*
- * Room on the host for the rows [first, first + rows) of what is here of a parameter: all of them,
- * or those of one expert.
+ * *out = host memory for rows [first, first + rows) of the parameter's local shard: all of them, or
+ * those of one expert. Fill it, then call invar_param_loader_put.
  */
 invar_status invar_param_loader_buffer(float **out, invar_param_loader *fill,
                                        const invar_param *param, int64_t first,
                                        int64_t rows) INVAR_MUST_USE;
 
-/* The same for all that is here. */
+/* Like invar_param_loader_buffer, for all rows of the local shard. */
 invar_status invar_param_loader_room_all(float **out, invar_param_loader *fill,
                                          const invar_param *param) INVAR_MUST_USE;
 
-/* Takes what is in the room. */
+/* Stores the values of the buffer in the model. */
 invar_status invar_param_loader_put(invar_param_loader *fill) INVAR_MUST_USE;
 
-/* Zeros into all that is here. */
+/* Sets all rows of the local shard to zero. */
 invar_status invar_param_loader_zero(invar_param_loader *fill,
                                      const invar_param *param) INVAR_MUST_USE;
 
-/* Makes the rows from `first` on of what ops read of f32 values, which are not that themselves. */
+/*
+ * Computes rows of param->weight, starting at `first`, from f32 values in device memory; the weight
+ * must not be f32 itself.
+ */
 invar_status invar_param_loader_weight(invar_op_runner *caller, const invar_param *param,
                                        int64_t first, const invar_tensor *values) INVAR_MUST_USE;
 

@@ -1,5 +1,9 @@
 /*
- * zero_comm.c - blocks on their way between ranks.
+ * zero_comm.c - scatters and gathers a block of bytes that data-parallel ranks own in ranges.
+ *
+ * Every operation copies a bucket's worth of ranges into the send buffer, runs one collective that
+ * invar_bucket_plan describes, and copies the received bytes to their ranges. The buffers are in
+ * device memory if the data axis has a device communicator, else in pinned host memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,8 +47,8 @@ void invar_zero_comm_release(invar_zero_comm *slices)
     *slices = (invar_zero_comm){0};
 }
 
-static invar_status zero_comm_run(invar_zero_comm *slices, const char *phase,
-                                  invar_comm_transfer *move)
+static invar_status run_collective(invar_zero_comm *slices, const char *phase,
+                                   invar_comm_transfer *move)
 {
     const invar_layout_axis *data = &slices->layout->data;
 
@@ -53,7 +57,7 @@ static invar_status zero_comm_run(invar_zero_comm *slices, const char *phase,
     move->in = slices->send_buffer;
     move->out = slices->recv_buffer;
     if (slices->device_to_device)
-        INVAR_TRY(invar_device_synchronize(&slices->dev)); // what it still does to the buckets
+        INVAR_TRY(invar_device_synchronize(&slices->dev)); // copies from and to buckets
     return invar_comm_run(slices->device_to_device ? data->device_comm : data->comm, move);
 }
 
@@ -64,33 +68,33 @@ size_t invar_zero_comm_own(const invar_zero_comm *slices)
 
 /* ---- blocks and buckets ---------------------------------------------------------------------- */
 
-typedef invar_status (*copying)(const invar_zero_comm *slices, char *block, char *bucket,
+typedef invar_status (*copy_fn)(const invar_zero_comm *slices, char *block, char *bucket,
                                 size_t bytes);
 
-static invar_status zero_comm_load(const invar_zero_comm *slices, char *block, char *bucket,
+static invar_status copy_to_bucket(const invar_zero_comm *slices, char *block, char *bucket,
                                    size_t bytes)
 {
     return slices->device_to_device ? invar_device_copy(&slices->dev, bucket, block, bytes)
                                     : invar_device_download(&slices->dev, bucket, block, bytes);
 }
 
-static invar_status zero_comm_unload(const invar_zero_comm *slices, char *block, char *bucket,
+static invar_status copy_from_bucket(const invar_zero_comm *slices, char *block, char *bucket,
                                      size_t bytes)
 {
     return slices->device_to_device ? invar_device_copy(&slices->dev, block, bucket, bytes)
                                     : invar_device_upload(&slices->dev, block, bucket, bytes);
 }
 
-/* A slice that is in the memory of the block. */
-static invar_status zero_comm_finalize(const invar_zero_comm *slices, char *block, char *slice,
+/* Copies bytes of a rank's part that is in the same memory as the block. */
+static invar_status copy_within_device(const invar_zero_comm *slices, char *block, char *slice,
                                        size_t bytes)
 {
     return invar_device_copy(&slices->dev, block, slice, bytes);
 }
 
-/* An array of rank 0's host. */
-static invar_status zero_comm_take(const invar_zero_comm *slices, char *to, char *bucket,
-                                   size_t bytes)
+/* Copies bytes to an array in rank 0's host memory. */
+static invar_status copy_to_host(const invar_zero_comm *slices, char *to, char *bucket,
+                                 size_t bytes)
 {
     if (slices->device_to_device)
         return invar_device_download(&slices->dev, to, bucket, bytes);
@@ -98,9 +102,9 @@ static invar_status zero_comm_take(const invar_zero_comm *slices, char *to, char
     return INVAR_OK;
 }
 
-/* A piece of a rank's slice, range by range. */
-static invar_status copy_piece(const invar_zero_comm *slices, void *block, char *bucket, int rank,
-                               invar_byte_range piece, copying copy)
+/* Copies bytes [piece.first, piece.first + piece.bytes) of a rank's part, range by range. */
+static invar_status copy_ranges(const invar_zero_comm *slices, void *block, char *bucket, int rank,
+                                invar_byte_range piece, copy_fn copy)
 {
     const invar_zero_ranges *o = &slices->owned;
     int64_t i = rank > 0 ? o->end[rank - 1] : 0;
@@ -122,7 +126,7 @@ static invar_status copy_piece(const invar_zero_comm *slices, void *block, char 
     return INVAR_OK;
 }
 
-/* ---- moves ----------------------------------------------------------------------------------- */
+/* ---- collectives ----------------------------------------------------------------------------- */
 
 invar_status invar_zero_comm_scatter(invar_zero_comm *slices, const char *phase, const void *block,
                                      int64_t piece, int givers)
@@ -133,11 +137,11 @@ invar_status invar_zero_comm_scatter(invar_zero_comm *slices, const char *phase,
 
     for (int r = 0; r < x->size && x->rank < givers; r++) {
         invar_byte_range part = invar_bucket_plan_piece(x, r, piece);
-        INVAR_TRY(copy_piece(slices, (void *)(uintptr_t)block, to, r, part, zero_comm_load));
+        INVAR_TRY(copy_ranges(slices, (void *)(uintptr_t)block, to, r, part, copy_to_bucket));
         to += part.bytes;
     }
     invar_bucket_plan_scatter(&move, x, piece, givers);
-    return zero_comm_run(slices, phase, &move);
+    return run_collective(slices, phase, &move);
 }
 
 invar_status invar_zero_comm_gather(invar_zero_comm *slices, const char *phase, void *block)
@@ -149,13 +153,13 @@ invar_status invar_zero_comm_gather(invar_zero_comm *slices, const char *phase, 
         char *from = slices->recv_buffer;
         invar_comm_transfer move;
 
-        INVAR_TRY(copy_piece(slices, block, slices->send_buffer, x->rank, own, zero_comm_load));
+        INVAR_TRY(copy_ranges(slices, block, slices->send_buffer, x->rank, own, copy_to_bucket));
         invar_bucket_plan_gather(&move, x, i);
-        INVAR_TRY(zero_comm_run(slices, phase, &move));
+        INVAR_TRY(run_collective(slices, phase, &move));
         for (int r = 0; r < x->size; r++) {
             invar_byte_range part = invar_bucket_plan_piece(x, r, i);
             if (r != x->rank)
-                INVAR_TRY(copy_piece(slices, block, from, r, part, zero_comm_unload));
+                INVAR_TRY(copy_ranges(slices, block, from, r, part, copy_from_bucket));
             from += part.bytes;
         }
     }
@@ -164,21 +168,21 @@ invar_status invar_zero_comm_gather(invar_zero_comm *slices, const char *phase, 
 
 invar_status invar_zero_comm_place(invar_zero_comm *slices, void *block, const void *slice)
 {
-    return copy_piece(slices, block, (char *)(uintptr_t)slice, slices->exchange.rank,
-                      (invar_byte_range){0, invar_zero_comm_own(slices)}, zero_comm_finalize);
+    return copy_ranges(slices, block, (char *)(uintptr_t)slice, slices->exchange.rank,
+                       (invar_byte_range){0, invar_zero_comm_own(slices)}, copy_within_device);
 }
 
-/* A piece of this rank's slice into the bucket. */
-static invar_status load_own(const invar_zero_comm *slices, const void *from,
-                             invar_byte_range piece, bool packed)
+/* Copies a bucket of this rank's part to the send buffer. */
+static invar_status load_own_bucket(const invar_zero_comm *slices, const void *from,
+                                    invar_byte_range piece, bool packed)
 {
     char *block = (char *)(uintptr_t)from;
 
     if (!packed)
-        return copy_piece(slices, block, slices->send_buffer, slices->exchange.rank, piece,
-                          zero_comm_load);
+        return copy_ranges(slices, block, slices->send_buffer, slices->exchange.rank, piece,
+                           copy_to_bucket);
     return piece.bytes > 0
-               ? zero_comm_load(slices, block + piece.first, slices->send_buffer, piece.bytes)
+               ? copy_to_bucket(slices, block + piece.first, slices->send_buffer, piece.bytes)
                : INVAR_OK;
 }
 
@@ -191,12 +195,12 @@ invar_status invar_zero_comm_collect(invar_zero_comm *slices, const char *phase,
         char *came = slices->recv_buffer;
         invar_comm_transfer move;
 
-        INVAR_TRY(load_own(slices, from, invar_bucket_plan_piece(x, x->rank, i), packed));
+        INVAR_TRY(load_own_bucket(slices, from, invar_bucket_plan_piece(x, x->rank, i), packed));
         invar_bucket_plan_collect(&move, x, i);
-        INVAR_TRY(zero_comm_run(slices, phase, &move));
+        INVAR_TRY(run_collective(slices, phase, &move));
         for (int r = 0; r < x->size && x->rank == 0; r++) {
             invar_byte_range part = invar_bucket_plan_piece(x, r, i);
-            INVAR_TRY(copy_piece(slices, to, came, r, part, zero_comm_take));
+            INVAR_TRY(copy_ranges(slices, to, came, r, part, copy_to_host));
             came += part.bytes;
         }
     }

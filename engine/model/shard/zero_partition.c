@@ -1,5 +1,9 @@
 /*
- * zero_partition.c - which rows of every parameter each data-parallel rank owns.
+ * zero_partition.c - divides the rows of all parameters among data-parallel ranks (ZeRO-1).
+ *
+ * The parameters of a group (the embedding, or the rest of a model chunk) are taken as one sequence
+ * of elements in memory order and cut into equal parts; each cut moves up to the next row at which
+ * owners may change. All ranks compute the same boundaries, so gathered data needs no headers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,20 +19,23 @@
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Does some format have scales for rows on both sides? Of experts, each begins them anew. */
-static bool cuts_scales(const invar_param *p, int64_t row)
+/*
+ * Returns true if, in some format, rows on both sides of the boundary share scales. Scales start
+ * again with each expert.
+ */
+static bool splits_scales(const invar_param *p, int64_t row)
 {
     if (p->kind != INVAR_PARAM_LINEAR && p->kind != INVAR_PARAM_EXPERT)
         return false;
     return row % (p->stack > 1 ? p->local.rows : INVAR_FP8_BLOCK) != 0;
 }
 
-/* May the rows before this one and those from it on have different owners? */
-static bool param_divisible(const invar_param *p, int64_t row)
+/* Returns true if the owner may change at this row. */
+static bool may_change_owner(const invar_param *p, int64_t row)
 {
     int64_t into = row - invar_logical_shard_rows(p, invar_logical_shard_at(p, row)).first;
 
-    if (cuts_scales(p, row))
+    if (splits_scales(p, row))
         return false;
     if (row * invar_param_row_elements(p) % (int64_t)(INVAR_ALIGN / sizeof(float)))
         return false;
@@ -37,23 +44,26 @@ static bool param_divisible(const invar_param *p, int64_t row)
     return into * invar_param_row_elements(p) % INVAR_LOGICAL_SHARD_LEAF_ELEMENTS == 0;
 }
 
-static int64_t next_divisible(const invar_param *p, int64_t row)
+static int64_t next_boundary(const invar_param *p, int64_t row)
 {
-    while (row < invar_param_rows(p) && !param_divisible(p, row))
+    while (row < invar_param_rows(p) && !may_change_owner(p, row))
         row++;
     return row;
 }
 
 /* ---- owners ---------------------------------------------------------------------------------- */
 
-/* What is divided by itself: the embedding, and the rest of each chunk. */
+/* Returns the group of a parameter: 0 for the embedding, else 1 + its model chunk on this stage. */
 static int64_t group_of(const invar_model *model, const invar_param *p)
 {
     return p == model->embedding ? 0 : 1 + invar_grads_chunk(model, p) / model->part.stages;
 }
 
-/* Where each rank begins in a parameter, before which its group has `at` of `total` elements. */
-static void param_divide(int64_t *first, const invar_param *p, int64_t at, int64_t total, int size)
+/*
+ * Writes the first row of each rank in a parameter; `at` elements of its group, which has `total`,
+ * come before it.
+ */
+static void divide_param(int64_t *first, const invar_param *p, int64_t at, int64_t total, int size)
 {
     int64_t rows = invar_param_rows(p), each = invar_param_row_elements(p);
 
@@ -65,25 +75,25 @@ static void param_divide(int64_t *first, const invar_param *p, int64_t at, int64
         else if (goal >= rows * each || r == size)
             first[r] = rows;
         else
-            first[r] = next_divisible(p, (goal + each - 1) / each);
+            first[r] = next_boundary(p, (goal + each - 1) / each);
     }
 }
 
-/* Elements of all groups, of all parameters or of those before each. */
-typedef struct groups {
+/* Elements of each group: of all its parameters, and of those before the current one. */
+typedef struct group_sizes {
     int64_t total[INVAR_LAYOUT_MAX_CHUNKS + 1], at[INVAR_LAYOUT_MAX_CHUNKS + 1];
-} groups;
+} group_sizes;
 
-static void divide_all(invar_model *model, int size)
+static void divide_params(invar_model *model, int size)
 {
-    groups g = {.total = {0}};
+    group_sizes g = {.total = {0}};
 
     for (int64_t i = 0; i < model->n_params; i++)
         g.total[group_of(model, &model->params[i])] += invar_param_elements(&model->params[i]);
     for (int64_t k = 0; k < model->n_params; k++) {
         int64_t i = model->order[k], group = group_of(model, &model->params[i]);
 
-        param_divide(model->zero_rows + i * (size + 1), &model->params[i], g.at[group],
+        divide_param(model->zero_rows + i * (size + 1), &model->params[i], g.at[group],
                      g.total[group], size);
         g.at[group] += invar_param_elements(&model->params[i]);
     }
@@ -96,7 +106,7 @@ invar_status invar_zero_partition_make(invar_model *model)
     INVAR_TRY(invar_alloc((void **)&model->zero_rows,
                           (size_t)(model->n_params * (model->layout->data.size + 1)),
                           sizeof *model->zero_rows, "the owners of parameters"));
-    divide_all(model, model->layout->data.size);
+    divide_params(model, model->layout->data.size);
     return INVAR_OK;
 }
 
@@ -119,7 +129,7 @@ invar_index_range invar_zero_partition_here(const invar_model *model, int64_t pa
     return (invar_index_range){0, invar_param_rows(&model->params[param])};
 }
 
-/* ---- what owners know ------------------------------------------------------------------------ */
+/* ---- gathering ------------------------------------------------------------------------------- */
 
 invar_status invar_zero_partition_count(int64_t **out, const invar_model *model,
                                         int64_t (*count)(const invar_param *param,
@@ -140,21 +150,22 @@ invar_status invar_zero_partition_count(int64_t **out, const invar_model *model,
     return INVAR_OK;
 }
 
-/* What all ranks give, one behind the other. */
-typedef struct gathering {
+/* Data of one gather; the contributions of the ranks are adjacent. */
+typedef struct row_gather {
     const invar_model *model;
     size_t size;
     const int64_t *counts;
     char *all;
-    size_t *bytes, *at; /* (ranks) of each, and where those of the next parameter are */
-} gathering;
+    size_t *bytes, *at; /* (ranks) bytes of each rank's contribution, and offset of its next
+                           parameter */
+} row_gather;
 
-static size_t bytes_of(const gathering *g, int64_t param, int rank)
+static size_t bytes_of(const row_gather *g, int64_t param, int rank)
 {
     return (size_t)g->counts[rank * g->model->n_params + param] * g->size;
 }
 
-static size_t count_bytes(gathering *g)
+static size_t count_bytes(row_gather *g)
 {
     size_t total = 0;
 
@@ -168,7 +179,7 @@ static size_t count_bytes(gathering *g)
     return total;
 }
 
-static void gathering_sort(char *out, const gathering *g)
+static void order_by_param(char *out, const row_gather *g)
 {
     for (int64_t i = 0; i < g->model->n_params; i++)
         for (int r = 0; r < g->model->layout->data.size; r++) {
@@ -178,7 +189,7 @@ static void gathering_sort(char *out, const gathering *g)
         }
 }
 
-static invar_status gathering_gather(void *out, gathering *g, const char *phase, const void *own)
+static invar_status gather_rows(void *out, row_gather *g, const char *phase, const void *own)
 {
     const invar_layout *layout = g->model->layout;
     bool dry = g->model->dev.backend->memory.dry_run;
@@ -198,15 +209,15 @@ static invar_status gathering_gather(void *out, gathering *g, const char *phase,
         memcpy(g->all + g->at[rank], own, g->bytes[rank]);
     INVAR_TRY(invar_layout_gather(layout, &layout->data, phase, g->all, g->bytes));
     if (!dry)
-        gathering_sort(out, g);
+        order_by_param(out, g);
     return INVAR_OK;
 }
 
 invar_status invar_zero_partition_gather(void *out, const invar_model *model, const char *phase,
                                          const void *own, size_t size, const int64_t *counts)
 {
-    gathering g = {.model = model, .size = size, .counts = counts};
-    invar_status status = gathering_gather(out, &g, phase, own);
+    row_gather g = {.model = model, .size = size, .counts = counts};
+    invar_status status = gather_rows(out, &g, phase, own);
 
     invar_free(g.bytes);
     invar_free(g.all);

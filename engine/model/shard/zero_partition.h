@@ -1,16 +1,17 @@
 /*
- * zero_partition.h - which rows of every parameter each data-parallel rank owns.
+ * zero_partition.h - ZeRO-1 partition: which rows of each parameter a data-parallel rank owns.
  *
- * Data-parallel ranks hold the same parameters. Each owns some rows of them: it has the sum of
- * their gradients, their moments and their masters, and moves them. Who owns what is a function of
- * the model and of the number of ranks, so every rank knows what every other one owns.
+ * Data-parallel ranks hold the same parameters. The owner of rows reduces their gradients and has
+ * their moments and masters. Ownership is a function of the model and of the number of ranks, so
+ * every rank knows what the others own.
  *
- * Rows are divided where no leaf of the tree hash is cut, and so no chunk of a sum of squares: what
- * is known of a piece (logical_shards.h) can be put together from what owners know of its leaves.
- * Rows that share scales in some format stay together, too, so that a model has the same owners in
- * all of them, and the rows of an expert that is cut along columns; what ranks own begins at
- * multiples of INVAR_ALIGN. The embedding is divided by itself, since both ends of a
- * pipeline may have it, and so is the rest of each chunk of a pipeline: chunks are added in turn.
+ * Owners change only at leaf boundaries of the tree hash, and therefore at chunk boundaries of sums
+ * of squares, so that results for a logical shard (logical_shards.h) can be assembled from its
+ * leaves. Rows that share scales in any number format stay together, so that ownership does not
+ * depend on the format; so do the rows of an expert that is split along columns. Owned ranges start
+ * at multiples of INVAR_ALIGN. The embedding is divided separately, because the first and last
+ * pipeline stage may both have it, and so is the rest of each model chunk, because chunks are
+ * reduced one after another.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,64 +25,71 @@ extern "C" {
 #endif
 
 /*
- * Fills in model->owners, where other ranks of its layout hold the same parameters; invar_free.
- * Else a rank owns all of what is here.
+ * Sets model->zero_rows if other ranks of its layout hold the same parameters; free it with
+ * invar_free. Otherwise this rank owns all its rows.
  */
 invar_status invar_zero_partition_make(invar_model *model) INVAR_MUST_USE;
 
-/* Do several ranks own rows of it? */
+/* Returns true if several ranks own rows of the model. */
 bool invar_zero_partition_divide(const invar_model *model);
 
-/* Rows of a parameter's tensors, of those that are here: of any rank, and of this one. */
+/* Rows of the local shard of a parameter that a rank owns; those that this rank owns. */
 invar_index_range invar_zero_partition_rows(const invar_model *model, int64_t param, int rank);
 invar_index_range invar_zero_partition_here(const invar_model *model, int64_t param);
 
 /*
- * (ranks, params) how many elements each rank has of the parameters that this one gives
- * (logical_shards.h), as `count` has it of the rows that it owns; invar_free.
+ * *out (ranks, params) = count(param, rows of the rank) for every parameter that this rank
+ * contributes (invar_logical_shards_is_contributor), 0 for the others. The caller frees *out with
+ * invar_free.
  */
 invar_status invar_zero_partition_count(
     int64_t **out, const invar_model *model,
     int64_t (*count)(const invar_param *param, const invar_index_range *rows)) INVAR_MUST_USE;
 
 /*
- * `out` becomes what all ranks know of the parameters, parameter by parameter: `counts` elements of
- * `size` bytes, of which this rank has `own`. The host's memory; a call of all of them. A device
- * that is dry gets zeros; NULL: nothing.
+ * Gathers data of all owners, ordered by parameter: `counts` of invar_zero_partition_count elements
+ * of `size` bytes; `own` has those of this rank. Host memory. On a dry-run device `out` gets zeros;
+ * it may be NULL then. Collective over the data axis.
  */
 invar_status invar_zero_partition_gather(void *out, const invar_model *model, const char *phase,
                                          const void *own, size_t size,
                                          const int64_t *counts) INVAR_MUST_USE;
 
-/* ---- bytes ----------------------------------------------------------------------------------- */
+/* ---- byte ranges ----------------------------------------------------------------------------- */
 
-/* Bytes of a block that are each rank's, in the order in which they travel. Release. */
+/*
+ * Byte ranges of a block by owner, in the order in which they are sent. Release with
+ * invar_zero_ranges_release.
+ */
 typedef struct invar_zero_ranges {
     int size;
-    invar_byte_range *ranges; /* those of rank 0, of rank 1, ... */
+    invar_byte_range *ranges; /* ranges of rank 0, then of rank 1, ... */
     int64_t count, capacity;
-    int64_t *end;  /* (size) behind the last range of each */
-    size_t *bytes; /* (size) of each */
+    int64_t *end;  /* (size) index after the last range of each rank */
+    size_t *bytes; /* (size) bytes of each rank */
 } invar_zero_ranges;
 
 invar_status invar_zero_ranges_init(invar_zero_ranges *out, int size) INVAR_MUST_USE;
 void invar_zero_ranges_release(invar_zero_ranges *owned);
 
-/* One more range of the rank added last, or of a later one. */
+/* Adds a range of the rank that was added last, or of a higher one. Merges adjacent ranges. */
 invar_status invar_zero_ranges_add(invar_zero_ranges *owned, int rank, size_t first,
                                    size_t bytes) INVAR_MUST_USE;
 
-/* Of a block that has a float for each element, as masters and moments lie. */
+/* Ranges of a block with one f32 per element in memory order, as masters and moments are stored. */
 invar_status invar_zero_ranges_masters(invar_zero_ranges *out,
                                        const invar_model *model) INVAR_MUST_USE;
 
-/* Of the model's memory: what ops read, with its scales. */
+/* Ranges of the model's memory that hold the weights and their scales. */
 invar_status invar_zero_ranges_weights(invar_zero_ranges *out,
                                        const invar_model *model) INVAR_MUST_USE;
 
 #define INVAR_ZERO_RANGES_ALL (-1)
 
-/* Of a block of gradients: those of a chunk of the pipeline, or INVAR_ZERO_RANGES_ALL. */
+/*
+ * Ranges of a block of gradients: of one pipeline model chunk, or of all with
+ * INVAR_ZERO_RANGES_ALL.
+ */
 invar_status invar_zero_ranges_grads(invar_zero_ranges *out, const invar_model *model,
                                      int chunk) INVAR_MUST_USE;
 

@@ -1,5 +1,8 @@
 /*
- * zero_ranges.c - the bytes of a block that are each rank's.
+ * zero_ranges.c - byte ranges of blocks (masters, weights, gradients) by ZeRO owner.
+ *
+ * Ranges follow the memory order of the parameters. The last rows of a parameter include its
+ * padding, so that adjacent parameters of one owner merge into one range.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,7 +36,7 @@ void invar_zero_ranges_release(invar_zero_ranges *owned)
     *owned = (invar_zero_ranges){0};
 }
 
-static invar_status zero_ranges_grow(invar_zero_ranges *o)
+static invar_status grow_ranges(invar_zero_ranges *o)
 {
     int64_t capacity = o->capacity ? 2 * o->capacity : FIRST_CAPACITY;
     invar_byte_range *wider = NULL;
@@ -51,7 +54,7 @@ static invar_status zero_ranges_grow(invar_zero_ranges *o)
 
 invar_status invar_zero_ranges_add(invar_zero_ranges *o, int rank, size_t first, size_t bytes)
 {
-    int64_t before = rank > 0 ? o->end[rank - 1] : 0; // ranges of other ranks
+    int64_t before = rank > 0 ? o->end[rank - 1] : 0; // index of this rank's first range
     invar_byte_range *last = o->count > before ? &o->ranges[o->count - 1] : NULL;
 
     if (bytes == 0)
@@ -61,14 +64,17 @@ invar_status invar_zero_ranges_add(invar_zero_ranges *o, int rank, size_t first,
         last->bytes += bytes;
         return INVAR_OK;
     }
-    INVAR_TRY(zero_ranges_grow(o));
+    INVAR_TRY(grow_ranges(o));
     o->ranges[o->count++] = (invar_byte_range){first, bytes};
     for (int r = rank; r < o->size; r++)
         o->end[r] = o->count;
     return INVAR_OK;
 }
 
-/* What a rank owns of a tensor of f32 that begins at `at`: the last rows with what fills it up. */
+/*
+ * Adds the rows that a rank owns of an f32 tensor at offset `at`. The parameter's last rows include
+ * its padding.
+ */
 static invar_status add_rows(invar_zero_ranges *to, const invar_model *model, int64_t param,
                              int rank, size_t at)
 {
@@ -105,7 +111,10 @@ invar_status invar_zero_ranges_masters(invar_zero_ranges *out, const invar_model
     return INVAR_OK;
 }
 
-/* Rows of what ops read, and their scales; where they end the parameter, with what fills it up. */
+/*
+ * Adds the weights of the rows that a rank owns, and their scales. The parameter's last rows
+ * include its padding.
+ */
 static invar_status add_weight(invar_zero_ranges *to, const invar_model *model, int64_t param,
                                int rank)
 {
@@ -121,8 +130,7 @@ static invar_status add_weight(invar_zero_ranges *to, const invar_model *model, 
         (size_t)(rows.count * p->weight.row_stride) * (size_t)invar_dtype_bits(p->weight.dtype) / 8;
     before = (size_t)((char *)own.data - (char *)p->weight.data);
     if (rows.first + rows.count == p->local.experts * p->local.rows)
-        bytes =
-            invar_aligned(before + bytes) - before; // of bf16, rows need not begin at a multiple
+        bytes = invar_aligned(before + bytes) - before; // bf16 rows may start at any offset
     INVAR_TRY(
         invar_zero_ranges_add(to, rank, (size_t)((char *)own.data - (char *)model->memory), bytes));
     if (!own.scale)
@@ -142,7 +150,7 @@ invar_status invar_zero_ranges_weights(invar_zero_ranges *out, const invar_model
     return INVAR_OK;
 }
 
-/* A tied head's gradient belongs to the owners of the embedding. */
+/* Adds a rank's gradients. Those of a tied head belong to the owners of the embedding. */
 static invar_status add_grads(invar_zero_ranges *to, const invar_model *model, int chunk, int rank)
 {
     bool all = chunk == INVAR_ZERO_RANGES_ALL;

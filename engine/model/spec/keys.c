@@ -1,9 +1,9 @@
 /*
- * keys.c - which keys a config.json may have.
+ * keys.c - table of the config.json keys of each model family, and the checks on them.
  *
- * A key goes into the spec, must have the one value whose mathematics we have, or is known to
- * change no bit: it is in the table, or transformers' base class defines it for every model. Any
- * other key is refused, unless the caller says that it may be ignored.
+ * A key is read into the spec, must have the one value that is supported, or is known to change no
+ * bits: because the table says so, or because the base class of transformers defines it for every
+ * model. Any other key is rejected unless the caller lists it in hf-ignore-keys.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,11 +23,11 @@
 typedef struct reader {
     invar_family family;
     const json_t *config;
-    const char *ignored; /* "a,b" */
+    const char *ignored; /* "a,b", or NULL for all */
     const char *where;
 } reader;
 
-/* ---- what is known --------------------------------------------------------------------------- */
+/* ---- known keys ------------------------------------------------------------------------------ */
 
 #define LLAMA (1u << INVAR_FAMILY_LLAMA)
 #define QWEN2 (1u << INVAR_FAMILY_QWEN2)
@@ -36,13 +36,13 @@ typedef struct reader {
 #define ALL (LLAMA | QWEN2 | QWEN3 | MOE)
 
 typedef enum rule {
-    RULE_FREE,  /* changes no bit of this family */
-    RULE_READ,  /* by a function below */
-    RULE_INT,   /* into a field; required */
-    RULE_FALSE, /* the only values that are supported */
+    RULE_FREE,  /* changes no bits in this family */
+    RULE_READ,  /* read by a function of read.c */
+    RULE_INT,   /* read into `field`; required */
+    RULE_FALSE, /* this and the following: the only supported value */
     RULE_ZERO,
     RULE_ONE,
-    RULE_EMPTY, /* an object or a list */
+    RULE_EMPTY, /* object or list */
     RULE_SILU
 } rule;
 
@@ -50,7 +50,7 @@ typedef struct config_key {
     const char *name;
     unsigned families;
     rule rule;
-    size_t field; /* RULE_INT */
+    size_t field; /* RULE_INT only */
 } config_key;
 
 #define FIELD(name) offsetof(invar_model_spec, name)
@@ -89,7 +89,7 @@ static const config_key keys[] = {
     {"attention_bias", LLAMA | QWEN3 | MOE, RULE_FALSE, 0},
     {"mlp_bias", LLAMA, RULE_FALSE, 0},
     {"use_sliding_window", MOE, RULE_FALSE, 0},
-    {"output_router_logits", MOE, RULE_FALSE, 0}, // the auxiliary loss is off without it
+    {"output_router_logits", MOE, RULE_FALSE, 0}, // without it the auxiliary loss is off
     {"add_cross_attention", ALL, RULE_FALSE, 0},
     {"is_encoder_decoder", ALL, RULE_FALSE, 0},
     {"attention_dropout", ALL, RULE_ZERO, 0},
@@ -100,21 +100,21 @@ static const config_key keys[] = {
     {"router_aux_loss_coef", MOE, RULE_FREE, 0},
     {"pruned_heads", ALL, RULE_EMPTY, 0},
     {"rope_interleaved", LLAMA, RULE_FALSE, 0},
-    {"is_llama_config", LLAMA, RULE_FREE, 0}, // marks of other programs
+    {"is_llama_config", LLAMA, RULE_FREE, 0}, // written by other programs
     {"transformers.js_config", ALL, RULE_FREE, 0},
 };
 
 enum { N_KEYS = sizeof keys / sizeof *keys };
 
 /*
- * What the base class of transformers' configurations defines, beside the keys above, in any of its
- * versions: how a model is described, loaded and run, and how text is sampled from it. Names that
- * begin with '_' or end with "_token_id" need not be listed.
+ * Keys that the base class of transformers' configurations defines besides the keys above, in any
+ * version: how a model is described, loaded and run, and how text is sampled. Names that begin with
+ * '_' or end with "_token_id" need not be listed.
  */
 static const char *const base_class[] = {
     "attn_implementation",
-    "cross_attention_hidden_size", // of cross attention, which is refused
-    "dtype",                       // the tensors say themselves what they are
+    "cross_attention_hidden_size", // cross attention is rejected
+    "dtype",                       // the tensors have their type
     "experts_implementation",
     "finetuning_task",
     "gradient_checkpointing",
@@ -136,7 +136,7 @@ static const char *const base_class[] = {
     "transformers_version",
     "use_bfloat16",
     "use_cache",
-    // of generation
+    // generation
     "bad_words_ids",
     "begin_suppress_tokens",
     "diversity_penalty",
@@ -162,10 +162,10 @@ static const char *const base_class[] = {
     "typical_p",
 };
 
-/* ---- what a file has ------------------------------------------------------------------------- */
+/* ---- keys of a file -------------------------------------------------------------------------- */
 
-/* Whether models of the family may have the key. */
-static bool config_key_belongs(const config_key *key, invar_family family)
+/* Returns true if models of the family may have the key. */
+static bool key_belongs_to(const config_key *key, invar_family family)
 {
     return key->families >> invar_family_traits_of(family)->keys & 1;
 }
@@ -173,14 +173,14 @@ static bool config_key_belongs(const config_key *key, invar_family family)
 static const config_key *find_key(const reader *r, const char *name)
 {
     for (size_t i = 0; i < N_KEYS; i++) {
-        if (config_key_belongs(&keys[i], r->family) && strcmp(keys[i].name, name) == 0)
+        if (key_belongs_to(&keys[i], r->family) && strcmp(keys[i].name, name) == 0)
             return &keys[i];
     }
     return NULL;
 }
 
-static invar_status reader_only(const reader *r, const config_key *key, bool right,
-                                const char *value)
+static invar_status require_value(const reader *r, const config_key *key, bool right,
+                                  const char *value)
 {
     if (right)
         return INVAR_OK;
@@ -192,18 +192,18 @@ static invar_status check_value(const reader *r, const config_key *key, const js
 {
     bool number = json_is_number(value);
 
-    if (json_is_null(value)) // as if it were not there
+    if (json_is_null(value)) // null counts as absent
         return INVAR_OK;
     switch (key->rule) {
-    case RULE_FALSE: return reader_only(r, key, json_is_false(value), "false");
-    case RULE_ZERO: return reader_only(r, key, number && json_number_value(value) == 0, "0");
-    case RULE_ONE: return reader_only(r, key, number && json_number_value(value) == 1, "1");
+    case RULE_FALSE: return require_value(r, key, json_is_false(value), "false");
+    case RULE_ZERO: return require_value(r, key, number && json_number_value(value) == 0, "0");
+    case RULE_ONE: return require_value(r, key, number && json_number_value(value) == 1, "1");
     case RULE_EMPTY:
-        return reader_only(r, key, json_object_size(value) + json_array_size(value) == 0, "{}");
+        return require_value(r, key, json_object_size(value) + json_array_size(value) == 0, "{}");
     case RULE_SILU:
-        return reader_only(r, key,
-                           json_is_string(value) && strcmp(json_string_value(value), "silu") == 0,
-                           "\"silu\"");
+        return require_value(r, key,
+                             json_is_string(value) && strcmp(json_string_value(value), "silu") == 0,
+                             "\"silu\"");
     case RULE_FREE:
     case RULE_READ:
     case RULE_INT: break;
@@ -211,7 +211,7 @@ static invar_status check_value(const reader *r, const config_key *key, const js
     return INVAR_OK;
 }
 
-/* It changes no bit of any model. */
+/* Returns true if the key changes no bits of any model. */
 static bool is_free(const char *name)
 {
     static const char id[] = "_token_id";
@@ -238,7 +238,7 @@ static bool is_ignored(const reader *r, const char *name)
     return false;
 }
 
-/* Such names are mistakes: they would look as if they acted. */
+/* A mistyped name would otherwise seem to have an effect. */
 invar_status invar_spec_keys_ignored(invar_family family, const json_t *config, const char *ignored,
                                      const char *where)
 {
@@ -290,7 +290,7 @@ invar_status invar_spec_keys_check(invar_family family, const json_t *config, co
 invar_status invar_spec_keys_read(invar_model_spec *spec, const json_t *config, const char *where)
 {
     for (size_t i = 0; i < N_KEYS; i++) {
-        if (keys[i].rule == RULE_INT && config_key_belongs(&keys[i], spec->family))
+        if (keys[i].rule == RULE_INT && key_belongs_to(&keys[i], spec->family))
             INVAR_TRY(invar_json_int((int64_t *)(void *)((char *)spec + keys[i].field), config,
                                      keys[i].name, where, 1, INT_MAX));
     }

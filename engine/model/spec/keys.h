@@ -1,5 +1,5 @@
 /*
- * keys.h - which keys a config.json may have, and the plain numbers among them.
+ * keys.h - checks the keys of a config.json, and reads its plain numbers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,18 +14,18 @@ extern "C" {
 #endif
 
 /*
- * Refuses keys that a model of the family does not have, and values whose mathematics we do not
- * have, by name. `ignored` is that of invar_model_spec_read, NULL: every unknown key; `where` names
- * the file.
+ * Rejects keys that models of the family do not have and values whose computation is not supported,
+ * and names them. `ignored` is as in invar_model_spec_read; NULL ignores every unknown key. `where`
+ * names the file in errors.
  */
 invar_status invar_spec_keys_check(invar_family family, const json_t *config, const char *ignored,
                                    const char *where) INVAR_MUST_USE;
 
-/* Refuses an ignored key that the file does not have, or that is not unknown. */
+/* Rejects an ignored key that the file does not have or that is known. */
 invar_status invar_spec_keys_ignored(invar_family family, const json_t *config, const char *ignored,
                                      const char *where) INVAR_MUST_USE;
 
-/* The extents that stand in the file as they are, into the fields of a spec whose family is set. */
+/* Reads the sizes that the file contains as plain numbers into a spec whose family is set. */
 invar_status invar_spec_keys_read(invar_model_spec *spec, const json_t *config,
                                   const char *where) INVAR_MUST_USE;
 

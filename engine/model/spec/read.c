@@ -1,5 +1,9 @@
 /*
- * read.c - config.json into a spec.
+ * read.c - reads a spec from config.json, and compares a spec with the one of other weights.
+ *
+ * The file is untrusted: every key is checked against the table in keys.c before it is used, every
+ * number has a range, and the result must pass invar_model_spec_check. Two generations of rotary
+ * keys exist ("rope_scaling" and "rope_parameters"); if a file has both, they must agree.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,17 +21,17 @@
 #include "base/invar_banned.h"
 
 #define MAX_BYTES (1 << 20)
-#define VALUE_SIZE 256 /* of a key, in messages */
+#define VALUE_SIZE 256 /* of the text of a value in error messages */
 
 typedef struct reader {
     invar_model_spec *spec;
     const invar_family_traits *family;
     const json_t *config;
     const char *where;
-    const char *ignored; /* "a,b": unknown keys that may be there */
+    const char *ignored; /* "a,b": unknown keys that are accepted */
 } reader;
 
-static bool reader_has(const reader *r, const char *key)
+static bool has_key(const reader *r, const char *key)
 {
     return invar_json_has(r->config, key);
 }
@@ -59,11 +63,11 @@ static invar_status read_extents(const reader *r)
     invar_model_spec *s = r->spec;
 
     s->kv_heads = s->heads;
-    if (!r->family->kv_heads_optional || reader_has(r, "num_key_value_heads"))
+    if (!r->family->kv_heads_optional || has_key(r, "num_key_value_heads"))
         INVAR_TRY(
             invar_json_int(&s->kv_heads, r->config, "num_key_value_heads", r->where, 1, INT_MAX));
     s->head_dim = r->family->head_dim ? r->family->head_dim : s->hidden / s->heads;
-    if (reader_has(r, "head_dim"))
+    if (has_key(r, "head_dim"))
         return invar_json_int(&s->head_dim, r->config, "head_dim", r->where, 1, INT_MAX);
     if (!r->family->head_dim && s->hidden % s->heads)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -78,7 +82,7 @@ static invar_status read_optional_float(float *out, const reader *r, const char 
 {
     double value = fallback;
 
-    if (reader_has(r, key))
+    if (has_key(r, key))
         INVAR_TRY(invar_json_real(&value, r->config, key, r->where));
     *out = (float)value;
     return INVAR_OK;
@@ -87,7 +91,7 @@ static invar_status read_optional_float(float *out, const reader *r, const char 
 static invar_status read_optional_bool(bool *out, const reader *r, const char *key)
 {
     *out = false;
-    return reader_has(r, key) ? invar_json_bool(out, r->config, key, r->where) : INVAR_OK;
+    return has_key(r, key) ? invar_json_bool(out, r->config, key, r->where) : INVAR_OK;
 }
 
 static invar_status read_switches(const reader *r)
@@ -103,10 +107,10 @@ static invar_status read_switches(const reader *r)
 
 /* ---- rotary embedding ------------------------------------------------------------------------ */
 
-/* The members of "rope_parameters", of which "rope_scaling" has all but the first. */
+/* Members of "rope_parameters"; "rope_scaling" has all of them except the first. */
 static const char *const rope_keys[] = {
     "rope_theta", "rope_type",
-    "type", // of any type
+    "type", // up to here valid for every type
     "factor",     "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"};
 enum { N_ROPE_KEYS = sizeof rope_keys / sizeof *rope_keys, N_ROPE_COMMON = 3 };
 
@@ -166,7 +170,7 @@ static invar_status read_scaling(const reader *r, const char *name, bool theta)
 
     INVAR_TRY(read_rope_type(&llama3, r, rope, name));
     INVAR_TRY(check_rope_keys(r, rope, name, llama3, theta));
-    if (theta && (invar_json_has(rope, "rope_theta") || !reader_has(r, "rope_theta")))
+    if (theta && (invar_json_has(rope, "rope_theta") || !has_key(r, "rope_theta")))
         INVAR_TRY(invar_json_real(&out->theta, rope, "rope_theta", r->where));
     if (!llama3)
         return INVAR_OK;
@@ -187,23 +191,26 @@ static bool same_scaling(const invar_rope_spec *a, const invar_rope_spec *b)
            a->original_context == b->original_context;
 }
 
-/* "rope_theta" with "rope_scaling", or "rope_parameters", which has both; or all, if they agree. */
+/*
+ * Reads "rope_theta" and "rope_scaling", or "rope_parameters", which includes both. If all are
+ * present, they must agree.
+ */
 static invar_status read_rope(const reader *r)
 {
     invar_rope_spec *out = &r->spec->rope, old;
 
     *out = (invar_rope_spec){.theta = 10000, .scaling = INVAR_ROPE_DEFAULT};
-    if (reader_has(r, "rope_theta"))
+    if (has_key(r, "rope_theta"))
         INVAR_TRY(invar_json_real(&out->theta, r->config, "rope_theta", r->where));
-    if (reader_has(r, "rope_scaling"))
+    if (has_key(r, "rope_scaling"))
         INVAR_TRY(read_scaling(r, "rope_scaling", false));
-    if (!reader_has(r, "rope_parameters"))
+    if (!has_key(r, "rope_parameters"))
         return INVAR_OK;
     old = *out;
     *out = (invar_rope_spec){.theta = old.theta, .scaling = INVAR_ROPE_DEFAULT};
     INVAR_TRY(read_scaling(r, "rope_parameters", true));
-    if ((reader_has(r, "rope_theta") && old.theta != out->theta) ||
-        (reader_has(r, "rope_scaling") && !same_scaling(&old, out)))
+    if ((has_key(r, "rope_theta") && old.theta != out->theta) ||
+        (has_key(r, "rope_scaling") && !same_scaling(&old, out)))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: \"rope_parameters\" differs from \"rope_theta\" or "
                           "\"rope_scaling\" beside it: remove one of them",
@@ -213,7 +220,10 @@ static invar_status read_rope(const reader *r)
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* The first sliding layer of "layer_types"; all after it slide. The number of layers: none does. */
+/*
+ * *first_out = first sliding layer of "layer_types", after which all must slide; the number of
+ * layers if none does.
+ */
 static invar_status read_layer_types(int64_t *first_out, const reader *r)
 {
     const json_t *types = json_object_get(r->config, "layer_types");
@@ -247,12 +257,12 @@ static invar_status read_window(const reader *r)
 
     if (r->family->windows)
         INVAR_TRY(read_optional_bool(&use, r, "use_sliding_window"));
-    if (use && reader_has(r, "sliding_window")) {
+    if (use && has_key(r, "sliding_window")) {
         INVAR_TRY(invar_json_int(&window, r->config, "sliding_window", r->where, 1, INT_MAX));
-        if (!reader_has(r, "layer_types"))
+        if (!has_key(r, "layer_types"))
             INVAR_TRY(invar_json_int(&from, r->config, "max_window_layers", r->where, 0, INT_MAX));
     }
-    if (reader_has(r, "layer_types"))
+    if (has_key(r, "layer_types"))
         INVAR_TRY(read_layer_types(&from, r));
     if (from < s->layers && window == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -266,11 +276,11 @@ static invar_status read_window(const reader *r)
 
 static invar_status read_expert_count(const reader *r)
 {
-    const char *key = reader_has(r, "num_experts") ? "num_experts" : "num_local_experts";
+    const char *key = has_key(r, "num_experts") ? "num_experts" : "num_local_experts";
     int64_t *out = &r->spec->experts, other;
 
     INVAR_TRY(invar_json_int(out, r->config, key, r->where, 1, INVAR_SPEC_MAX_EXPERTS));
-    if (!reader_has(r, "num_local_experts"))
+    if (!has_key(r, "num_local_experts"))
         return INVAR_OK;
     return invar_json_int(&other, r->config, "num_local_experts", r->where, *out, *out);
 }
@@ -281,11 +291,11 @@ static invar_status read_sparse(const reader *r)
     invar_model_spec *s = r->spec;
     int64_t step = 1;
 
-    if (reader_has(r, "decoder_sparse_step"))
+    if (has_key(r, "decoder_sparse_step"))
         INVAR_TRY(invar_json_int(&step, r->config, "decoder_sparse_step", r->where, 1, INT_MAX));
     for (int64_t i = 0; i < s->layers; i++)
         s->sparse[i] = (i + 1) % step == 0;
-    if (reader_has(r, "mlp_only_layers") && !json_is_array(dense))
+    if (has_key(r, "mlp_only_layers") && !json_is_array(dense))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"mlp_only_layers\" is not a list", r->where);
     for (size_t i = 0; i < json_array_size(dense); i++) {
         const json_t *item = json_array_get(dense, i);
@@ -315,7 +325,7 @@ static invar_status read_layers(const reader *r)
     return read_sparse(r);
 }
 
-/* ---- the head -------------------------------------------------------------------------------- */
+/* ---- head ------------------------------------------------------------------------------------ */
 
 static invar_status read_head(const reader *r)
 {
@@ -323,7 +333,7 @@ static invar_status read_head(const reader *r)
     const char *name = json_string_value(json_array_get(list, 0));
     char causal[64], classifier[64], quote[INVAR_TEXT_QUOTE_SIZE];
 
-    if (!reader_has(r, "architectures"))
+    if (!has_key(r, "architectures"))
         return INVAR_OK;
     snprintf(causal, sizeof causal, "%sForCausalLM", r->family->class_name);
     snprintf(classifier, sizeof classifier, "%sForSequenceClassification", r->family->class_name);
@@ -369,7 +379,7 @@ static invar_status read_eos(const reader *r)
 {
     const json_t *value = json_object_get(r->config, "eos_token_id");
 
-    if (!reader_has(r, "eos_token_id"))
+    if (!has_key(r, "eos_token_id"))
         return INVAR_OK;
     if (!json_is_array(value))
         return add_eos(r, value);
@@ -378,7 +388,7 @@ static invar_status read_eos(const reader *r)
     return INVAR_OK;
 }
 
-/* ---- the files ------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static invar_status read_rest(reader *r)
 {
@@ -405,7 +415,10 @@ static invar_status read_config(reader *r)
     return read_rest(r);
 }
 
-/* Of weights for a model that has been read, which says what is computed with them. */
+/*
+ * Reads the config.json of weights for a model that has been read. The keys to ignore are the
+ * model's.
+ */
 static invar_status read_other(reader *r)
 {
     INVAR_TRY(read_family(r));
@@ -448,8 +461,8 @@ invar_status invar_model_spec_read(invar_model_spec *out, const char *dir, const
 
 /* ---- weights of another folder --------------------------------------------------------------- */
 
-/* The config.json of a spec as an object; the caller owns *out (json_decref). */
-static invar_status model_spec_describe(json_t **out, const invar_model_spec *spec)
+/* *out = the config.json of a spec as an object. The caller frees it with json_decref. */
+static invar_status spec_as_json(json_t **out, const invar_model_spec *spec)
 {
     invar_status status;
     size_t bytes;
@@ -461,7 +474,7 @@ static invar_status model_spec_describe(json_t **out, const invar_model_spec *sp
     return status;
 }
 
-static void show(char out[VALUE_SIZE], const json_t *value)
+static void print_value(char out[VALUE_SIZE], const json_t *value)
 {
     const size_t form = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
     size_t bytes = json_dumpb(value, out, VALUE_SIZE - 1, form);
@@ -472,8 +485,8 @@ static void show(char out[VALUE_SIZE], const json_t *value)
         out[bytes] = '\0';
 }
 
-/* Every key of `a` has the same value in `b`. */
-static invar_status compare(const json_t *a, const json_t *b, bool of_model, const char *where)
+/* Fails if a key of `a` has another value in `b`. */
+static invar_status compare_keys(const json_t *a, const json_t *b, bool of_model, const char *where)
 {
     const char *key;
     json_t *value;
@@ -485,8 +498,8 @@ static invar_status compare(const json_t *a, const json_t *b, bool of_model, con
 
         if (json_equal(value, (json_t *)(uintptr_t)other))
             continue;
-        show(here, of_model ? other : value);
-        show(there, of_model ? value : other);
+        print_value(here, of_model ? other : value);
+        print_value(there, of_model ? value : other);
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: \"%s\" is %s, and %s in the model that the weights are for: name "
                           "weights of the same model",
@@ -495,7 +508,7 @@ static invar_status compare(const json_t *a, const json_t *b, bool of_model, con
     return INVAR_OK;
 }
 
-/* What says nothing about the weights is the model's own; a critic has a head of another kind. */
+/* Copies the values that do not concern weights from `spec`. A critic has another kind of head. */
 static void set_free_values(invar_model_spec *other, const invar_model_spec *spec)
 {
     other->init_std = spec->init_std;
@@ -520,13 +533,13 @@ invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *
     INVAR_TRY(read_file(&other, path, NULL, read_other));
     set_free_values(&other, spec);
     invar_path_show(shown, path);
-    status = model_spec_describe(&model, spec);
+    status = spec_as_json(&model, spec);
     if (status == INVAR_OK)
-        status = model_spec_describe(&weights, &other);
+        status = spec_as_json(&weights, &other);
     if (status == INVAR_OK)
-        status = compare(model, weights, true, shown);
+        status = compare_keys(model, weights, true, shown);
     if (status == INVAR_OK)
-        status = compare(weights, model, false, shown);
+        status = compare_keys(weights, model, false, shown);
     json_decref(model);
     json_decref(weights);
     return status;

@@ -1,5 +1,8 @@
 /*
- * spec.c - the families, the limits of a spec, and the config.json that describes one.
+ * spec.c - family traits, limits of a model spec, and the config.json that describes a spec.
+ *
+ * The written config.json is the normal form of a spec: keys in a fixed order and shortest decimal
+ * numbers, so its digest identifies the spec.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -103,7 +106,7 @@ static invar_status check_window(const invar_model_spec *s)
     return in_range("the first layer with a window", s->window_from, 0, s->layers - 1);
 }
 
-static bool positive(double x)
+static bool is_positive(double x)
 {
     return isfinite(x) && x > 0;
 }
@@ -112,14 +115,14 @@ static invar_status check_rope(const invar_rope_spec *r)
 {
     bool scaled = r->scaling == INVAR_ROPE_LLAMA3;
 
-    if (!positive(r->theta))
+    if (!is_positive(r->theta))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "model: rope_theta is not a positive number");
     if (!scaled && r->scaling != INVAR_ROPE_DEFAULT)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "model: unknown kind of rope scaling");
     if (!scaled)
         return INVAR_OK;
-    if (!(positive(r->factor) && positive(r->low_freq_factor) && positive(r->high_freq_factor) &&
-          r->high_freq_factor > r->low_freq_factor))
+    if (!(is_positive(r->factor) && is_positive(r->low_freq_factor) &&
+          is_positive(r->high_freq_factor) && r->high_freq_factor > r->low_freq_factor))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "model: rope scaling llama3 needs positive numbers, and a "
                           "high_freq_factor above the low_freq_factor");
@@ -140,7 +143,7 @@ static invar_status check_switches(const invar_model_spec *s)
                           family->qk_norm ? "a" : "no");
     if (s->value_head && s->tied)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "model: a value head is never tied");
-    if (!positive((double)s->norm_eps))
+    if (!is_positive((double)s->norm_eps))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "model: rms_norm_eps is not a positive number");
     if (!(isfinite(s->init_std) && s->init_std >= 0))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "model: initializer_range is not a number >= 0");
@@ -168,17 +171,16 @@ invar_status invar_model_spec_check(const invar_model_spec *spec)
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
-#define JSON_SIZE                                                                                  \
-    8192 /* the longest has two lists of INVAR_SPEC_MAX_LAYERS and INVAR_SPEC_MAX_EOS */
+#define JSON_SIZE 8192 /* two lists of INVAR_SPEC_MAX_LAYERS and INVAR_SPEC_MAX_EOS numbers fit */
 
 typedef struct text {
     char *at;
     size_t used;
 } text;
 
-static void text_put(text *t, const char *fmt, ...) INVAR_PRINTF(2, 3);
+static void put_text(text *t, const char *fmt, ...) INVAR_PRINTF(2, 3);
 
-static void text_put(text *t, const char *fmt, ...)
+static void put_text(text *t, const char *fmt, ...)
 {
     va_list ap;
     int bytes;
@@ -192,27 +194,27 @@ static void text_put(text *t, const char *fmt, ...)
 
 static void put_int(text *t, const char *key, int64_t value)
 {
-    text_put(t, "  \"%s\": %" PRId64 ",\n", key, value);
+    put_text(t, "  \"%s\": %" PRId64 ",\n", key, value);
 }
 
 static void put_bool(text *t, const char *key, bool value)
 {
-    text_put(t, "  \"%s\": %s,\n", key, value ? "true" : "false");
+    put_text(t, "  \"%s\": %s,\n", key, value ? "true" : "false");
 }
 
-/* With a point or an exponent, so that readers with types see a real. */
+/* Writes a real with a point or an exponent, so that typed readers do not see an integer. */
 static invar_status put_real(text *t, const char *indent, const char *key, double value,
                              const char *end)
 {
     char number[INVAR_NUMBER_SIZE];
 
     INVAR_TRY(invar_number_format(number, value));
-    text_put(t, "%s\"%s\": %s%s%s", indent, key, number, strpbrk(number, ".e") ? "" : ".0", end);
+    put_text(t, "%s\"%s\": %s%s%s", indent, key, number, strpbrk(number, ".e") ? "" : ".0", end);
     return INVAR_OK;
 }
 
-/* The double with the fewest digits that is `value` when rounded: 1e-06, not 9.99999997475e-07. */
-static invar_status widen(double *out, float value)
+/* Finds the double with the fewest digits that rounds to `value`: 1e-06, not 9.99999997475e-07. */
+static invar_status shortest_double(double *out, float value)
 {
     char number[INVAR_NUMBER_SIZE];
 
@@ -230,18 +232,18 @@ static invar_status put_float(text *t, const char *key, float value)
 {
     double wide;
 
-    INVAR_TRY(widen(&wide, value));
+    INVAR_TRY(shortest_double(&wide, value));
     return put_real(t, "  ", key, wide, ",\n");
 }
 
 static void put_eos(text *t, const invar_model_spec *s)
 {
-    text_put(t, "  \"eos_token_id\": ");
+    put_text(t, "  \"eos_token_id\": ");
     if (s->n_eos == 0)
-        text_put(t, "null");
+        put_text(t, "null");
     for (int64_t i = 0; i < s->n_eos; i++)
-        text_put(t, "%s%" PRId32, i ? ", " : s->n_eos > 1 ? "[" : "", s->eos[i]);
-    text_put(t, "%s,\n", s->n_eos > 1 ? "]" : "");
+        put_text(t, "%s%" PRId32, i ? ", " : s->n_eos > 1 ? "[" : "", s->eos[i]);
+    put_text(t, "%s,\n", s->n_eos > 1 ? "]" : "");
 }
 
 static void put_experts(text *t, const invar_model_spec *s)
@@ -249,14 +251,14 @@ static void put_experts(text *t, const invar_model_spec *s)
     const char *comma = "";
 
     put_int(t, "decoder_sparse_step", 1);
-    text_put(t, "  \"mlp_only_layers\": [");
+    put_text(t, "  \"mlp_only_layers\": [");
     for (int64_t i = 0; i < s->layers; i++) {
         if (!s->sparse[i]) {
-            text_put(t, "%s%" PRId64, comma, i);
+            put_text(t, "%s%" PRId64, comma, i);
             comma = ", ";
         }
     }
-    text_put(t, "],\n");
+    put_text(t, "],\n");
     put_int(t, "moe_intermediate_size", s->expert_intermediate);
     put_bool(t, "norm_topk_prob", s->normalise_experts);
     put_int(t, "num_experts", s->experts);
@@ -264,16 +266,16 @@ static void put_experts(text *t, const invar_model_spec *s)
     put_bool(t, "output_router_logits", false);
 }
 
-/* In the spelling that every version of transformers reads. */
+/* Writes the keys that every version of transformers reads. */
 static invar_status put_rope(text *t, const invar_rope_spec *r)
 {
     if (r->scaling == INVAR_ROPE_LLAMA3) {
-        text_put(t, "  \"rope_scaling\": {\n");
+        put_text(t, "  \"rope_scaling\": {\n");
         INVAR_TRY(put_real(t, "    ", "factor", r->factor, ",\n"));
         INVAR_TRY(put_real(t, "    ", "high_freq_factor", r->high_freq_factor, ",\n"));
         INVAR_TRY(put_real(t, "    ", "low_freq_factor", r->low_freq_factor, ",\n"));
-        text_put(t, "    \"original_max_position_embeddings\": %.0f,\n", r->original_context);
-        text_put(t, "    \"rope_type\": \"llama3\"\n  },\n");
+        put_text(t, "    \"original_max_position_embeddings\": %.0f,\n", r->original_context);
+        put_text(t, "    \"rope_type\": \"llama3\"\n  },\n");
     }
     return put_real(t, "  ", "rope_theta", r->theta, ",\n");
 }
@@ -289,10 +291,10 @@ static void put_window(text *t, const invar_model_spec *s)
 
 static void put_head(text *t, const invar_model_spec *s)
 {
-    text_put(t, "  \"architectures\": [\n    \"%sFor%s\"\n  ],\n", families[s->family].class_name,
+    put_text(t, "  \"architectures\": [\n    \"%sFor%s\"\n  ],\n", families[s->family].class_name,
              s->value_head ? "SequenceClassification" : "CausalLM");
     if (s->value_head)
-        text_put(t, "  \"id2label\": {\n    \"0\": \"value\"\n  },\n"
+        put_text(t, "  \"id2label\": {\n    \"0\": \"value\"\n  },\n"
                     "  \"label2id\": {\n    \"value\": 0\n  },\n");
 }
 
@@ -300,16 +302,16 @@ static invar_status put_config(text *t, const invar_model_spec *s, const char *t
 {
     const invar_family_traits *family = &families[s->family];
 
-    text_put(t, "{\n");
+    put_text(t, "{\n");
     put_head(t, s);
     put_eos(t, s);
     put_int(t, "head_dim", s->head_dim);
-    text_put(t, "  \"hidden_act\": \"silu\",\n");
+    put_text(t, "  \"hidden_act\": \"silu\",\n");
     put_int(t, "hidden_size", s->hidden);
     INVAR_TRY(put_float(t, "initializer_range", s->init_std));
     put_int(t, "intermediate_size", s->intermediate);
     put_int(t, "max_position_embeddings", s->max_positions);
-    text_put(t, "  \"model_type\": \"%s\",\n", names[s->family]);
+    put_text(t, "  \"model_type\": \"%s\",\n", names[s->family]);
     put_int(t, "num_attention_heads", s->heads);
     put_int(t, "num_hidden_layers", s->layers);
     put_int(t, "num_key_value_heads", s->kv_heads);
@@ -320,8 +322,8 @@ static invar_status put_config(text *t, const invar_model_spec *s, const char *t
     if (family->windows)
         put_window(t, s);
     put_bool(t, "tie_word_embeddings", s->tied);
-    text_put(t, "  \"torch_dtype\": \"%s\",\n", torch_dtype);
-    text_put(t, "  \"vocab_size\": %" PRId64 "\n}\n", s->vocab);
+    put_text(t, "  \"torch_dtype\": \"%s\",\n", torch_dtype);
+    put_text(t, "  \"vocab_size\": %" PRId64 "\n}\n", s->vocab);
     return INVAR_OK;
 }
 

@@ -1,5 +1,10 @@
 /*
- * attention.c - rotation and attention.
+ * attention.c - layer functions for rotary embedding with head norms, and for attention.
+ *
+ * Attention reads the rows of the pass (packed samples) or a paged KV cache (rollout, no backward).
+ * With context parallelism, ranks trade their rows of all heads for all rows of some heads, attend,
+ * and trade back. Sums over heads, such as the gradient of a head norm's weight, are chains over
+ * logical shards that are folded over ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,13 +12,13 @@
 
 #include "base/invar_banned.h"
 
-/* ---- norm of each head, and rotation --------------------------------------------------------- */
+/* ---- head norm and rotary embedding ---------------------------------------------------------- */
 
-typedef struct turns {
+typedef struct rope_record {
     int32_t count;
     invar_rope_input of[INVAR_ROPE_MAX_INPUTS];
     const char *x_name[INVAR_ROPE_MAX_INPUTS];
-} turns;
+} rope_record;
 
 static invar_rope_args rotation_of(const invar_builder *b)
 {
@@ -28,21 +33,21 @@ static void rotate_in_place(invar_builder *b, invar_op op, const invar_tensor *t
     invar_op_graph_append(b->program, op, &args, b->layer);
 }
 
-/* Some of the heads of the rows. */
+/* View of heads [first, first + count) of the rows. */
 static invar_tensor heads_in(const invar_tensor *t, const invar_heads *heads, int64_t first,
                              int64_t count)
 {
     int64_t dim = t->shape[1] / heads->count;
     invar_tensor columns = *t;
 
-    if (count < heads->count && invar_tensor_present(t)) // else there is no memory
+    if (count < heads->count && invar_tensor_present(t)) // an absent tensor has no columns
         columns = invar_tensor_columns(t, first * dim, count * dim);
     return invar_build_heads(&columns, count);
 }
 
-static invar_rmsnorm_bwd_args norm_back_of(invar_builder *b, const invar_rope_input *t,
-                                           const invar_tensor *dx, const invar_tensor *dy,
-                                           const invar_sum_part *part)
+static invar_rmsnorm_bwd_args norm_backward_args(invar_builder *b, const invar_rope_input *t,
+                                                 const invar_tensor *dx, const invar_tensor *dy,
+                                                 const invar_sum_part *part)
 {
     const invar_heads *h = &t->heads;
 
@@ -58,11 +63,11 @@ static invar_rmsnorm_bwd_args norm_back_of(invar_builder *b, const invar_rope_in
 }
 
 /*
- * The weight's gradient is a sum over all heads, and block by block of tokens over rows: each rank
- * makes those of its heads and rows.
+ * The weight's gradient is a sum over all heads, and over rows in token blocks: each rank computes
+ * the sums of its heads and rows, and all of them are folded.
  */
-static void divided_norm_back(invar_builder *b, const invar_rope_input *t, const invar_tensor *dx,
-                              const invar_tensor *dy)
+static void append_divided_norm_backward(invar_builder *b, const invar_rope_input *t,
+                                         const invar_tensor *dx, const invar_tensor *dy)
 {
     invar_sum_parts parts = invar_build_sum_parts(b, t->heads.whole, &t->heads.cut);
     int64_t blocks = invar_token_blocks_max(&b->units, b->rows), dim = t->norm.w.shape[0];
@@ -72,7 +77,7 @@ static void divided_norm_back(invar_builder *b, const invar_rope_input *t, const
     invar_tensor own = invar_tensor_rows(&sums, first * blocks, blocks);
 
     for (int32_t i = 0; i < parts.count; i++) {
-        invar_rmsnorm_bwd_args args = norm_back_of(b, t, dx, dy, &parts.part[i]);
+        invar_rmsnorm_bwd_args args = norm_backward_args(b, t, dx, dy, &parts.part[i]);
         args.block_sums = invar_tensor_rows(&sums, (first + i) * blocks, blocks);
         invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
     }
@@ -86,20 +91,20 @@ static void divided_norm_back(invar_builder *b, const invar_rope_input *t, const
     invar_cp_fold(b, &t->norm.dw, &folded);
 }
 
-static void norm_back(invar_builder *b, const invar_rope_input *t, const invar_tensor *dx,
-                      const invar_tensor *dy)
+static void append_norm_backward(invar_builder *b, const invar_rope_input *t,
+                                 const invar_tensor *dx, const invar_tensor *dy)
 {
     const invar_sum_part all = {0, t->heads.count, t->heads.pieces};
-    invar_rmsnorm_bwd_args args = norm_back_of(b, t, dx, dy, &all);
+    invar_rmsnorm_bwd_args args = norm_backward_args(b, t, dx, dy, &all);
 
     args.dweight = t->norm.dw;
     invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
     invar_build_grad_point(b, &t->x, dx, t->name, false);
 }
 
-static void turn_back(invar_builder *b, const invar_rope_input *t)
+static void rope_input_backward(invar_builder *b, const invar_rope_input *t)
 {
-    bool frozen = !invar_tensor_present(&t->norm.dw); // each rank has the heads that it needs
+    bool frozen = !invar_tensor_present(&t->norm.dw); // then no sum over heads
     bool divided = !frozen && (b->context || t->heads.pieces < t->heads.cut.shards);
     invar_tensor dy = invar_build_grad_in(b, &t->y), dx = dy;
 
@@ -109,22 +114,22 @@ static void turn_back(invar_builder *b, const invar_rope_input *t)
         invar_build_grad_point(b, &t->x, &dx, t->name, false);
     } else {
         dx = invar_build_grad_buffer(b, &t->x);
-        (divided ? divided_norm_back : norm_back)(b, t, &dx, &dy);
+        (divided ? append_divided_norm_backward : append_norm_backward)(b, t, &dx, &dy);
     }
     invar_build_grad_add(b, &t->x, &dx);
 }
 
-static void turns_back(invar_builder *b, const void *noted)
+static void rope_backward(invar_builder *b, const void *noted)
 {
-    const turns *t = noted;
+    const rope_record *t = noted;
 
     for (int32_t i = 0; i < t->count; i++) {
         invar_build_rename(b, &t->of[i].x, t->x_name[i]);
-        turn_back(b, &t->of[i]);
+        rope_input_backward(b, &t->of[i]);
     }
 }
 
-static void builder_turn(invar_builder *b, invar_rope_input *t)
+static void append_rope(invar_builder *b, invar_rope_input *t)
 {
     if (!invar_tensor_present(&t->norm.w)) {
         t->y = t->x;
@@ -142,33 +147,36 @@ static void builder_turn(invar_builder *b, invar_rope_input *t)
 
 void invar_graph_rope(invar_builder *b, invar_rope_input *of, int32_t count)
 {
-    turns t = {.count = count};
+    rope_record t = {.count = count};
 
     for (int32_t i = 0; i < count; i++) {
         t.x_name[i] = invar_build_value_info(b, &of[i].x)->name;
-        builder_turn(b, &of[i]);
+        append_rope(b, &of[i]);
         t.of[i] = of[i];
     }
-    invar_build_record_backward(b, turns_back, &t, sizeof t);
+    invar_build_record_backward(b, rope_backward, &t, sizeof t);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-typedef struct attention {
+typedef struct attention_record {
     invar_attention_inputs a;
     const char *name;
     invar_tensor o;
-    /* all rows of this rank's heads, where ranks divide rows; else as a */
+    /* all rows of this rank's heads if ranks divide rows; else equal to `a` */
     invar_attention_inputs all;
     invar_tensor all_o, lse2;
-} attention;
+} attention_record;
 
 static invar_attention_shape shape_of(const invar_builder *b, const invar_attention_inputs *a)
 {
     return (invar_attention_shape){.window = a->window, .kv_span = b->kv_span, .q_span = b->q_span};
 }
 
-/* Shards of the heads that this rank has with all rows: whole groups of them. */
+/*
+ * Logical shards of the heads that this rank has with all rows; 1 if a group of heads would span
+ * several.
+ */
 static int32_t head_shards(const invar_builder *b, const invar_heads *heads)
 {
     int32_t ranks = b->tensors * (b->context ? b->context->size : 1);
@@ -176,9 +184,9 @@ static int32_t head_shards(const invar_builder *b, const invar_heads *heads)
     return invar_heads_shards(heads->whole, &heads->cut, ranks);
 }
 
-/* The gradients of q, k and v go into `d`. */
-static void attend_back_call(invar_builder *b, const attention *n, const invar_tensor *d_o,
-                             const invar_tensor d[3])
+/* Appends attention.bwd; d[0], d[1], d[2] receive the gradients of q, k and v. */
+static void append_attention_backward(invar_builder *b, const attention_record *n,
+                                      const invar_tensor *d_o, const invar_tensor d[3])
 {
     const invar_attention_inputs *a = &n->all;
 
@@ -192,41 +200,41 @@ static void attend_back_call(invar_builder *b, const attention *n, const invar_t
                  .k = invar_build_heads(&a->k, a->kv_heads.count),
                  .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->samples,
                  .shape = shape_of(b, a), .head_shards = head_shards(b, &n->a.heads),
-                 .head_atom = a->heads.cut.atom); // a group of heads is on one rank
+                 .head_atom = a->heads.cut.atom); // valid: groups are complete on one rank
 }
 
-/* Of all rows of some heads; then ranks have their rows of all heads again. */
-static void divided_attend_back(invar_builder *b, const attention *n, const invar_tensor *d_o,
-                                const invar_tensor d[3])
+/* Computes the gradients for all rows of some heads; then each rank gets its rows of all heads. */
+static void append_divided_attention_backward(invar_builder *b, const attention_record *n,
+                                              const invar_tensor *d_o, const invar_tensor d[3])
 {
     const invar_tensor *of[3] = {&n->all.q, &n->all.k, &n->all.v};
     invar_tensor all_d_o = invar_cp_spread(b, d_o, b->all_rows, b->context->row), all[3];
 
     for (int i = 0; i < 3; i++)
         all[i] = invar_op_graph_tensor(b->program, b->storage, b->all_rows, of[i]->shape[1]);
-    attend_back_call(b, n, &all_d_o, all);
+    append_attention_backward(b, n, &all_d_o, all);
     for (int i = 0; i < 3; i++)
         invar_cp_return(b, &d[i], &all[i]);
 }
 
-static void attend_back(invar_builder *b, const void *noted)
+static void attention_backward(invar_builder *b, const void *noted)
 {
-    const attention *n = noted;
+    const attention_record *n = noted;
     invar_tensor d_o = invar_build_grad_in(b, &n->o);
     const invar_tensor *of[3] = {&n->a.q, &n->a.k, &n->a.v};
     invar_tensor d[3];
 
     for (int i = 0; i < 3; i++)
         d[i] = invar_build_grad_buffer(b, of[i]);
-    (b->context ? divided_attend_back : attend_back_call)(b, n, &d_o, d);
+    (b->context ? append_divided_attention_backward : append_attention_backward)(b, n, &d_o, d);
     for (int i = 0; i < 3; i++)
         invar_build_grad_point(b, of[i], &d[i], n->name, false);
     for (int i = 0; i < 3; i++)
         invar_build_grad_add(b, of[i], &d[i]);
 }
 
-/* What stands in the cache for the rows of this pass, as attention will find it. */
-static void show_cache(invar_builder *b, const char *name, const invar_tensor *cache)
+/* Appends the point of the cache rows that this pass wrote, as attention reads them. */
+static void append_cache_point(invar_builder *b, const char *name, const invar_tensor *cache)
 {
     invar_tensor slots = invar_tensor_2d(invar_op_graph_input(b->program, INVAR_GIVEN_SLOTS),
                                          INVAR_DTYPE_I32, b->rows, 1);
@@ -241,7 +249,7 @@ static void show_cache(invar_builder *b, const char *name, const invar_tensor *c
                                          .by_slot = slots});
 }
 
-static void attend_to_cache(invar_builder *b, const attention *n)
+static void append_paged_attention(invar_builder *b, const attention_record *n)
 {
     const invar_attention_inputs *a = &n->a;
     const invar_kv_pages *cache = &b->cache[b->layer];
@@ -250,16 +258,16 @@ static void attend_to_cache(invar_builder *b, const attention *n)
                  .k = invar_build_heads(&a->k, a->kv_heads.count),
                  .v = invar_build_heads(&a->v, a->kv_heads.count), .rows = b->samples,
                  .lengths = b->lengths);
-    show_cache(b, "k", &cache->k);
-    show_cache(b, "v", &cache->v);
+    append_cache_point(b, "k", &cache->k);
+    append_cache_point(b, "v", &cache->v);
     INVAR_APPEND(b->program, b->layer, ATTENTION_PAGED, attention_paged,
                  .o = invar_build_heads(&n->o, a->heads.count),
                  .q = invar_build_heads(&a->q, a->heads.count), .cache = *cache, .rows = b->samples,
                  .lengths = b->lengths, .shape = shape_of(b, a));
 }
 
-/* Over the rows themselves: all rows of this rank's heads. */
-static void attend_to_rows(invar_builder *b, attention *n)
+/* Attention over the rows of the pass: all rows of this rank's heads. */
+static void append_packed_attention(invar_builder *b, attention_record *n)
 {
     const invar_attention_inputs *a = &n->all;
 
@@ -272,7 +280,7 @@ static void attend_to_rows(invar_builder *b, attention *n)
                  .shape = shape_of(b, a));
 }
 
-static void divided_attend(invar_builder *b, attention *n)
+static void append_divided_attention(invar_builder *b, attention_record *n)
 {
     const invar_tensor *of[3] = {&n->a.q, &n->a.k, &n->a.v};
     invar_tensor *all[3] = {&n->all.q, &n->all.k, &n->all.v};
@@ -282,24 +290,24 @@ static void divided_attend(invar_builder *b, attention *n)
     n->all.heads.count /= b->context->size;
     n->all.kv_heads.count /= b->context->size;
     n->all_o = invar_op_graph_tensor(b->program, b->storage, b->all_rows, n->all.q.shape[1]);
-    attend_to_rows(b, n);
+    append_packed_attention(b, n);
     invar_cp_return(b, &n->o, &n->all_o);
 }
 
 invar_tensor invar_graph_attention(invar_builder *b, const char *name,
                                    const invar_attention_inputs *a)
 {
-    attention n = {.a = *a, .all = *a, .name = name};
+    attention_record n = {.a = *a, .all = *a, .name = name};
 
     n.o = n.all_o = invar_op_graph_tensor(b->program, b->storage, a->q.shape[0], a->q.shape[1]);
     if (b->cache) {
-        attend_to_cache(b, &n);
+        append_paged_attention(b, &n);
         return invar_build_result(b, name, n.o);
     }
-    (b->context ? divided_attend : attend_to_rows)(b, &n);
+    (b->context ? append_divided_attention : append_packed_attention)(b, &n);
     invar_build_reads(b, &a->q);
     invar_build_reads(b, &a->k);
     invar_build_reads(b, &a->v);
-    invar_build_record_backward(b, attend_back, &n, sizeof n);
+    invar_build_record_backward(b, attention_backward, &n, sizeof n);
     return invar_build_result(b, name, n.o);
 }

@@ -1,8 +1,9 @@
 /*
- * context_parallel.c - rows and columns that context-parallel ranks give each other.
+ * context_parallel.c - exchanges rows and columns between context-parallel ranks.
  *
- * Bytes travel in blocks, one for each rank. Where a block is some columns, its rows are copied
- * together before they go, or apart when they have come.
+ * A transfer sends one contiguous block per rank. If a block consists of some columns, its rows are
+ * packed before the transfer or unpacked after it. The copies use op embedding.fwd with ids 0, 1,
+ * ..., so they need no op of their own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,15 +22,15 @@ static void copy_rows(invar_builder *b, const invar_tensor *to, const invar_tens
 {
     invar_tensor out = *to, table = *from;
 
-    if (table.dtype ==
-        INVAR_DTYPE_I32) // the op knows no numbers but floats; what it copies are bits
+    // the op copies 32-bit values unchanged, but its type must be a float
+    if (table.dtype == INVAR_DTYPE_I32)
         out.dtype = table.dtype = INVAR_DTYPE_F32;
     INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = out, .table = table,
                  .ids = invar_build_array(b, INVAR_GIVEN_IN_ORDER, INVAR_DTYPE_I32, out.shape[0]));
 }
 
-/* The tensor in one piece: whole rows travel. */
-static invar_tensor in_one_piece(invar_builder *b, const invar_tensor *x)
+/* Returns the tensor without gaps between rows, because complete rows are transferred. */
+static invar_tensor pack_rows(invar_builder *b, const invar_tensor *x)
 {
     invar_tensor copy;
 
@@ -46,7 +47,7 @@ invar_tensor invar_cp_gather(invar_builder *b, const invar_tensor *x)
 
     if (!invar_cp_divides(b))
         return *x;
-    own = in_one_piece(b, x);
+    own = pack_rows(b, x);
     all = invar_op_graph_tensor(b->program, x->dtype, b->all_rows, x->shape[1]);
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
                                                             .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
@@ -56,7 +57,7 @@ invar_tensor invar_cp_gather(invar_builder *b, const invar_tensor *x)
     return all;
 }
 
-/* Rank r's columns of x, and of a tensor of x's extents the block with them. */
+/* *columns = the columns of rank r in x; *block = their block in a tensor of x's extents. */
 static void columns_of(invar_tensor *columns, invar_tensor *block, const invar_builder *b,
                        const invar_tensor *x, const invar_tensor *blocks, int r)
 {

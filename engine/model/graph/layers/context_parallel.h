@@ -1,11 +1,12 @@
 /*
- * context_parallel.h - rows and columns that context-parallel ranks give each other.
+ * context_parallel.h - exchanges rows and columns between context-parallel ranks.
  *
- * A rank has its run of the rows of a pass. Whatever is a function of a row alone needs no others.
- * Attention is one of a head: ranks trade their rows of all heads for all rows of some heads. A
- * gradient of a weight is one of a feature: likewise, and each rank makes a share of its rows.
+ * A rank has consecutive rows of a pass. A function of single rows needs no communication.
+ * Attention is a function of single heads, so ranks trade their rows of all heads for all rows of
+ * some heads (as DeepSpeed-Ulysses does). A weight gradient is a function of single output
+ * features, so it is computed in the same way, and each rank gets a range of its rows.
  *
- * Where rows are not divided, nothing moves, and the tensors themselves come back.
+ * If rows are not divided, nothing moves, and the functions return their argument.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,23 +25,29 @@ static inline bool invar_cp_divides(const invar_builder *b)
     return b->context != NULL;
 }
 
-/* Which of `columns` this rank has with all rows: of a weight's rows, its own. */
+/*
+ * Returns the range of `columns` that this rank has with all rows; for a weight gradient, its range
+ * of rows.
+ */
 invar_index_range invar_cp_columns(const invar_builder *b, int64_t columns);
 
-/* The rows of all ranks, whose own are `x`; behind the last call. */
+/* Gathers the rows of all ranks, after the last node; `x` has this rank's. */
 invar_tensor invar_cp_gather(invar_builder *b, const invar_tensor *x);
 
 /*
- * All rows of this rank's columns of x, of which every rank has some of `rows` rows: those that
- * `start` says, or its share (NULL).
+ * Returns all rows of this rank's range of x's columns. Each rank has some of the `rows` rows:
+ * those that `start` gives, or equal ranges if `start` is NULL.
  */
 invar_tensor invar_cp_spread(invar_builder *b, const invar_tensor *x, int64_t rows,
                              const int64_t *start);
 
-/* The other way round: `x` has all rows of this rank's columns, y gets its rows of all. */
+/*
+ * Inverse of invar_cp_spread: `x` has all rows of this rank's columns, y receives this rank's rows
+ * of all columns.
+ */
 void invar_cp_return(invar_builder *b, const invar_tensor *y, const invar_tensor *x);
 
-/* Adds the sum over all rows to `out`: `sums` are those of this rank's blocks of tokens. */
+/* Adds the sum over all rows to `out`; `sums` are the sums of this rank's token blocks. */
 void invar_cp_fold(invar_builder *b, const invar_tensor *out, const invar_tensor *sums);
 
 #ifdef __cplusplus

@@ -1,10 +1,11 @@
 /*
- * linear.c - linear layers in the model's format: what is quantized, fused, and taken at once.
+ * linear.c - forward of linear layers in the model's number format: quantization, fusion, adapters.
  *
- * fp32, bf16: operands as stored. fp8, mxfp8: activations and gradients are quantized for the
- * product; weight gradients take both as stored. int4: weights only. A residual and a gated
- * activation go with a product into one call, where it has them. With adapters the layers' own
- * weights are frozen.
+ * fp32 and bf16 use operands as stored. fp8 and mxfp8 quantize activations and gradients for the
+ * product, but weight gradients use both as stored. int4 quantizes weights only. A residual, a
+ * gated activation and further layers of the same input are fused into one op call where the op
+ * supports it; layers with adapters, experts or sums over ranks run one product at a time. With
+ * adapters the layers' own weights are frozen.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,8 +35,11 @@ invar_tensor invar_linear_quantize(invar_builder *b, const invar_tensor *x, cons
     return q;
 }
 
-/* What a product with w takes for x. */
-static invar_tensor builder_operand(invar_builder *b, const invar_tensor *x, const invar_weight *w)
+/*
+ * Returns the operand of a product with w: x itself, or its quantized form, which is computed once
+ * per value.
+ */
+static invar_tensor operand_of(invar_builder *b, const invar_tensor *x, const invar_weight *w)
 {
     invar_value_info *built = invar_build_value_info(b, x);
     bool slots = invar_tensor_present(&built->by_slot);
@@ -52,7 +56,7 @@ static invar_tensor builder_operand(invar_builder *b, const invar_tensor *x, con
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static void plain_back(invar_builder *b, const void *noted)
+static void linears_backward(invar_builder *b, const void *noted)
 {
     const invar_linear_group *l = noted;
     invar_tensor d[INVAR_MAX_OUTPUTS];
@@ -62,8 +66,8 @@ static void plain_back(invar_builder *b, const void *noted)
     invar_linear_group_back(b, l, d, NULL);
 }
 
-static invar_linear_group note_of(invar_tensor x, const invar_projection *outputs, int32_t count,
-                                  const invar_moe_routing *routes)
+static invar_linear_group record_of(invar_tensor x, const invar_projection *outputs, int32_t count,
+                                    const invar_moe_routing *routes)
 {
     invar_linear_group l = {.x = x, .count = count, .of_experts = routes != NULL};
 
@@ -81,8 +85,11 @@ static invar_linear_group note_of(invar_tensor x, const invar_projection *output
     return l;
 }
 
-/* Of the experts that the tensor has, those whose rows this rank multiplies. */
-static void take_own(invar_tensor *of, const invar_moe_routing *routes, bool all)
+/*
+ * Restricts a stack of experts to those that this rank computes. `all`: the stack holds all
+ * experts, not only the ones that this rank holds.
+ */
+static void select_local_experts(invar_tensor *of, const invar_moe_routing *routes, bool all)
 {
     int64_t each = of->shape[0] / (all ? routes->experts.count : routes->n_held);
     int64_t first = (all ? routes->held_first : 0) + routes->local_first;
@@ -91,27 +98,31 @@ static void take_own(invar_tensor *of, const invar_moe_routing *routes, bool all
         *of = invar_tensor_rows(of, first * each, routes->local_expert_offsets.count * each);
 }
 
-/* Weights have the experts that are here, and so do adapters that are cut; others have all. */
-static void take_experts(invar_projection *outputs, int32_t count, const invar_moe_routing *routes)
+/*
+ * Weights, and adapters that are split like them, hold this rank's experts; other adapters hold
+ * all.
+ */
+static void select_all_local_experts(invar_projection *outputs, int32_t count,
+                                     const invar_moe_routing *routes)
 {
     for (int32_t i = 0; routes && i < count; i++) {
         invar_weight *w = &outputs[i].w;
-        take_own(&w->w, routes, false);
-        take_own(&w->dw, routes, false);
-        take_own(&w->adapter.a, routes, !w->cut.columns);
-        take_own(&w->adapter.da, routes, !w->cut.columns);
-        take_own(&w->adapter.b, routes, w->cut.columns);
-        take_own(&w->adapter.db, routes, w->cut.columns);
+        select_local_experts(&w->w, routes, false);
+        select_local_experts(&w->dw, routes, false);
+        select_local_experts(&w->adapter.a, routes, !w->cut.columns);
+        select_local_experts(&w->adapter.da, routes, !w->cut.columns);
+        select_local_experts(&w->adapter.b, routes, w->cut.columns);
+        select_local_experts(&w->adapter.db, routes, w->cut.columns);
     }
 }
 
-/* Rooms for the results, whose gradients are to lie side by side. */
-static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection *outputs,
-                       int32_t count, const invar_moe_routing *routes)
+/* Declares the outputs. In training, the gradients of several outputs form a group. */
+static void declare_outputs(invar_builder *b, const invar_tensor *x, invar_projection *outputs,
+                            int32_t count, const invar_moe_routing *routes)
 {
     int32_t group = b->train && count > 1 && !routes ? invar_gradient_group(b, x->shape[0]) : 0;
 
-    take_experts(outputs, count, routes);
+    select_all_local_experts(outputs, count, routes);
     for (int32_t i = 0; i < count; i++) {
         int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->local_expert_offsets.count : 1);
         outputs[i].y = invar_op_graph_tensor(
@@ -123,7 +134,7 @@ static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection
     }
 }
 
-/* Of a product over the layer's inputs. */
+/* Logical shards of the sum over the layer's inputs. */
 static int32_t input_shards(const invar_weight *w)
 {
     return w->cut.columns ? w->cut.shards : 1;
@@ -145,7 +156,10 @@ static invar_linear_fwd_args projection_arguments(const invar_tensor *x,
     return args;
 }
 
-/* y of the one output = residual + x w^T, of which this rank has some of x's columns. */
+/*
+ * y = residual + x w^T of one layer if each rank has some of x's columns: partial products, then a
+ * reduction over ranks.
+ */
 static void divided_product(invar_builder *b, const invar_tensor *taken,
                             const invar_projection *out, const invar_tensor *residual,
                             const invar_moe_routing *routes)
@@ -168,13 +182,13 @@ static void divided_product(invar_builder *b, const invar_tensor *taken,
     invar_tp_reduce_unite(b, &d, &out->y, residual);
 }
 
-/* Sums over what ranks divide. */
+/* Returns true if the sum over inputs is divided over ranks. */
 static bool sums_over_ranks(const invar_weight *w)
 {
     return w->cut.columns && invar_weight_divided(w);
 }
 
-/* One product alone, whole or divided. */
+/* Appends the product of one layer, with a reduction if ranks divide its sum. */
 static void single_product(invar_builder *b, const invar_tensor *taken, const invar_projection *out,
                            const invar_moe_routing *routes)
 {
@@ -205,7 +219,7 @@ static void adapted_product(invar_builder *b, const invar_tensor *x, const invar
     invar_projection base = *out;
     invar_tensor sums, u = out->u;
 
-    if (rows != x->shape[0]) // of the stream this rank has some; B is whole then
+    if (rows != x->shape[0]) // y has this rank's rows of the residual stream; B is then not split
         u = invar_build_own_rows(b, &u);
     low.y = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, x->shape[0], out->u.shape[1]);
     sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, 2 * rows, cols);
@@ -226,9 +240,9 @@ static bool any_adapter(const invar_projection *outputs, int32_t count)
     return false;
 }
 
-/* One product of those that are not made at once. */
-static void lone_product(invar_builder *b, const invar_tensor *x, const invar_tensor *taken,
-                         const invar_projection *out, const invar_moe_routing *routes)
+/* Appends one product of a group that is not fused. */
+static void unfused_product(invar_builder *b, const invar_tensor *x, const invar_tensor *taken,
+                            const invar_projection *out, const invar_moe_routing *routes)
 {
     static const invar_tensor none;
 
@@ -238,12 +252,12 @@ static void lone_product(invar_builder *b, const invar_tensor *x, const invar_te
         single_product(b, taken, out, routes);
 }
 
-/* The products alone; results are shown. */
-static void builder_products(invar_builder *b, const invar_tensor *x,
-                             const invar_projection *outputs, int32_t count,
-                             const invar_moe_routing *routes)
+/* Appends the products and their points, in one call if possible. */
+static void append_products(invar_builder *b, const invar_tensor *x,
+                            const invar_projection *outputs, int32_t count,
+                            const invar_moe_routing *routes)
 {
-    invar_tensor taken = builder_operand(b, x, &outputs[0].w);
+    invar_tensor taken = operand_of(b, x, &outputs[0].w);
     invar_linear_fwd_args args = projection_arguments(&taken, outputs, count);
     bool at_once = !routes && !any_adapter(outputs, count) && !sums_over_ranks(&outputs[0].w);
 
@@ -251,7 +265,7 @@ static void builder_products(invar_builder *b, const invar_tensor *x,
         invar_op_graph_append(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
     for (int32_t i = 0; i < count; i++) {
         if (!at_once)
-            lone_product(b, x, &taken, &outputs[i], routes);
+            unfused_product(b, x, &taken, &outputs[i], routes);
         (void)invar_build_result(b, outputs[i].name, outputs[i].y);
     }
 }
@@ -261,11 +275,11 @@ void invar_graph_linears(invar_builder *b, invar_tensor x, invar_projection *out
 {
     invar_linear_group l;
 
-    make_rooms(b, &x, outputs, count, routes);
-    builder_products(b, &x, outputs, count, routes);
+    declare_outputs(b, &x, outputs, count, routes);
+    append_products(b, &x, outputs, count, routes);
     invar_build_reads(b, &x);
-    l = note_of(x, outputs, count, routes);
-    invar_build_record_backward(b, plain_back, &l, sizeof l);
+    l = record_of(x, outputs, count, routes);
+    invar_build_record_backward(b, linears_backward, &l, sizeof l);
 }
 
 /* ---- with a residual ------------------------------------------------------------------------- */
@@ -275,7 +289,7 @@ typedef struct added {
     invar_tensor residual;
 } added;
 
-static void added_back(invar_builder *b, const void *noted)
+static void add_linear_backward(invar_builder *b, const void *noted)
 {
     const added *a = noted;
     invar_tensor d = invar_build_grad_in(b, &a->l.y[0]);
@@ -295,7 +309,7 @@ invar_tensor invar_graph_add_linear(invar_builder *b, const char *name, invar_te
 
     out.y = invar_build_stream_room(b, b->storage, 1, w->w.shape[0]);
     out.u = invar_adapter_room(b, w, x.shape[0]);
-    taken = builder_operand(b, &x, w);
+    taken = operand_of(b, &x, w);
     args = projection_arguments(&taken, &out, 1);
     args.residual = residual;
     if (invar_adapter_is(w))
@@ -305,19 +319,19 @@ invar_tensor invar_graph_add_linear(invar_builder *b, const char *name, invar_te
     else
         invar_op_graph_append(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
     invar_build_reads(b, &x);
-    a = (added){note_of(x, &out, 1, NULL), residual};
-    invar_build_record_backward(b, added_back, &a, sizeof a);
+    a = (added){record_of(x, &out, 1, NULL), residual};
+    invar_build_record_backward(b, add_linear_backward, &a, sizeof a);
     return invar_build_stream(b, name, out.y);
 }
 
 /* ---- with a gated activation ----------------------------------------------------------------- */
 
 typedef struct gated {
-    invar_linear_group l; /* gate, up */
+    invar_linear_group l; /* gate, then up */
     invar_tensor act;
 } gated;
 
-static void gated_back(invar_builder *b, const void *noted)
+static void swiglu_backward(invar_builder *b, const void *noted)
 {
     const gated *g = noted;
     const invar_tensor *gate = &g->l.y[0], *up = &g->l.y[1];
@@ -338,8 +352,8 @@ static void gated_back(invar_builder *b, const void *noted)
     invar_linear_group_back(b, &g->l, d, codes);
 }
 
-/* One call for all; without a backward the device keeps the two products to itself. */
-static void activate_at_once(invar_builder *b, const gated *g, const invar_projection *gate_up)
+/* Appends one fused call. Without a backward, gate and up are not stored. */
+static void swiglu_fused(invar_builder *b, const gated *g, const invar_projection *gate_up)
 {
     invar_linear_fwd_args args = projection_arguments(&g->l.x, gate_up, 2);
 
@@ -351,12 +365,12 @@ static void activate_at_once(invar_builder *b, const gated *g, const invar_proje
         (void)invar_build_result(b, gate_up[i].name, gate_up[i].y);
 }
 
-static void activate_alone(invar_builder *b, const gated *g, const invar_projection *gate_up,
+static void swiglu_unfused(invar_builder *b, const gated *g, const invar_projection *gate_up,
                            const invar_moe_routing *routes)
 {
     invar_tensor codes = invar_linear_codes(b, &g->act, &gate_up[0].w);
 
-    builder_products(b, &g->l.x, gate_up, 2, routes);
+    append_products(b, &g->l.x, gate_up, 2, routes);
     INVAR_APPEND(b->program, b->layer, SWIGLU_FWD, swiglu_fwd, .y = g->act, .gate = gate_up[0].y,
                  .up = gate_up[1].y, .y_q = codes);
     invar_build_value_info(b, &g->act)->codes = codes;
@@ -367,17 +381,17 @@ invar_tensor invar_graph_swiglu(invar_builder *b, const char *name, invar_tensor
 {
     gated g;
 
-    make_rooms(b, &x, gate_up, 2, routes);
-    g = (gated){note_of(x, gate_up, 2, routes),
+    declare_outputs(b, &x, gate_up, 2, routes);
+    g = (gated){record_of(x, gate_up, 2, routes),
                 invar_op_graph_tensor(b->program, b->storage, x.shape[0], gate_up[0].y.shape[1])};
     if (routes)
         invar_build_slots(b, &g.act, routes);
     if (routes || invar_linear_quantizes(&gate_up[0].w) || any_adapter(gate_up, 2))
-        activate_alone(b, &g, gate_up, routes);
+        swiglu_unfused(b, &g, gate_up, routes);
     else
-        activate_at_once(b, &g, gate_up);
+        swiglu_fused(b, &g, gate_up);
     invar_build_reads(b, &x);
-    invar_build_record_backward(b, gated_back, &g, sizeof g);
+    invar_build_record_backward(b, swiglu_backward, &g, sizeof g);
     (void)invar_build_result(b, name, g.act);
     if (!routes && invar_tensor_present(&invar_build_value_info(b, &g.act)->codes))
         invar_build_codes(b, name, false, &invar_build_value_info(b, &g.act)->codes);

@@ -1,6 +1,10 @@
 /*
- * linear_backward.c - the backward of linear layers: gradients of weights, of adapters, of the
- * input.
+ * linear_backward.c - backward of linear layers: gradients of weights, adapters and the input.
+ *
+ * Weight gradients are sums over all rows. With context parallelism each rank gathers all rows of a
+ * range of output features and computes the gradients of that range; with experts it computes those
+ * of its experts. The input gradient sums over the outputs of all layers of the group in one chain
+ * per logical shard, and is reduced over tensor-parallel ranks if they divide the outputs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- gradients of weights -------------------------------------------------------------------- */
+/* ---- weight gradients ------------------------------------------------------------------------ */
 
 static size_t bytes_of(const invar_tensor *t, int64_t elements)
 {
@@ -20,11 +24,11 @@ static size_t bytes_of(const invar_tensor *t, int64_t elements)
 }
 
 /*
- * Makes the rows of dw and the columns of dy longer by those of the next layer, if these lie behind
- * them. An element of the result is the same chain, and one large product is faster than two.
+ * Extends dw and dy by the rows and columns of the next layer if they are adjacent in memory. Each
+ * element is the same chain as before, and one large product is faster than two.
  */
-static bool join(invar_tensor *dw, invar_tensor *dy, const invar_tensor *next_dw,
-                 const invar_tensor *next_dy)
+static bool merge_adjacent(invar_tensor *dw, invar_tensor *dy, const invar_tensor *next_dw,
+                           const invar_tensor *next_dy)
 {
     if (next_dw->row_stride != dw->row_stride || next_dw->shape[1] != dw->shape[1] ||
         next_dy->row_stride != dy->row_stride ||
@@ -36,7 +40,7 @@ static bool join(invar_tensor *dw, invar_tensor *dy, const invar_tensor *next_dw
     return true;
 }
 
-static bool linear_group_learns(const invar_linear_group *l)
+static bool any_trained(const invar_linear_group *l)
 {
     for (int32_t i = 0; i < l->count; i++)
         if (invar_tensor_present(&l->w[i].dw) || invar_adapter_is(&l->w[i]))
@@ -44,20 +48,20 @@ static bool linear_group_learns(const invar_linear_group *l)
     return false;
 }
 
-/* The rows that gradients of weights are sums over: all that ranks divide. */
-static invar_tensor summed_rows(invar_builder *b, const invar_linear_group *l)
+/* Returns the input with all rows, which weight gradients sum over. */
+static invar_tensor gather_input_rows(invar_builder *b, const invar_linear_group *l)
 {
     invar_tensor own;
 
-    if (l->of_experts || !linear_group_learns(l))
+    if (l->of_experts || !any_trained(l))
         return l->x;
     own = invar_build_value_rows(b, &l->x);
     return invar_cp_gather(b, &own);
 }
 
-/* Of context-parallel ranks each makes the gradients of a share of the features. */
-static void shared_gradients(invar_builder *b, const invar_linear_group *l, const invar_tensor *d,
-                             const invar_tensor *x)
+/* Context parallelism: each rank computes the gradients of its range of output features. */
+static void context_parallel_gradients(invar_builder *b, const invar_linear_group *l,
+                                       const invar_tensor *d, const invar_tensor *x)
 {
     for (int32_t i = 0; i < l->count; i++) {
         invar_index_range share = invar_cp_columns(b, d[i].shape[1]);
@@ -87,7 +91,7 @@ static void weight_gradients(invar_builder *b, const invar_linear_group *l, cons
         next = i + 1;
         if (!invar_tensor_present(&dw)) // frozen
             continue;
-        while (next < l->count && join(&dw, &dy, &l->w[next].dw, &d[next]))
+        while (next < l->count && merge_adjacent(&dw, &dy, &l->w[next].dw, &d[next]))
             next++;
         INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = *x,
                      .units = b->units);
@@ -111,11 +115,12 @@ static void expert_gradients(invar_builder *b, const invar_linear_group *l, cons
     }
 }
 
-/* ---- the gradient of the input --------------------------------------------------------------- */
+/* ---- input gradient -------------------------------------------------------------------------- */
 
-/* The chain of part `number` of this rank: of each layer its own outputs. */
-static void chain_back(invar_builder *b, const invar_linear_group *l, const invar_tensor *operands,
-                       const invar_tensor *dx, const invar_sum_parts *parts, int32_t number)
+/* Appends chain `number` of this rank: dx summed over its outputs of every layer. */
+static void append_dx_chain(invar_builder *b, const invar_linear_group *l,
+                            const invar_tensor *operands, const invar_tensor *dx,
+                            const invar_sum_parts *parts, int32_t number)
 {
     invar_linear_dx_args dense = {
         .dx = *dx, .n_parts = l->count, .k_shards = parts[0].part[number].shards};
@@ -136,8 +141,8 @@ static void chain_back(invar_builder *b, const invar_linear_group *l, const inva
         invar_op_graph_append(b->program, INVAR_OP_LINEAR_DX, &dense, b->layer);
 }
 
-/* Parts of the layers' sums: as many of each layer. */
-static void divide_outputs(invar_sum_parts *out, const invar_builder *b,
+/* Computes the chains of each layer; all layers must have the same number of them. */
+static void plan_dx_chains(invar_sum_parts *out, const invar_builder *b,
                            const invar_linear_group *l)
 {
     bool even = true;
@@ -150,30 +155,30 @@ static void divide_outputs(invar_sum_parts *out, const invar_builder *b,
         out[i] = invar_build_single_shards(b, l->w[i].whole, &l->w[i].cut);
 }
 
-static void divided_input_gradient(invar_builder *b, const invar_linear_group *l,
-                                   const invar_tensor *operands, const invar_tensor *dx)
+static void append_reduced_dx(invar_builder *b, const invar_linear_group *l,
+                              const invar_tensor *operands, const invar_tensor *dx)
 {
     invar_sum_parts parts[INVAR_MAX_OUTPUTS];
     invar_tp_reduce d;
 
-    divide_outputs(parts, b, l);
+    plan_dx_chains(parts, b, l);
     d = invar_tp_reduce_divide(b, operands[0].shape[0], dx, parts[0].count);
     for (int32_t i = 0; i < parts[0].count; i++) {
         invar_tensor room = invar_tp_reduce_room(&d, i);
-        chain_back(b, l, operands, &room, parts, i);
+        append_dx_chain(b, l, operands, &room, parts, i);
     }
     invar_tp_reduce_unite(b, &d, dx, NULL);
 }
 
-static void product_back(invar_builder *b, const invar_linear_group *l,
-                         const invar_tensor *operands, const invar_tensor *dx)
+static void append_dx(invar_builder *b, const invar_linear_group *l, const invar_tensor *operands,
+                      const invar_tensor *dx)
 {
     int32_t shards = l->w[0].cut.columns ? 1 : l->w[0].cut.shards;
     invar_sum_parts whole[INVAR_MAX_OUTPUTS];
     invar_tensor taken[INVAR_MAX_OUTPUTS];
 
     if (!l->w[0].cut.columns && invar_weight_divided(&l->w[0])) {
-        divided_input_gradient(b, l, operands, dx);
+        append_reduced_dx(b, l, operands, dx);
         return;
     }
     for (int32_t i = 0; i < l->count; i++) {
@@ -181,7 +186,7 @@ static void product_back(invar_builder *b, const invar_linear_group *l,
         whole[i] = (invar_sum_parts){1, {{0, operands[i].shape[1], shards}}};
         taken[i] = all ? operands[i] : invar_build_own_rows(b, &operands[i]);
     }
-    chain_back(b, l, taken, dx, whole, 0);
+    append_dx_chain(b, l, taken, dx, whole, 0);
 }
 
 void invar_build_input_gradient(invar_builder *b, const invar_tensor *dx, const invar_tensor *dy,
@@ -189,12 +194,12 @@ void invar_build_input_gradient(invar_builder *b, const invar_tensor *dx, const 
 {
     invar_linear_group one = {.count = 1, .w = {*w}};
 
-    product_back(b, &one, dy, dx);
+    append_dx(b, &one, dy, dx);
 }
 
-/* The gradients of A and B; yields du. */
-static invar_tensor adapter_back(invar_builder *b, const invar_linear_group *l,
-                                 const invar_lora_linear *of, const invar_tensor *dy)
+/* Appends the gradients of A and B, and returns du. */
+static invar_tensor adapter_backward(invar_builder *b, const invar_linear_group *l,
+                                     const invar_lora_linear *of, const invar_tensor *dy)
 {
     const invar_linear_group wide = {.count = 1,
                                      .of_experts = l->of_experts,
@@ -206,16 +211,19 @@ static invar_tensor adapter_back(invar_builder *b, const invar_linear_group *l,
     invar_tensor u = l->of_experts ? of->u : invar_cp_gather(b, &of->u);
 
     invar_adapter_gradient(b, of, &of->w->adapter.db, dy, &u);
-    product_back(b, &wide, dy, &low);
+    append_dx(b, &wide, dy, &low);
     invar_adapter_scale(b, of, &du, &low, true);
     invar_adapter_gradient(b, of, &of->w->adapter.da, &du, &of->x);
     return du;
 }
 
-/* The gradients of all adapters; the layers whose weights are their A, and what comes back. */
-static invar_linear_group adapters_back(invar_builder *b, const invar_linear_group *l,
-                                        const invar_tensor *d, const invar_tensor *x,
-                                        invar_tensor *du)
+/*
+ * Appends the gradients of all adapters. Returns the layers whose weights are their A; `du`
+ * receives the matching gradients.
+ */
+static invar_linear_group adapters_backward(invar_builder *b, const invar_linear_group *l,
+                                            const invar_tensor *d, const invar_tensor *x,
+                                            invar_tensor *du)
 {
     invar_linear_group narrow = {.of_experts = l->of_experts, .experts = l->experts};
 
@@ -228,41 +236,41 @@ static invar_linear_group adapters_back(invar_builder *b, const invar_linear_gro
                                       .row_token = l->row_token};
         if (!invar_adapter_is(&l->w[i]))
             continue;
-        du[narrow.count] = adapter_back(b, l, &of, &d[i]);
+        du[narrow.count] = adapter_backward(b, l, &of, &d[i]);
         narrow.w[narrow.count++] =
             (invar_weight){.w = l->w[i].adapter.a, .cut = {.shards = 1}, .pieces = 1};
     }
     return narrow;
 }
 
-/* dx, with what comes back through adapters. */
-static void adapted_product_back(invar_builder *b, const invar_linear_group *l,
-                                 const invar_tensor *operands, const invar_linear_group *narrow,
-                                 const invar_tensor *du, const invar_tensor *dx)
+/* dx, including the contribution of adapters. */
+static void append_dx_with_adapters(invar_builder *b, const invar_linear_group *l,
+                                    const invar_tensor *operands, const invar_linear_group *narrow,
+                                    const invar_tensor *du, const invar_tensor *dx)
 {
     static const invar_tensor none;
     int64_t rows = dx->shape[0];
     invar_tensor sums, part;
 
     if (narrow->count == 0) {
-        product_back(b, l, operands, dx);
+        append_dx(b, l, operands, dx);
         return;
     }
     sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, 2 * rows, dx->shape[1]);
     part = invar_tensor_rows(&sums, rows, rows);
-    product_back(b, narrow, du, &part);
+    append_dx(b, narrow, du, &part);
     part = invar_tensor_rows(&sums, 0, rows);
-    product_back(b, l, operands, &part);
+    append_dx(b, l, operands, &part);
     invar_adapter_fold(b, dx, &sums, &none);
 }
 
-static void input_gradient(invar_builder *b, const invar_linear_group *l,
-                           const invar_tensor *operands, const invar_linear_group *narrow,
-                           const invar_tensor *du)
+static void add_input_gradient(invar_builder *b, const invar_linear_group *l,
+                               const invar_tensor *operands, const invar_linear_group *narrow,
+                               const invar_tensor *du)
 {
     invar_tensor dx = invar_build_grad_buffer(b, &l->x);
 
-    adapted_product_back(b, l, operands, narrow, du, &dx);
+    append_dx_with_adapters(b, l, operands, narrow, du, &dx);
     invar_build_grad_point(b, &l->x, &dx, l->name[0], false);
     invar_build_grad_add(b, &l->x, &dx);
 }
@@ -281,11 +289,11 @@ void invar_linear_group_back(invar_builder *b, const invar_linear_group *l, cons
             operands[i] =
                 invar_linear_quantize(b, &d[i], &l->w[i], l->of_experts ? NULL : l->name[i], true);
     }
-    x = summed_rows(b, l);
+    x = gather_input_rows(b, l);
     if (l->of_experts)
         expert_gradients(b, l, d);
     else
-        (b->context ? shared_gradients : weight_gradients)(b, l, d, &x);
-    narrow = adapters_back(b, l, d, &x, du);
-    input_gradient(b, l, operands, &narrow, du);
+        (b->context ? context_parallel_gradients : weight_gradients)(b, l, d, &x);
+    narrow = adapters_backward(b, l, d, &x, du);
+    add_input_gradient(b, l, operands, &narrow, du);
 }

@@ -1,5 +1,5 @@
 /*
- * lora.c - adapters of linear layers: two narrow products beside the layer's own.
+ * lora.c - low-rank adapters of linear layers: two narrow products next to the layer's own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,8 +18,11 @@ invar_tensor invar_adapter_room(invar_builder *b, const invar_weight *w, int64_t
     return invar_op_graph_tensor(b->program, b->storage, rows, w->adapter.b.shape[1]);
 }
 
-/* A layer with weight `of`; `divided`: along what w is. */
-static invar_weight weight_narrow(const invar_weight *w, const invar_tensor *of, bool divided)
+/*
+ * Returns the layer with weight `of` and without adapter; `divided` if ranks divide it as they
+ * divide w.
+ */
+static invar_weight narrow_weight(const invar_weight *w, const invar_tensor *of, bool divided)
 {
     invar_weight out = *w;
 
@@ -35,15 +38,15 @@ static invar_weight weight_narrow(const invar_weight *w, const invar_tensor *of,
 
 invar_weight invar_adapter_a(const invar_weight *w)
 {
-    return weight_narrow(w, &w->adapter.a, w->cut.columns);
+    return narrow_weight(w, &w->adapter.a, w->cut.columns);
 }
 
 invar_weight invar_adapter_b(const invar_weight *w)
 {
-    return weight_narrow(w, &w->adapter.b, !w->cut.columns);
+    return narrow_weight(w, &w->adapter.b, !w->cut.columns);
 }
 
-/* Rows of slots have no point: their order is no sample's. */
+/* Rows of experts have no point: their order is not that of a sample. */
 void invar_adapter_scale(invar_builder *b, const invar_lora_linear *l, const invar_tensor *u,
                          const invar_tensor *low, bool gradient)
 {

@@ -1,5 +1,10 @@
 /*
- * moe.c - which rows go to which experts, and what comes back.
+ * moe.c - mixture-of-experts layer functions: routing, dispatch of rows to experts, combine.
+ *
+ * All ranks know the routing of all tokens and use the same order of rows by expert. Each rank
+ * computes the rows of its experts in place; the others' rows are gathered afterwards, first
+ * between context-parallel ranks, which divide the held experts, then between expert-parallel
+ * ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,9 +13,9 @@
 
 #include "base/invar_banned.h"
 
-/* ---- routes ---------------------------------------------------------------------------------- */
+/* ---- routing --------------------------------------------------------------------------------- */
 
-static void route_back(invar_builder *b, const void *noted)
+static void route_backward(invar_builder *b, const void *noted)
 {
     const invar_moe_routing *r = noted;
     invar_tensor d = invar_build_grad_buffer(b, &r->logits);
@@ -22,26 +27,27 @@ static void route_back(invar_builder *b, const void *noted)
     invar_build_grad_add(b, &r->logits, &d);
 }
 
-/* The columns of this layer in an array (T, sparse layers * slots). */
-static invar_tensor of_layer(const invar_builder *b, const invar_tensor *all, int64_t slots)
+/* Returns the columns of this layer in an array (T, sparse layers * slots). */
+static invar_tensor columns_of_layer(const invar_builder *b, const invar_tensor *all, int64_t slots)
 {
     return invar_tensor_columns(all, b->sparse_layers * slots, slots);
 }
 
-/* Of so many experts those that this rank has. */
-static invar_index_range experts_here(const invar_builder *b, int64_t experts)
+/* Returns the range of experts that this rank holds, out of `experts`. */
+static invar_index_range held_experts(const invar_builder *b, int64_t experts)
 {
     return invar_layout_range_of(experts, b->experts, b->expert);
 }
 
 /*
- * Those whose rows this rank multiplies, of all whose rows begin at `start`: of those that it has
- * its share, if context-parallel ranks have the same.
+ * Selects the experts that this rank computes. Context-parallel ranks hold the same experts and
+ * divide them. `start` has the row offsets of all experts.
  */
-static void take_experts(invar_moe_routing *r, const invar_builder *b, const invar_tensor *start)
+static void select_computed_experts(invar_moe_routing *r, const invar_builder *b,
+                                    const invar_tensor *start)
 {
     int64_t experts = start->shape[0] - 1;
-    invar_index_range here = experts_here(b, experts);
+    invar_index_range here = held_experts(b, experts);
     invar_index_range own = invar_cp_columns(b, here.count);
 
     r->experts = (invar_row_offsets){start->data, experts};
@@ -53,12 +59,12 @@ static void take_experts(invar_moe_routing *r, const invar_builder *b, const inv
 }
 
 /*
- * After a product that each rank has made for the rows of its experts: all rows. Context-parallel
- * ranks first have those of the experts that they share: then expert-parallel ones have the rest.
+ * Gathers the rows of all experts after a product that each rank computed for its own. The axis of
+ * context-parallel ranks comes first, so that each of them has all rows of the held experts.
  */
 static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_moe_routing *routes)
 {
-    invar_index_range here = experts_here(b, routes->experts.count);
+    invar_index_range here = held_experts(b, routes->experts.count);
     invar_graph_transfer move = {
         .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .whole = *rows, .experts = routes->experts};
 
@@ -75,14 +81,14 @@ static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_
     }
 }
 
-/* Of what tokens have, that of this rank's. */
+/* Returns this rank's tokens of a tensor that has all tokens. */
 static invar_tensor own_tokens(const invar_builder *b, const invar_tensor *all)
 {
     return b->context ? invar_tensor_rows(all, invar_row_partition_first(b->context), b->rows)
                       : *all;
 }
 
-/* Who has which rows, which all ranks know of all tokens. */
+/* Appends the order of rows by expert for the tokens of all ranks. */
 static void plan_rows(invar_builder *b, invar_moe_routing *r)
 {
     int64_t experts = r->scores.shape[1], slots = r->ids.shape[1], rows = b->all_rows * slots;
@@ -92,7 +98,7 @@ static void plan_rows(invar_builder *b, invar_moe_routing *r)
     r->row_token = invar_op_graph_tensor(p, INVAR_DTYPE_I32, rows, 0);
     r->slot_row = invar_op_graph_tensor(p, INVAR_DTYPE_I32, b->all_rows, slots);
     r->all_weights = invar_cp_gather(b, &r->weights);
-    take_experts(r, b, &start);
+    select_computed_experts(r, b, &start);
     INVAR_APPEND(p, b->layer, MOE_PLAN, moe_plan, .row_token = r->row_token,
                  .slot_row = r->slot_row, .expert_start = start.data,
                  .ids = invar_cp_gather(b, &r->ids), .experts = experts);
@@ -110,10 +116,10 @@ invar_moe_routing invar_graph_moe_route(invar_builder *b, invar_tensor logits, i
                            .router = *router};
 
     chosen = invar_tensor_present(&b->routing)
-                 ? of_layer(b, &b->routing, slots)
+                 ? columns_of_layer(b, &b->routing, slots)
                  : invar_op_graph_tensor(p, INVAR_DTYPE_I32, rows, slots);
     if (invar_tensor_present(&b->replay))
-        replay = of_layer(b, &b->replay, slots);
+        replay = columns_of_layer(b, &b->replay, slots);
     r.ids = invar_tensor_present(&replay) ? replay : chosen;
     INVAR_APPEND(p, b->layer, MOE_ROUTE_FWD, moe_route_fwd, .ids = chosen, .weights = r.weights,
                  .scores = r.scores, .logits = logits, .replay = replay, .router = *router);
@@ -121,21 +127,21 @@ invar_moe_routing invar_graph_moe_route(invar_builder *b, invar_tensor logits, i
     (void)invar_build_result(b, "route.weight", r.weights);
     plan_rows(b, &r);
     invar_build_reads(b, &logits);
-    invar_build_record_backward(b, route_back, &r, sizeof r);
+    invar_build_record_backward(b, route_backward, &r, sizeof r);
     return r;
 }
 
-/* ---- rows there and back --------------------------------------------------------------------- */
+/* ---- dispatch and combine -------------------------------------------------------------------- */
 
-typedef struct moved {
+typedef struct moved_rows {
     const char *name;
     invar_tensor y, x;
     invar_moe_routing routes;
-} moved;
+} moved_rows;
 
-static void gather_back(invar_builder *b, const void *noted)
+static void dispatch_backward(invar_builder *b, const void *noted)
 {
-    const moved *m = noted;
+    const moved_rows *m = noted;
     invar_tensor d = invar_op_graph_tensor(b->program, b->storage, b->all_rows, m->x.shape[1]);
     invar_tensor dout = invar_build_grad_in(b, &m->y);
 
@@ -151,7 +157,7 @@ static void gather_back(invar_builder *b, const void *noted)
 invar_tensor invar_graph_moe_dispatch(invar_builder *b, const char *name, invar_tensor x,
                                       const invar_moe_routing *routes)
 {
-    moved m = {
+    moved_rows m = {
         name, invar_op_graph_tensor(b->program, b->storage, routes->row_token.shape[0], x.shape[1]),
         x, *routes};
 
@@ -159,13 +165,13 @@ invar_tensor invar_graph_moe_dispatch(invar_builder *b, const char *name, invar_
                  .x = invar_cp_gather(b, &x), .row_token = routes->row_token);
     invar_build_slots(b, &m.y, routes);
     invar_build_reads(b, &x);
-    invar_build_record_backward(b, gather_back, &m, sizeof m);
+    invar_build_record_backward(b, dispatch_backward, &m, sizeof m);
     return invar_build_result(b, name, m.y);
 }
 
-static void combine_back(invar_builder *b, const void *noted)
+static void combine_backward(invar_builder *b, const void *noted)
 {
-    const moved *m = noted;
+    const moved_rows *m = noted;
     const invar_tensor *weights = &m->routes.all_weights;
     invar_tensor own = invar_build_grad_in(b, &m->y), dout = invar_cp_gather(b, &own);
     invar_tensor d = invar_build_grad_buffer(b, &m->x);
@@ -186,13 +192,13 @@ invar_tensor invar_graph_moe_combine(invar_builder *b, const char *name, invar_t
                                      const invar_moe_routing *routes)
 {
     invar_tensor all = invar_op_graph_tensor(b->program, b->storage, b->all_rows, y.shape[1]);
-    moved m = {name, own_tokens(b, &all), y, *routes};
+    moved_rows m = {name, own_tokens(b, &all), y, *routes};
 
     gather_rows(b, &y, routes);
     INVAR_APPEND(b->program, b->layer, MOE_COMBINE_FWD, moe_combine_fwd, .out = all, .y = y,
                  .weights = routes->all_weights, .slot_row = routes->slot_row);
     invar_build_reads(b, &y);
     invar_build_reads(b, &routes->weights);
-    invar_build_record_backward(b, combine_back, &m, sizeof m);
+    invar_build_record_backward(b, combine_backward, &m, sizeof m);
     return invar_build_result(b, name, m.y);
 }

@@ -1,5 +1,9 @@
 /*
- * rowwise.c - verbs on rows alone: embedding, norm, residual.
+ * rowwise.c - layer functions on single rows: embedding, RMS norm, residual addition.
+ *
+ * Rows need no communication here, except in three cases: an embedding whose ids ranks divide, a
+ * weight gradient of a norm over rows that ranks divide, and the gather of normed rows under
+ * sequence parallelism, because products need all rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +17,7 @@ typedef struct embedding {
     invar_tensor y, dtable, ids;
 } embedding;
 
-static void embed_back(invar_builder *b, const void *noted)
+static void embed_backward(invar_builder *b, const void *noted)
 {
     const embedding *e = noted;
     invar_tensor d = invar_build_grad_in(b, &e->y), all;
@@ -25,8 +29,8 @@ static void embed_back(invar_builder *b, const void *noted)
                  .dout = invar_cp_gather(b, &all), .ids = e->ids, .units = b->all_units);
 }
 
-/* What each rank has found for this rank's rows, from what this one has found for all. */
-static invar_tensor exchange_found(invar_builder *b, const invar_tensor *found)
+/* Trades the lookups of this rank for all rows against those of all ranks for this rank's rows. */
+static invar_tensor exchange_lookups(invar_builder *b, const invar_tensor *found)
 {
     invar_tensor got = invar_build_stream_room(b, b->storage, b->tensors, found->shape[1]);
 
@@ -38,10 +42,11 @@ static invar_tensor exchange_found(invar_builder *b, const invar_tensor *found)
 }
 
 /*
- * Every rank looks up what it has, for all rows; of the gathered rows those of the ranks that have
- * the ids are taken. Gradients of other ranks' ids go into rows behind the table.
+ * Embedding whose ids ranks divide. Every rank reads all rows from its shard, the results are
+ * gathered, and each row is picked from the rank that has its id. In the gradient, ids of other
+ * ranks are mapped to spare rows after the table.
  */
-static void embed_divided(invar_builder *b, embedding *e, const invar_weight *table)
+static void append_divided_embedding(invar_builder *b, embedding *e, const invar_weight *table)
 {
     int64_t cols = table->w.shape[1], parts = b->stream ? 1 : b->tensors;
     invar_tensor found = invar_op_graph_tensor(b->program, b->storage, parts * b->rows, cols);
@@ -50,7 +55,7 @@ static void embed_divided(invar_builder *b, embedding *e, const invar_weight *ta
     INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = own, .table = table->w,
                  .ids = invar_build_array(b, INVAR_GIVEN_OWN_IDS, INVAR_DTYPE_I32, b->rows));
     if (b->stream)
-        found = exchange_found(b, &found);
+        found = exchange_lookups(b, &found);
     else
         invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
                                                                 .whole = found,
@@ -70,11 +75,11 @@ invar_tensor invar_graph_embed(invar_builder *b, const char *name, const invar_w
                    b->all_ids};
 
     if (invar_weight_divided(table))
-        embed_divided(b, &e, table);
+        append_divided_embedding(b, &e, table);
     else
         INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e.y,
                      .table = table->w, .ids = b->ids);
-    invar_build_record_backward(b, embed_back, &e, sizeof e);
+    invar_build_record_backward(b, embed_backward, &e, sizeof e);
     return invar_build_stream(b, name, e.y);
 }
 
@@ -86,8 +91,8 @@ typedef struct norm {
     invar_weight weight;
 } norm;
 
-/* The sums of this rank's blocks of the stream become those of all tensor-parallel ranks'. */
-static invar_tensor stream_blocks(invar_builder *b, const invar_tensor *own)
+/* Gathers the block sums of all tensor-parallel ranks if they divide the residual stream. */
+static invar_tensor gather_block_sums(invar_builder *b, const invar_tensor *own)
 {
     int64_t blocks = invar_token_blocks_max(&b->units, b->rows);
     invar_tensor all;
@@ -103,10 +108,11 @@ static invar_tensor stream_blocks(invar_builder *b, const invar_tensor *own)
 }
 
 /*
- * The weight's gradient is a sum over all rows, block by block of tokens: each rank makes those of
- * its own rows.
+ * The weight's gradient is a sum over all rows in token blocks: each rank computes the sums of its
+ * own blocks, and all of them are folded.
  */
-static void divided_norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_args *whole)
+static void append_divided_norm_backward(invar_builder *b, const norm *n,
+                                         const invar_rmsnorm_bwd_args *whole)
 {
     invar_rmsnorm_bwd_args args = *whole;
     int64_t all = invar_token_blocks_max(&b->all_units, b->all_rows);
@@ -118,22 +124,23 @@ static void divided_norm_call(invar_builder *b, const norm *n, const invar_rmsno
     args.block_sums =
         invar_tensor_rows(&room, 0, invar_token_blocks_max(&args.units, args.x.shape[0]));
     invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
-    sums = stream_blocks(b, &args.block_sums);
+    sums = gather_block_sums(b, &args.block_sums);
     invar_cp_fold(b, &n->weight.dw, &sums);
 }
 
-static void norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_args *args)
+static void append_norm_backward(invar_builder *b, const norm *n,
+                                 const invar_rmsnorm_bwd_args *args)
 {
-    bool frozen = !invar_tensor_present(&n->weight.dw); // each rank needs its own rows alone
+    bool frozen = !invar_tensor_present(&n->weight.dw); // then no sum over rows
 
     if (!frozen && (b->stream || b->context))
-        divided_norm_call(b, n, args);
+        append_divided_norm_backward(b, n, args);
     else
         invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, args, b->layer);
 }
 
-/* Adds to the gradient of the residual, if there is one, in the same call. */
-static void norm_back(invar_builder *b, const void *noted)
+/* Adds the gradient of the residual, if it is present, in the same call. */
+static void norm_backward(invar_builder *b, const void *noted)
 {
     const norm *n = noted;
     invar_tensor dy = invar_build_grad_in(b, &n->y), residual = invar_build_value_info(b, &n->x)->d,
@@ -148,22 +155,25 @@ static void norm_back(invar_builder *b, const void *noted)
     if (!invar_tensor_present(&residual)) {
         dx = invar_build_grad_buffer(b, &n->x);
         args.dx = invar_build_heads(&dx, 1);
-        norm_call(b, n, &args);
+        append_norm_backward(b, n, &args);
         invar_build_grad_point(b, &n->x, &dx, n->name, false);
         invar_build_grad_add(b, &n->x, &dx);
         return;
     }
-    // in place, unless the same rows are still to be read as another value's gradient
+    // in place, unless the buffer is also the gradient of another value
     dx = invar_build_value_info(b, &residual)->n_sharers > 1 ? invar_build_grad_buffer(b, &n->x)
                                                              : residual;
     args.dx = invar_build_heads(&dx, 1);
     args.residual = invar_build_heads(&residual, 1);
-    norm_call(b, n, &args);
+    append_norm_backward(b, n, &args);
     invar_build_grad_point(b, &n->x, &dx, n->name, true);
     invar_gradient_set(b, &n->x, &dx);
 }
 
-/* Where ranks divide the stream, each norms its own rows, and all rows are what products take. */
+/*
+ * Under sequence parallelism each rank norms its own rows, and then all rows are gathered, because
+ * products need them.
+ */
 invar_tensor invar_graph_norm(invar_builder *b, const char *name, invar_tensor x,
                               const invar_weight *weight)
 {
@@ -175,10 +185,10 @@ invar_tensor invar_graph_norm(invar_builder *b, const char *name, invar_tensor x
     if (b->stream) {
         n.y = invar_build_all_rows(b, &own);
         invar_build_value_info(b, &n.y)->own = own;
-        invar_build_value_info(b, &n.y)->stays = b->hide_points; // its backward comes next
+        invar_build_value_info(b, &n.y)->stays = b->hide_points; // backward follows at once
     }
     invar_build_reads(b, &x);
-    invar_build_record_backward(b, norm_back, &n, sizeof n);
+    invar_build_record_backward(b, norm_backward, &n, sizeof n);
     return invar_build_result(b, name, n.y);
 }
 
@@ -188,7 +198,7 @@ typedef struct addition {
     invar_tensor y, residual, x;
 } addition;
 
-static void add_back(invar_builder *b, const void *noted)
+static void add_backward(invar_builder *b, const void *noted)
 {
     const addition *a = noted;
     invar_tensor d = invar_build_grad_in(b, &a->y);
@@ -205,6 +215,6 @@ invar_tensor invar_graph_add(invar_builder *b, const char *name, invar_tensor re
 
     INVAR_APPEND(b->program, b->layer, ADD, add, .out = a.y, .a = residual,
                  .b = invar_build_own_rows(b, &x));
-    invar_build_record_backward(b, add_back, &a, sizeof a);
+    invar_build_record_backward(b, add_backward, &a, sizeof a);
     return invar_build_stream(b, name, a.y);
 }

@@ -1,5 +1,9 @@
 /*
- * tp_reduce.c - sums of products that tensor-parallel ranks have parts of.
+ * tp_reduce.c - all-reduce of partial products in the fixed order of logical shards.
+ *
+ * Three variants: gather all partial products and fold them on every rank; exchange ranges of rows,
+ * fold, gather; or exchange ranges of rows and fold, for a divided residual stream. All fold the
+ * same tree with op shards.fold, so they give the same bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +13,9 @@
 
 #include "base/invar_banned.h"
 
-#define FEW_BYTES ((int64_t)1 << 18) /* of one part: then a move costs more than its bytes */
+#define FEW_BYTES                                                                                  \
+    ((int64_t)1 << 18) /* bytes of a partial product below which the latency of a second transfer
+                          costs more than its bytes */
 
 invar_tp_reduce invar_tp_reduce_divide(invar_builder *b, int64_t rows, const invar_tensor *y,
                                        int32_t parts)
@@ -32,15 +38,15 @@ invar_tensor invar_tp_reduce_room(const invar_tp_reduce *d, int32_t i)
     return invar_tensor_rows(&d->sums, ((d->shared ? 0 : d->first) + i) * d->rows, d->rows);
 }
 
-static void builder_fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
-                         const invar_tensor *residual, int32_t shards)
+static void append_fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
+                        const invar_tensor *residual, int32_t shards)
 {
     INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = *y, .x = *sums,
                  .residual = *residual, .shards = shards);
 }
 
-/* This rank's parts as one: a subtree of the tree over all. */
-static invar_tensor one_part(invar_builder *b, const invar_tp_reduce *d)
+/* Folds this rank's partial products into one: a subtree of the tree over all ranks. */
+static invar_tensor fold_local_parts(invar_builder *b, const invar_tp_reduce *d)
 {
     static const invar_tensor none;
     invar_tensor sum;
@@ -48,16 +54,18 @@ static invar_tensor one_part(invar_builder *b, const invar_tp_reduce *d)
     if (d->parts == 1)
         return d->sums;
     sum = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, d->rows, d->sums.shape[1]);
-    builder_fold(b, &sum, &d->sums, &none, d->parts);
+    append_fold(b, &sum, &d->sums, &none, d->parts);
     return sum;
 }
 
-/* Of what all ranks have, this rank's rows, in `got`; shares begin at `start`
- * (invar_graph_transfer). */
-static void builder_exchange(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *got,
-                             const int64_t *start)
+/*
+ * Exchanges partial products: `got` receives those of all ranks for this rank's rows. `start` has
+ * the first row of each rank (invar_graph_transfer).
+ */
+static void append_exchange(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *got,
+                            const int64_t *start)
 {
-    invar_tensor part = one_part(b, d);
+    invar_tensor part = fold_local_parts(b, d);
 
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_EXCHANGE,
                                                             .whole = *got,
@@ -65,39 +73,39 @@ static void builder_exchange(invar_builder *b, const invar_tp_reduce *d, const i
                                                             .start = start});
 }
 
-static void unite_stream(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
-                         const invar_tensor *residual)
+static void reduce_stream(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
+                          const invar_tensor *residual)
 {
     invar_tensor got = invar_build_stream_room(b, INVAR_DTYPE_F32, b->tensors, y->shape[1]);
 
-    builder_exchange(b, d, &got, b->stream->row);
-    builder_fold(b, y, &got, residual, b->tensors);
+    append_exchange(b, d, &got, b->stream->row);
+    append_fold(b, y, &got, residual, b->tensors);
 }
 
-static void unite_shares(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
-                         const invar_tensor *residual)
+static void reduce_ranges(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
+                          const invar_tensor *residual)
 {
     invar_index_range own = invar_layout_range_of(d->rows, b->tensors, b->tensor);
     invar_tensor got =
         invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, b->tensors * own.count, y->shape[1]);
     invar_tensor rows = invar_tensor_rows(y, own.first, own.count), added = *residual;
 
-    INVAR_CHECK(y->row_stride == y->shape[1]); // whole rows travel
+    INVAR_CHECK(y->row_stride == y->shape[1]); // rows are transferred without gaps
     if (invar_tensor_present(residual))
         added = invar_tensor_rows(residual, own.first, own.count);
-    builder_exchange(b, d, &got, NULL);
-    builder_fold(b, &rows, &got, &added, b->tensors);
+    append_exchange(b, d, &got, NULL);
+    append_fold(b, &rows, &got, &added, b->tensors);
     invar_op_graph_move(b->program,
                         &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES, .whole = *y});
 }
 
-static void unite_all(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
-                      const invar_tensor *residual)
+static void reduce_gathered(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
+                            const invar_tensor *residual)
 {
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
                                                             .whole = d->sums,
                                                             .local = invar_tp_reduce_room(d, 0)});
-    builder_fold(b, y, &d->sums, residual, d->all);
+    append_fold(b, y, &d->sums, residual, d->all);
 }
 
 void invar_tp_reduce_unite(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
@@ -107,16 +115,16 @@ void invar_tp_reduce_unite(invar_builder *b, const invar_tp_reduce *d, const inv
     const invar_tensor *added = residual ? residual : &none;
 
     if (d->stream)
-        unite_stream(b, d, y, added);
+        reduce_stream(b, d, y, added);
     else if (d->shared)
-        unite_shares(b, d, y, added);
+        reduce_ranges(b, d, y, added);
     else
-        unite_all(b, d, y, added);
+        reduce_gathered(b, d, y, added);
 }
 
 invar_tensor invar_tp_reduce_columns(const invar_tensor *t, const invar_sum_part *part)
 {
-    bool whole = part->count == t->shape[1] || !invar_tensor_present(t); // there is no memory
+    bool whole = part->count == t->shape[1] || !invar_tensor_present(t); // absent: none
 
     return whole ? *t : invar_tensor_columns(t, part->first, part->count);
 }

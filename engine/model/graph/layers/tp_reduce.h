@@ -1,10 +1,13 @@
 /*
- * tp_reduce.h - sums of products that tensor-parallel ranks have parts of, within verbs.
+ * tp_reduce.h - sums partial products of tensor-parallel ranks, for layer functions.
  *
- * Parts of a product's sum are each as large as all rows of the result. Either every rank gets all
- * of them and adds them, or each adds its own, and of a share of the rows those of all ranks; then
- * the sums are gathered: fewer bytes, but two moves. Of the residual stream, where ranks divide it,
- * they are not: a share is what a rank has of it.
+ * Each partial product is as large as the full result. Either every rank gathers all of them and
+ * adds them (small results), or each rank gets the partial products of its range of rows, adds
+ * them, and the sums are gathered: fewer bytes, but two transfers. Under sequence parallelism the
+ * sums of the residual stream are not gathered, because a rank keeps only its range of rows.
+ *
+ * The sums are folded as the tree over logical shards prescribes, so the bits do not depend on the
+ * number of ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,26 +21,35 @@ extern "C" {
 #endif
 
 typedef struct invar_tp_reduce {
-    invar_tensor sums; /* f32: of this rank, or room for those of all */
-    int64_t rows;      /* of one */
-    int32_t parts;     /* of this rank */
+    invar_tensor sums; /* f32 partial products of this rank, or of all ranks if `shared` is false */
+    int64_t rows;      /* rows of one partial product */
+    int32_t parts;     /* partial products of this rank */
     int32_t all, first;
     bool shared;
-    bool stream; /* the result has this rank's rows of the stream */
+    bool stream; /* result is this rank's rows of the residual stream */
 } invar_tp_reduce;
 
-/* Of sums over `rows` rows, for the result y, which may have this rank's alone. */
+/*
+ * Plans the reduction of `parts` partial products over `rows` rows and allocates them. `y` is the
+ * result; it has this rank's rows only if the residual stream is divided.
+ */
 invar_tp_reduce invar_tp_reduce_divide(invar_builder *b, int64_t rows, const invar_tensor *y,
                                        int32_t parts);
 
-/* Where this rank's part number i goes. */
+/* Returns the tensor for partial product i of this rank. */
 invar_tensor invar_tp_reduce_room(const invar_tp_reduce *sums, int32_t i);
 
-/* y = what all parts make, with a residual unless NULL; behind the call of this rank's last. */
+/*
+ * y = the sum of the partial products of all ranks, plus `residual` unless it is NULL. Call after
+ * the last partial product is appended.
+ */
 void invar_tp_reduce_unite(invar_builder *b, const invar_tp_reduce *sums, const invar_tensor *y,
                            const invar_tensor *residual);
 
-/* The columns, where the part is not all of them: a quantized tensor cannot be cut so. */
+/*
+ * Returns the columns (or rows) of the part; the tensor itself if the part is all of it, because a
+ * quantized tensor cannot be sliced.
+ */
 invar_tensor invar_tp_reduce_columns(const invar_tensor *t, const invar_sum_part *part);
 invar_tensor invar_tp_reduce_rows(const invar_tensor *t, const invar_sum_part *part);
 
