@@ -1,8 +1,9 @@
 /*
- * check.c - refuses recipes that cannot be meant: impossible combinations.
+ * check.c - rejects recipes with impossible values or combinations of keys.
  *
- * Settings without effect are in check_unused.c. Every refusal names the place of the key that has
- * to change.
+ * check_unused.c rejects settings without effect, check_conflicts.c combinations that are not
+ * supported yet. Every error names the origin of the key that has to change. Order matters: later
+ * checks rely on values that earlier ones have parsed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -38,7 +39,7 @@ bool invar_config_is_nonempty(const invar_recipe *recipe, invar_key key)
     return invar_recipe_string(recipe, key)[0] != '\0';
 }
 
-static const char *place_of(const invar_recipe *recipe, invar_key key)
+static const char *origin_of(const invar_recipe *recipe, invar_key key)
 {
     invar_recipe_entry e;
 
@@ -48,12 +49,12 @@ static const char *place_of(const invar_recipe *recipe, invar_key key)
 
 invar_status invar_config_fail(const invar_recipe *recipe, invar_key key, const char *why)
 {
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: '%s' %s", place_of(recipe, key),
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: '%s' %s", origin_of(recipe, key),
                       invar_config_schema()->keys[key].name, why);
 }
 
-/* The same of a key that has the wrong one of its words. */
-static invar_status refuse_word(const invar_recipe *recipe, invar_key key, const char *why)
+/* Like invar_config_fail, for a key with an unsuitable word, which the message quotes. */
+static invar_status fail_word(const invar_recipe *recipe, invar_key key, const char *why)
 {
     char text[160];
     invar_recipe_entry e;
@@ -63,8 +64,8 @@ static invar_status refuse_word(const invar_recipe *recipe, invar_key key, const
     return invar_config_fail(recipe, key, text);
 }
 
-/* A word that is none is refused later. */
-static bool is_asked(const invar_recipe *recipe)
+/* Returns true if rewards are computed outside of the process. Unknown words are rejected later. */
+static bool uses_external_reward(const invar_recipe *recipe)
 {
     const char *word = invar_recipe_string(recipe, INVAR_KEY_RM_TYPE);
     invar_reward reward = INVAR_REWARD_NONE;
@@ -103,14 +104,16 @@ bool invar_config_is_object(const invar_recipe *recipe, invar_key key)
     return bytes > 3 && strcmp(text + bytes - 3, ".so") == 0;
 }
 
-/* Plug-ins, servers that are asked like them, and the script of a rule. */
+/* Finds plug-ins, reward and teacher servers, and the script of a built-in reward. */
 static void find_plugins(invar_config_derived *f, const invar_recipe *recipe)
 {
     size_t count;
     const invar_key *keys = invar_config_plugins(&count);
 
-    f->plugin = is_asked(recipe) || invar_config_is_nonempty(recipe, INVAR_KEY_OPD_TEACHER_URL);
-    f->restarts = is_asked(recipe) && !invar_config_is_nonempty(recipe, INVAR_KEY_RM_URL);
+    f->plugin =
+        uses_external_reward(recipe) || invar_config_is_nonempty(recipe, INVAR_KEY_OPD_TEACHER_URL);
+    f->restarts =
+        uses_external_reward(recipe) && !invar_config_is_nonempty(recipe, INVAR_KEY_RM_URL);
     for (size_t i = 0; i < count; i++) {
         bool filled = invar_config_is_nonempty(recipe, keys[i]);
 
@@ -120,7 +123,7 @@ static void find_plugins(invar_config_derived *f, const invar_recipe *recipe)
     }
 }
 
-static void config_derived_gather(invar_config_derived *f, const invar_recipe *recipe)
+static void derive_config(invar_config_derived *f, const invar_recipe *recipe)
 {
     static const invar_estimator_traits none;
     const invar_estimator estimator =
@@ -141,8 +144,8 @@ static void config_derived_gather(invar_config_derived *f, const invar_recipe *r
 
 /* ---- impossible combinations ----------------------------------------------------------------- */
 
-/* The families that have experts are those with a sparse half of a layer. */
-static invar_status refuse_experts(const invar_recipe *recipe)
+/* Fails with the families that have experts, which are those with a sparse half of a layer. */
+static invar_status fail_experts(const invar_recipe *recipe)
 {
     char families[INVAR_CHOICES_TEXT_SIZE], why[INVAR_CHOICES_TEXT_SIZE + 32];
     const char *sparse[INVAR_FAMILY_COUNT];
@@ -177,9 +180,9 @@ static invar_status check_model(const invar_config_derived *f)
         return invar_config_fail(r, INVAR_KEY_FFN_HIDDEN_SIZE,
                                  "is missing: a model without hf-checkpoint needs its sizes");
     if (sparse && experts == 0)
-        return refuse_word(r, INVAR_KEY_MODEL_TYPE, "needs num-experts");
+        return fail_word(r, INVAR_KEY_MODEL_TYPE, "needs num-experts");
     if (!sparse && experts > 0)
-        return refuse_experts(r);
+        return fail_experts(r);
     if (sparse && invar_recipe_int(r, INVAR_KEY_MOE_ROUTER_TOPK) > experts)
         return invar_config_fail(r, INVAR_KEY_MOE_ROUTER_TOPK, "is larger than num-experts");
     if (!f->task && invar_config_is_nonempty(r, INVAR_KEY_PROMPT_DATA))
@@ -247,8 +250,8 @@ static invar_status check_batch(const invar_recipe *r)
     return INVAR_OK;
 }
 
-/* Neither num-rollout nor num-epoch is above 0. */
-static invar_status refuse_no_course(const invar_recipe *r)
+/* Fails because neither num-rollout nor num-epoch is above 0. */
+static invar_status fail_no_duration(const invar_recipe *r)
 {
     static const invar_key keys[] = {INVAR_KEY_NUM_ROLLOUT, INVAR_KEY_NUM_EPOCH};
     invar_recipe_entry e;
@@ -256,7 +259,7 @@ static invar_status refuse_no_course(const invar_recipe *r)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         invar_recipe_entry_get(&e, r, keys[i]);
         if (e.source > INVAR_RECIPE_SOURCE_DEFAULT)
-            return refuse_word(r, keys[i], "is too few: give at least 1");
+            return fail_word(r, keys[i], "is too few: give at least 1");
     }
     return invar_config_fail(r, INVAR_KEY_NUM_ROLLOUT, "is missing (or num-epoch)");
 }
@@ -274,7 +277,7 @@ static invar_status check_data(const invar_config_derived *f)
         return invar_config_fail(r, INVAR_KEY_NUM_EPOCH,
                                  "and num-rollout both say how long; give one");
     if (!rollouts && !epochs)
-        return refuse_no_course(r);
+        return fail_no_duration(r);
     if (!invar_config_is_nonempty(r, INVAR_KEY_INPUT_KEY))
         return invar_config_fail(r, INVAR_KEY_INPUT_KEY, "is empty");
     return INVAR_OK;
@@ -315,8 +318,8 @@ static invar_status check_spans(const invar_config_derived *f)
     return INVAR_OK;
 }
 
-/* Pieces are added by a binary tree. */
-static invar_status check_pieces(const invar_config_derived *f)
+/* Checks that logical shards are a power of 2, because they are added by a binary tree. */
+static invar_status check_logical_shards(const invar_config_derived *f)
 {
     static const invar_key keys[] = {INVAR_KEY_LOGICAL_TP, INVAR_KEY_LOGICAL_ETP};
 
@@ -328,7 +331,7 @@ static invar_status check_pieces(const invar_config_derived *f)
     return INVAR_OK;
 }
 
-/* Sampling in another format: one of the words of dtype, another than training's. */
+/* Checks that rollout-dtype is a word of dtype, and differs from dtype. */
 static invar_status check_formats(const invar_config_derived *f)
 {
     const invar_recipe *r = f->recipe;
@@ -344,7 +347,7 @@ static invar_status check_formats(const invar_config_derived *f)
         return invar_config_fail(r, INVAR_KEY_ROLLOUT_DTYPE, why);
     }
     if ((invar_format)format == INVAR_RECIPE_ENUM(invar_format, r, INVAR_KEY_DTYPE))
-        return refuse_word(r, INVAR_KEY_ROLLOUT_DTYPE, "is dtype already: leave it out");
+        return fail_word(r, INVAR_KEY_ROLLOUT_DTYPE, "is dtype already: leave it out");
     return INVAR_OK;
 }
 
@@ -366,8 +369,7 @@ static invar_status check_sampling(const invar_config_derived *f)
     if (INVAR_RECIPE_ENUM(invar_speculative_algorithm, r, INVAR_KEY_SPECULATIVE_ALGORITHM) ==
             INVAR_SPECULATIVE_ALGORITHM_DRAFT &&
         !invar_config_is_nonempty(r, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH))
-        return refuse_word(r, INVAR_KEY_SPECULATIVE_ALGORITHM,
-                           "needs speculative-draft-model-path");
+        return fail_word(r, INVAR_KEY_SPECULATIVE_ALGORITHM, "needs speculative-draft-model-path");
     if (invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE) >
         invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE))
         return invar_config_fail(r, INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE,
@@ -381,7 +383,7 @@ static invar_status check_sampling(const invar_config_derived *f)
     return INVAR_OK;
 }
 
-/* An empty one is none. */
+/* Parses a reward; an empty value is INVAR_REWARD_NONE. */
 static invar_status read_reward(invar_reward *out, const invar_recipe *r, invar_key key)
 {
     invar_status status = INVAR_OK;
@@ -397,7 +399,7 @@ static invar_status read_reward(invar_reward *out, const invar_recipe *r, invar_
     return invar_config_fail(r, key, reason.message);
 }
 
-/* Evaluation sets from files; tasks bring their labels. */
+/* Returns true if an evaluation set comes from a file; tasks have labels of their own. */
 static bool evaluates_files(const invar_recipe *r)
 {
     const char *cursor = invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), *name, *path;
@@ -409,7 +411,7 @@ static bool evaluates_files(const invar_recipe *r)
     return false;
 }
 
-/* A reward that compares with a label of the data needs to know where that is. */
+/* Checks that label-key is given if a reward compares with a label of the data. */
 static invar_status check_labels(const invar_config_derived *f, invar_reward reward,
                                  invar_reward eval)
 {
@@ -432,7 +434,7 @@ static invar_status check_labels(const invar_config_derived *f, invar_reward rew
     return INVAR_OK;
 }
 
-/* A reward that is given elsewhere has no boxed_ form. */
+/* Rejects the boxed_ form of an external reward. */
 static invar_status check_boxed(const invar_recipe *r, invar_reward reward, invar_key key)
 {
     if (invar_reward_is_external(reward) && strncmp(invar_recipe_string(r, key), "boxed_", 6) == 0)
@@ -440,8 +442,8 @@ static invar_status check_boxed(const invar_recipe *r, invar_reward reward, inva
     return INVAR_OK;
 }
 
-/* "https://user:secret@host/": identity, ledger and packs would keep it. */
-static bool has_user(const char *url)
+/* Returns true for "https://user:secret@host/", which identity, ledger and packs would store. */
+static bool names_user(const char *url)
 {
     const char *host = strstr(url, "://");
 
@@ -452,7 +454,7 @@ static invar_status check_url(const invar_recipe *r, invar_key key)
 {
     const char *url = invar_recipe_string(r, key);
 
-    if (has_user(url))
+    if (names_user(url))
         return invar_config_fail(r, key,
                                  "names a user, which ledgers and packs would keep: leave that "
                                  "out; a proxy of yours can add it to the questions");
@@ -463,8 +465,9 @@ static invar_status check_url(const invar_recipe *r, invar_key key)
     return INVAR_OK;
 }
 
-/* Who judges elsewhere judges all samples, of training and of evaluations. */
-static invar_status check_asked(const invar_recipe *r, invar_reward reward, invar_reward eval)
+/* Checks external rewards: they reward all samples, of training and of evaluations. */
+static invar_status check_external_rewards(const invar_recipe *r, invar_reward reward,
+                                           invar_reward eval)
 {
     if (reward == INVAR_REWARD_REMOTE_RM && !invar_config_is_nonempty(r, INVAR_KEY_RM_URL))
         return invar_config_fail(r, INVAR_KEY_RM_URL, "is missing: rm-type = remote_rm asks it");
@@ -487,7 +490,7 @@ static invar_status check_rewards(const invar_config_derived *f)
     INVAR_TRY(read_reward(&eval, r, INVAR_KEY_EVAL_RM_TYPE));
     INVAR_TRY(read_reward(&reward, r, INVAR_KEY_RM_TYPE));
     INVAR_TRY(check_labels(f, reward, eval));
-    INVAR_TRY(check_asked(r, reward, eval));
+    INVAR_TRY(check_external_rewards(r, reward, eval));
     if (f->estimator->needs_reward && reward == INVAR_REWARD_NONE &&
         !invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH) &&
         !invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) &&
@@ -534,7 +537,7 @@ static invar_status check_kl(const invar_config_derived *f)
     }
     if (in_loss > 0 &&
         invar_kl_traits_of(INVAR_RECIPE_ENUM(invar_kl, r, INVAR_KEY_KL_LOSS_TYPE))->flat)
-        return refuse_word(
+        return fail_word(
             r, INVAR_KEY_KL_LOSS_TYPE,
             "has no useful gradient as a loss; use low_var_kl, or kl-loss-coef = 0 to monitor it");
     return INVAR_OK;
@@ -551,13 +554,16 @@ static invar_status check_order(const invar_recipe *r, invar_key low, invar_key 
                              invar_config_set(r, low) ? why : "is below its lower bound");
 }
 
-/* No route can be put behind it, or the same address would have two names. */
-static bool is_no_base(const char *url)
+/*
+ * Returns true if no route can be appended to the URL, or the same address would have two
+ * spellings.
+ */
+static bool is_not_base_url(const char *url)
 {
     return strpbrk(url, "?#") || url[strlen(url) - 1] == '/';
 }
 
-/* There is one teacher, here or on a server. */
+/* Checks that there is exactly one teacher, local or on a server, if one is needed. */
 static invar_status check_teacher(const invar_config_derived *f)
 {
     const invar_recipe *r = f->recipe;
@@ -571,7 +577,7 @@ static invar_status check_teacher(const invar_config_derived *f)
     if (load && url)
         return invar_config_fail(r, INVAR_KEY_OPD_TEACHER_URL,
                                  "and opd-teacher-load exclude each other");
-    if (url && is_no_base(invar_recipe_string(r, INVAR_KEY_OPD_TEACHER_URL)))
+    if (url && is_not_base_url(invar_recipe_string(r, INVAR_KEY_OPD_TEACHER_URL)))
         return invar_config_fail(r, INVAR_KEY_OPD_TEACHER_URL,
                                  "ends with a slash, or has a query: give the address that "
                                  "/completions is put behind, such as http://HOST:8000/v1");
@@ -585,9 +591,9 @@ static invar_status check_algorithm(const invar_config_derived *f)
     const double dual = invar_recipe_float(r, INVAR_KEY_EPS_CLIP_C);
 
     if (f->loss->plugin && !invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH))
-        return refuse_word(r, INVAR_KEY_LOSS_TYPE, "needs custom-loss-function-path");
+        return fail_word(r, INVAR_KEY_LOSS_TYPE, "needs custom-loss-function-path");
     if (f->estimator->whitened && !invar_recipe_bool(r, INVAR_KEY_NORMALIZE_ADVANTAGES))
-        return refuse_word(r, INVAR_KEY_ADVANTAGE_ESTIMATOR, "needs normalize-advantages = true");
+        return fail_word(r, INVAR_KEY_ADVANTAGE_ESTIMATOR, "needs normalize-advantages = true");
     INVAR_TRY(check_teacher(f));
     if (high < 0 && high != -1)
         return invar_config_fail(r, INVAR_KEY_EPS_CLIP_HIGH, "is negative; -1 is eps-clip");
@@ -626,7 +632,7 @@ static invar_status check_optimizer(const invar_recipe *r)
     return INVAR_OK;
 }
 
-/* Parts of fused calls are computed at the finest level only. */
+/* Checks that parts of fused calls are computed if they are to be dumped. */
 static invar_status check_dump(const invar_recipe *r)
 {
     bool full =
@@ -727,7 +733,7 @@ invar_status invar_config_check(const invar_recipe *recipe)
     invar_key unused;
 
     INVAR_TRY(invar_recipe_check(recipe));
-    config_derived_gather(&f, recipe);
+    derive_config(&f, recipe);
     f.unused = &unused;
     INVAR_TRY(check_data(&f));
     INVAR_TRY(check_model(&f));
@@ -735,7 +741,7 @@ invar_status invar_config_check(const invar_recipe *recipe)
     INVAR_TRY(check_batch(recipe));
     INVAR_TRY(check_lengths(&f));
     INVAR_TRY(check_spans(&f));
-    INVAR_TRY(check_pieces(&f));
+    INVAR_TRY(check_logical_shards(&f));
     INVAR_TRY(check_formats(&f));
     INVAR_TRY(check_sampling(&f));
     INVAR_TRY(check_eval_data(recipe));
@@ -757,7 +763,7 @@ invar_status invar_config_check_unused(invar_key *unused_out, const invar_recipe
     INVAR_TRY(invar_recipe_check(recipe));
     INVAR_TRY(read_reward(&reward, recipe, INVAR_KEY_RM_TYPE));
     INVAR_TRY(read_reward(&reward, recipe, INVAR_KEY_EVAL_RM_TYPE));
-    config_derived_gather(&f, recipe);
+    derive_config(&f, recipe);
     f.unused = unused_out;
     return invar_config_check_uses(&f);
 }

@@ -1,5 +1,8 @@
 /*
- * check_conflicts.c - what does not go together yet, refused by name.
+ * check_conflicts.c - rejects combinations of keys that are not supported yet.
+ *
+ * Each feature lists the keys that it does not work with. The error names the first conflicting key
+ * that is set, so that the user can remove it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,26 +10,29 @@
 
 #include "base/invar_banned.h"
 
-typedef struct other {
+/* A key that conflicts with a feature. */
+typedef struct conflict {
     invar_key key;
-    bool refused; /* it is set */
-} other;
+    bool is_set; /* the key is set to a conflicting value */
+} conflict;
 
-static invar_status refuse_any(const invar_recipe *r, const other *others, size_t count,
-                               const char *why)
+static invar_status fail_any(const invar_recipe *r, const conflict *others, size_t count,
+                             const char *why)
 {
     for (size_t i = 0; i < count; i++)
-        if (others[i].refused)
+        if (others[i].is_set)
             return invar_config_fail(r, others[i].key, why);
     return INVAR_OK;
 }
 
-/* Agents decide what is asked: what needs to know that beforehand does not go with them. */
+/*
+ * Rejects keys that need to know the requests beforehand, because agents decide what they request.
+ */
 static invar_status check_agents(const invar_config_derived *f)
 {
     static const char offered[] = "does not go with custom-agent-path yet: leave one of them out";
     const invar_recipe *r = f->recipe;
-    const other others[] = {
+    const conflict others[] = {
         {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
          invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)},
         {INVAR_KEY_ROLLOUT_LAG, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0},
@@ -47,7 +53,7 @@ static invar_status check_agents(const invar_config_derived *f)
     if (invar_config_is_object(r, INVAR_KEY_CUSTOM_AGENT_PATH))
         return invar_config_fail(r, INVAR_KEY_CUSTOM_AGENT_PATH,
                                  "is a shared object; an agent is a program");
-    return refuse_any(r, others, sizeof others / sizeof *others, offered);
+    return fail_any(r, others, sizeof others / sizeof *others, offered);
 }
 
 bool invar_config_recorded(const invar_recipe *r)
@@ -56,13 +62,16 @@ bool invar_config_recorded(const invar_recipe *r)
            INVAR_ROLLOUT_SCHEDULE_RECORDED;
 }
 
-/* Groups are trained on as they come, all of them, and samples are left anywhere. */
+/*
+ * Rejects keys that conflict with a recorded schedule: all groups are trained on as they are
+ * completed, and samples may be interrupted at any token.
+ */
 static invar_status check_recorded(const invar_config_derived *f)
 {
     static const char offered[] =
         "does not go with rollout-schedule = recorded yet: leave one of them out";
     const invar_recipe *r = f->recipe;
-    const other others[] = {
+    const conflict others[] = {
         {INVAR_KEY_ROLLOUT_SEGMENT_TOKENS,
          invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEGMENT_TOKENS) > 0},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER,
@@ -82,7 +91,7 @@ static invar_status check_recorded(const invar_config_derived *f)
     if (lag + invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_DELAY) > INVAR_CONFIG_MAX_LAG)
         return invar_config_fail(r, INVAR_KEY_ROLLOUT_MAX_DELAY,
                                  "and rollout-lag are more than 64 together");
-    return refuse_any(r, others, sizeof others / sizeof *others, offered);
+    return fail_any(r, others, sizeof others / sizeof *others, offered);
 }
 
 invar_status invar_config_check_together(const invar_config_derived *f)

@@ -1,5 +1,6 @@
 /*
- * check_internal.h - what the rules of a recipe share. Private to config.
+ * check_internal.h - functions and derived values that the checks of a recipe share. Private to
+ * engine/config/.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,47 +14,50 @@
 extern "C" {
 #endif
 
-/* What most rules ask for, once. */
+/* Properties of a recipe that several checks use, computed once. */
 typedef struct invar_config_derived {
     const invar_recipe *recipe;
     const invar_loss_traits *loss;
-    const invar_estimator_traits *estimator; /* of a loss without advantages: nothing is set */
+    const invar_estimator_traits *estimator; /* all zero for a loss without advantages */
     bool sft;
-    bool hf;           /* the model comes from files */
-    bool task;         /* prompts of a built-in task */
-    bool eval;         /* there are evaluation data sets */
-    bool sampled;      /* something is generated */
-    bool distills;     /* there is a teacher */
-    bool plugin;       /* something is asked: a program, a shared object, a server */
-    bool restarts;     /* a program is asked that may be asked the same again: no agent */
-    invar_key *unused; /* which key nothing would read is put here */
+    bool hf;           /* the model is loaded from files */
+    bool task;         /* prompts come from a built-in task */
+    bool eval;         /* evaluation sets exist */
+    bool sampled;      /* samples are generated */
+    bool distills;     /* a teacher is used */
+    bool plugin;       /* a plug-in or server is used */
+    bool restarts;     /* a program is used that may be restarted; agents may not */
+    invar_key *unused; /* output: first key that has no effect */
 } invar_config_derived;
 
-/* True when the key was given and differs from its default: spelling out a default is no harm. */
+/*
+ * Returns true if the key was given and differs from its default; spelling out a default is
+ * allowed.
+ */
 bool invar_config_set(const invar_recipe *recipe, invar_key key);
 
-/* True when a string is not empty. */
+/* Returns true if the string is not empty. */
 bool invar_config_is_nonempty(const invar_recipe *recipe, invar_key key);
 
-/* Whether the plug-in that the key names is a shared object, not a program. */
+/* Returns true if the plug-in of this key is a shared object, not a program. */
 bool invar_config_is_object(const invar_recipe *recipe, invar_key key);
 
-/* A name of a set in eval-prompt-data: letters, digits, '-', '_', '.'. */
+/* Returns true for a valid name of an evaluation set: letters, digits, '-', '_', '.'. */
 bool invar_config_is_set_name(const char *text, size_t bytes);
 
-/* Fails: the key's place, its name, then `why`. */
+/* Fails with the origin of the key, its name, and `why`. */
 invar_status invar_config_fail(const invar_recipe *recipe, invar_key key,
                                const char *why) INVAR_MUST_USE;
 
-/* rollout-schedule = recorded. */
+/* Returns true if rollout-schedule = recorded. */
 bool invar_config_recorded(const invar_recipe *recipe);
 
-#define INVAR_CONFIG_MAX_LAG 64 /* rollouts in flight, beside the one in turn */
+#define INVAR_CONFIG_MAX_LAG 64 /* largest number of rollouts in flight, besides the current one */
 
-/* Refuses keys that do not go together yet. */
+/* Rejects combinations of keys that are not supported yet. */
 invar_status invar_config_check_together(const invar_config_derived *facts) INVAR_MUST_USE;
 
-/* Refuses settings that nothing would read. */
+/* Rejects settings without effect. */
 invar_status invar_config_check_uses(const invar_config_derived *facts) INVAR_MUST_USE;
 
 #ifdef __cplusplus

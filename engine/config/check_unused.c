@@ -1,5 +1,9 @@
 /*
- * check_unused.c - refuses settings of a recipe that nothing would read.
+ * check_unused.c - rejects settings of a recipe that have no effect.
+ *
+ * For each key that depends on others a table row has the condition under which it is used, and the
+ * advice if it is not. A row is an error only if the key was given a value other than its default
+ * (invar_config_set). A key with several conditions has several rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,13 +17,13 @@
 
 #define NEEDS_SIZE (INVAR_CHOICES_TEXT_SIZE + 80)
 
-typedef struct use {
+typedef struct key_use {
     invar_key key;
     bool used;
     const char *needs;
-} use;
+} key_use;
 
-static invar_status check_uses(const invar_config_derived *f, const use *uses, size_t count)
+static invar_status check_uses(const invar_config_derived *f, const key_use *uses, size_t count)
 {
     const invar_recipe *recipe = f->recipe;
     char why[NEEDS_SIZE + 40];
@@ -58,12 +62,12 @@ static bool is_scaled(const invar_estimator_traits *e)
 
 static bool takes_kl_coef(const invar_estimator_traits *e)
 {
-    return e->penalised && !e->critic; // with a critic it has to be 0
+    return e->penalised && !e->critic; // kl-coef must be 0 with a critic
 }
 
-/* "advantage-estimator = grpo or gspo", then the rest. */
-static void need_estimator(char out[NEEDS_SIZE], bool (*has)(const invar_estimator_traits *e),
-                           const char *rest)
+/* Formats the estimators with a trait, "advantage-estimator = grpo or gspo", followed by `rest`. */
+static void format_estimators(char out[NEEDS_SIZE], bool (*has)(const invar_estimator_traits *e),
+                              const char *rest)
 {
     const char *words[INVAR_ESTIMATOR_COUNT];
     char text[INVAR_CHOICES_TEXT_SIZE];
@@ -88,7 +92,7 @@ static invar_status check_model_uses(const invar_config_derived *f)
     static const char adapters[] = "lora-rank above 0";
     const bool moe = invar_recipe_int(f->recipe, INVAR_KEY_NUM_EXPERTS) > 0;
     const bool lora = invar_recipe_int(f->recipe, INVAR_KEY_LORA_RANK) > 0;
-    const use uses[] = {
+    const key_use uses[] = {
         {INVAR_KEY_HF_IGNORE_KEYS, f->hf, "hf-checkpoint"},
         {INVAR_KEY_MODEL_TYPE, !f->hf, own},
         {INVAR_KEY_NUM_LAYERS, !f->hf, own},
@@ -129,7 +133,7 @@ static invar_status check_ckpt_uses(const invar_config_derived *f)
     const bool export = invar_config_is_nonempty(f->recipe, INVAR_KEY_SAVE_HF);
     const bool load = invar_config_is_nonempty(f->recipe, INVAR_KEY_LOAD) || save;
     char critic[NEEDS_SIZE];
-    const use uses[] = {
+    const key_use uses[] = {
         {INVAR_KEY_SAVE_INTERVAL, save || export, "a save that is not none, or save-hf"},
         {INVAR_KEY_SAVE_INTERVAL_MINUTES,
          save || invar_recipe_float(f->recipe, INVAR_KEY_SAVE_INTERVAL_MINUTES) == 0.0,
@@ -146,29 +150,29 @@ static invar_status check_ckpt_uses(const invar_config_derived *f)
          "opd-teacher-url"},
     };
 
-    need_estimator(critic, has_critic, "");
+    format_estimators(critic, has_critic, "");
     return CHECK_USES(f, uses);
 }
 
-static invar_reward rule_of(const invar_recipe *r, invar_key key)
+static invar_reward reward_of(const invar_recipe *r, invar_key key)
 {
     const char *word = invar_recipe_string(r, key);
     invar_reward reward = INVAR_REWARD_NONE;
     bool boxed, known = !word[0] || invar_reward_parse(&reward, &boxed, word) == INVAR_OK;
 
-    INVAR_CHECK(known); // the rules of rewards come before those of uses
+    INVAR_CHECK(known); // invar_config_check checks rewards before uses
     return reward;
 }
 
-/* A plug-in's rewards may have parts; of the rules some have. */
+/* Returns true if rewards may have parts: those of plug-ins, and of some built-in rewards. */
 static bool has_parts(const invar_recipe *r, invar_key rule)
 {
     return invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) ||
            invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH) ||
-           invar_reward_has_parts(rule_of(r, rule));
+           invar_reward_has_parts(reward_of(r, rule));
 }
 
-/* Some prompts' groups may be dropped, and others sampled in their place. */
+/* Returns true if groups may be dropped and other prompts sampled instead. */
 static bool filters_groups(const invar_recipe *r)
 {
     return INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
@@ -176,7 +180,7 @@ static bool filters_groups(const invar_recipe *r)
            invar_config_is_nonempty(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH);
 }
 
-/* Samples of older weights may be trained on. */
+/* Returns true if samples of older weights may be trained on. */
 static bool trains_late(const invar_recipe *r)
 {
     return invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0 ||
@@ -184,7 +188,7 @@ static bool trains_late(const invar_recipe *r)
            invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 }
 
-/* Several ranks compute a model together. */
+/* Returns true if several ranks compute one model together. */
 static bool divides_model(const invar_recipe *r)
 {
     static const invar_key sizes[] = {
@@ -222,7 +226,7 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
     const bool loads = invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
     const bool tasks = f->task || invar_config_is_nonempty(r, INVAR_KEY_EVAL_CONFIG) ||
                        strstr(invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), "task:");
-    const use uses[] = {
+    const key_use uses[] = {
         {INVAR_KEY_TASK_SIZE, tasks, "a built-in task (task:NAME)"},
         {INVAR_KEY_INPUT_KEY, read, files},
         {INVAR_KEY_LABEL_KEY, read, files},
@@ -285,7 +289,7 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
          "audit = 0, which looks at one phase at a time; 'invar replay --audit' audits the run"},
         {INVAR_KEY_GROUP_RM, invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH),
          "custom-rm-path"},
-        {INVAR_KEY_RM_URL, rule_of(r, INVAR_KEY_RM_TYPE) == INVAR_REWARD_REMOTE_RM,
+        {INVAR_KEY_RM_URL, reward_of(r, INVAR_KEY_RM_TYPE) == INVAR_REWARD_REMOTE_RM,
          "rm-type = remote_rm"},
         {INVAR_KEY_REWARD_KEY,
          invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
@@ -318,7 +322,7 @@ static invar_status check_speculation_uses(const invar_config_derived *f)
     const invar_speculative_algorithm algorithm =
         INVAR_RECIPE_ENUM(invar_speculative_algorithm, r, INVAR_KEY_SPECULATIVE_ALGORITHM);
     const bool ngram = algorithm == INVAR_SPECULATIVE_ALGORITHM_NGRAM;
-    const use uses[] = {
+    const key_use uses[] = {
         {INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS, algorithm != INVAR_SPECULATIVE_ALGORITHM_NONE,
          "a speculative-algorithm other than none"},
         {INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH, algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT,
@@ -336,7 +340,7 @@ static invar_status check_eval_uses(const invar_config_derived *f)
     const invar_recipe *r = f->recipe;
     const bool sampler = !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
     const bool own = invar_config_is_nonempty(r, INVAR_KEY_EVAL_RM_TYPE);
-    const use uses[] = {
+    const key_use uses[] = {
         {INVAR_KEY_EVAL_CONFIG, !invar_config_is_nonempty(r, INVAR_KEY_EVAL_PROMPT_DATA),
          "an empty eval-prompt-data: it names the sets itself"},
         {INVAR_KEY_EVAL_INTERVAL, f->eval, data},
@@ -377,7 +381,7 @@ static invar_status check_advantage_uses(const invar_config_derived *f)
     const bool raw = invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION);
     char critic[NEEDS_SIZE], discount[NEEDS_SIZE], penalty[NEEDS_SIZE], grouped[NEEDS_SIZE],
         scaled[NEEDS_SIZE];
-    const use uses[] = {
+    const key_use uses[] = {
         {INVAR_KEY_ADVANTAGE_ESTIMATOR, !f->sft, rl},
         {INVAR_KEY_NORMALIZE_ADVANTAGES, !f->sft, rl},
         {INVAR_KEY_USE_OPD, !f->sft, rl},
@@ -393,11 +397,11 @@ static invar_status check_advantage_uses(const invar_config_derived *f)
         {INVAR_KEY_DISABLE_GRPO_STD_NORMALIZATION, e->scaled && !raw, scaled},
     };
 
-    need_estimator(critic, has_critic, "");
-    need_estimator(discount, estimator_traits_discounts, "");
-    need_estimator(penalty, takes_kl_coef, "; with others use kl-loss-coef");
-    need_estimator(grouped, is_grouped, "");
-    need_estimator(scaled, is_scaled, " and their normalisation of rewards");
+    format_estimators(critic, has_critic, "");
+    format_estimators(discount, estimator_traits_discounts, "");
+    format_estimators(penalty, takes_kl_coef, "; with others use kl-loss-coef");
+    format_estimators(grouped, is_grouped, "");
+    format_estimators(scaled, is_scaled, " and their normalisation of rewards");
     return CHECK_USES(f, uses);
 }
 
@@ -408,7 +412,7 @@ static invar_status check_loss_uses(const invar_config_derived *f)
     const bool policy = f->loss->policy;
     const bool kl = invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS);
     const bool reference = kl || invar_recipe_float(r, INVAR_KEY_KL_COEF) > 0;
-    const use uses[] = {
+    const key_use uses[] = {
         {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, f->loss->plugin, "loss-type = custom_loss"},
         {INVAR_KEY_EPS_CLIP, policy, pol},
         {INVAR_KEY_EPS_CLIP_HIGH, policy, pol},
@@ -444,7 +448,7 @@ static invar_status check_importance_uses(const invar_config_derived *f)
     const bool tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
     const bool mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);
     const bool rs = invar_recipe_bool(r, INVAR_KEY_USE_RS);
-    const use uses[] = {
+    const key_use uses[] = {
         {INVAR_KEY_USE_ROLLOUT_LOGPROBS, !f->sft, "another loss-type"},
         {INVAR_KEY_USE_ROLLOUT_LOGPROBS, differ, differing},
         {INVAR_KEY_MAX_LOGP_DIFF, differ, differing},
@@ -481,7 +485,7 @@ static invar_status check_step_uses(const invar_config_derived *f)
     const bool decays =
         INVAR_RECIPE_ENUM(invar_decay, r, INVAR_KEY_LR_DECAY_STYLE) != INVAR_DECAY_CONSTANT;
     const bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
-    const use uses[] = {
+    const key_use uses[] = {
         {INVAR_KEY_MIN_LR, decays, "lr-decay-style linear or cosine"},
         {INVAR_KEY_LR_DECAY_ITERS, decays, "lr-decay-style linear or cosine"},
         {INVAR_KEY_LR_WARMUP_INIT, invar_recipe_int(r, INVAR_KEY_LR_WARMUP_ITERS) > 0,

@@ -1,5 +1,5 @@
 /*
- * choices.c - the words of choices.def.
+ * choices.c - tables of words for the enums of choices.def.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,6 @@
 /*
- * choices.h - the enums of choices.def, and their words: invar_decay and invar_decay_choices.
+ * choices.h - enums of choices.def and their words, for example invar_decay and
+ * invar_decay_choices.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

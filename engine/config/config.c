@@ -1,5 +1,8 @@
 /*
- * config.c - the schema of recipes, made from keys.def, and the lists that values may hold.
+ * config.c - builds the recipe schema from keys.def, and parses list values.
+ *
+ * keys.def is included twice: for the schema, and for the flags of Miles. Removed keys stay in the
+ * schema with the keys that replace them, so that old recipes get a helpful error.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +21,7 @@
 
 #include "base/invar_banned.h"
 
-#define MAX_ITEMS 1024 /* of a list in a value */
+#define MAX_ITEMS 1024 /* limit of the items of a list value */
 
 /* ---- the schema ------------------------------------------------------------------------------ */
 
@@ -159,7 +162,7 @@ invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_rec
     return INVAR_OK;
 }
 
-/* The list's strings into one block: pointers, then texts. */
+/* Copies the strings of a list to one allocation: pointers, then texts. */
 static invar_status copy_strings(char ***out, int64_t *count_out, const json_t *list,
                                  const invar_recipe_entry *entry)
 {

@@ -1,10 +1,10 @@
 /*
- * config.h - the recipe of a run: every key, its group, its default and whether it may change bits.
+ * config.h - recipe of a run: all keys with group, default and effect on bits, and their checks.
  *
- * The table is keys.def, one entry a key, included to build the enum and the schema, and checked
- * against docs/recipes.md by a test. `check` refuses impossible combinations and settings that
- * would be ignored, by key, file and line. Values are read with base/recipe/recipe.h's getters:
- * invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_BATCH_SIZE).
+ * The table is keys.def, one entry per key, which is included to build the enum and the schema; a
+ * test compares it with docs/recipes.md. The checks reject impossible combinations and settings
+ * without effect, and name key, file and line. Read values with the getters of
+ * base/recipe/recipe.h: invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_BATCH_SIZE).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,55 +19,71 @@ extern "C" {
 #endif
 
 typedef enum invar_key {
-    INVAR_KEY_NONE = -1, /* also makes it a signed type, as places in a recipe are */
+    INVAR_KEY_NONE = -1, /* makes the enum signed, too, like indices of keys in a recipe */
 #define INVAR_KEY(ID, ...) INVAR_KEY_##ID,
 #include "engine/config/keys.def"
 #undef INVAR_KEY
     INVAR_KEY_COUNT
 } invar_key;
 
+/* Returns the schema of recipes; static. */
 const invar_recipe_schema *invar_config_schema(void);
 
-/* Keys and their defaults, of those that have one; returns how many. */
+/* Fills `out` with the keys that have a default, and their defaults; returns their number. */
 size_t invar_config_defaults(invar_ledger_pair out[INVAR_KEY_COUNT]);
 
-/* Miles' (or Megatron's, SGLang's) flag for the same thing; "" where they have none. */
+/* Flag of Miles, Megatron-LM or SGLang with the same meaning; empty if they have no such flag. */
 const char *invar_config_miles(invar_key key);
 
-/* After all flags: recipe_check, then the combinations. */
+/*
+ * Checks a complete recipe: each value (invar_recipe_check), then the combinations. Call after all
+ * flags were set.
+ */
 invar_status invar_config_check(const invar_recipe *recipe) INVAR_MUST_USE;
 
-/* Only whether something would read every key: *unused_out is the first of which that is not so. */
+/*
+ * Checks only whether each key has an effect. Fails for the first key without one, which
+ * *unused_out names; it is INVAR_KEY_NONE if all have an effect, or after another failure.
+ */
 invar_status invar_config_check_unused(invar_key *unused_out,
                                        const invar_recipe *recipe) INVAR_MUST_USE;
 
-/* The keys that name a plug-in: a shared object, or a command. */
+/* Keys that name a plug-in (a shared object or a command); static. */
 const invar_key *invar_config_plugins(size_t *count_out);
 
 /* ---- derived values -------------------------------------------------------------------------- */
 
-/* Of a checked recipe: what 0 stands for in the two keys that follow from each other. */
+/*
+ * Derived values of a checked recipe: the values that 0 stands for in two keys that follow from
+ * each other.
+ */
 int64_t invar_config_global_batch_size(const invar_recipe *recipe);
 int64_t invar_config_steps_per_rollout(const invar_recipe *recipe);
 
-/* True when it names evaluation sets. */
+/* Returns true if the recipe has evaluation sets. */
 bool invar_config_evaluates(const invar_recipe *recipe);
 
 /* ---- lists in a value ------------------------------------------------------------------------ */
 
-/* Tokens of a list value "a,b,c" one after another; false at the end. *out is not terminated. */
+/* Iterates over a list value "a,b,c". Returns false at the end. *out is not NUL-terminated. */
 bool invar_config_list(const char **out, size_t *bytes_out, const char **cursor);
 
-/* The same for words, as eval-prompt-data has them: name path name "path with blanks". */
+/*
+ * Iterates over words separated by blanks, as in eval-prompt-data: name path name "path with
+ * blanks". Returns false at the end.
+ */
 bool invar_config_words(const char **out, size_t *bytes_out, const char **cursor);
 
-/* "7,19" as numbers, none for "". The caller owns *out (invar_free); NULL when there is none. */
+/*
+ * Parses "7,19" as token ids. *out is NULL if the list is empty; the caller frees it with
+ * invar_free.
+ */
 invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_recipe *recipe,
                               invar_key key) INVAR_MUST_USE;
 
 /*
- * ["a", "b"], a JSON list of strings that are not empty; none for "". One block: the caller owns
- * *out (invar_free), which holds the texts, too; NULL when there is none.
+ * Parses a JSON list of non-empty strings, ["a", "b"]. *out is one allocation with pointers and
+ * texts, which the caller frees with invar_free; NULL if the list or the value is empty.
  */
 invar_status invar_config_strings(char ***out, int64_t *count_out, const invar_recipe *recipe,
                                   invar_key key) INVAR_MUST_USE;

@@ -1,5 +1,8 @@
 /*
- * eval_config.c - evaluation sets with settings of their own.
+ * eval_config.c - parses the file of eval-config into one recipe per evaluation set.
+ *
+ * A section starts with a copy of the run's recipe, without the keys that the section sets itself,
+ * and is checked like any recipe when it ends. Errors name the file and line.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,14 +19,14 @@
 
 #include "base/invar_banned.h"
 
-#define MOST_SETS 256
+#define MAX_SETS 256
 #define ORIGIN_SIZE 512
 
-/* What a section may say, and the key of a recipe that it stands for. */
+/* Settings of a section, and the recipe keys that they set. */
 static const struct {
     const char *name;
     invar_key key;
-    bool later; /* than sets that were recorded: hashed only where it is not its default */
+    bool hash_if_set; /* newer than recorded sets: hashed only if it is not its default */
 } settings[] = {
     {"n-samples-per-eval-prompt", INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT, false},
     {"temperature", INVAR_KEY_EVAL_TEMPERATURE, false},
@@ -34,28 +37,28 @@ static const struct {
     {"label-key", INVAR_KEY_EVAL_LABEL_KEY, false},
     {"rm-type", INVAR_KEY_EVAL_RM_TYPE, false},
     {"reward-key", INVAR_KEY_EVAL_REWARD_KEY, false},
-    {"turns", INVAR_KEY_EVAL_TURNS, .later = true},
+    {"turns", INVAR_KEY_EVAL_TURNS, .hash_if_set = true},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
-typedef struct piece {
+typedef struct text_span {
     const char *text;
     size_t bytes;
-} piece;
+} text_span;
 
-/* The file while it is read. */
-typedef struct reader {
+/* State of the parser, with the section at hand. */
+typedef struct eval_reader {
     const char *path;
     const invar_recipe *recipe;
     invar_eval_config *out;
-    piece name; /* of the section; none before the first */
+    text_span name; /* name of the section; empty before the first one */
     int section, line;
-    piece place;            /* of its data */
-    piece values[SETTINGS]; /* without text: not there */
+    text_span data_path;        /* value of `path` */
+    text_span values[SETTINGS]; /* settings of the section; no text if absent */
     int lines[SETTINGS];
-} reader;
+} eval_reader;
 
-static invar_status reader_fail(const reader *r, int line, const char *why, piece what)
+static invar_status fail_at(const eval_reader *r, int line, const char *why, text_span what)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
 
@@ -65,13 +68,14 @@ static invar_status reader_fail(const reader *r, int line, const char *why, piec
 
 /* ---- a set ----------------------------------------------------------------------------------- */
 
-/* A set from a file has no use for what tasks need. */
-static bool is_task(const reader *r)
+/* Returns true if the set is a built-in task; only tasks use task-size. */
+static bool is_task(const eval_reader *r)
 {
-    return r->place.text && r->place.bytes > 5 && memcmp(r->place.text, "task:", 5) == 0;
+    return r->data_path.text && r->data_path.bytes > 5 &&
+           memcmp(r->data_path.text, "task:", 5) == 0;
 }
 
-static bool is_own(const reader *r, int key)
+static bool is_own(const eval_reader *r, int key)
 {
     for (int i = 0; i < SETTINGS; i++)
         if ((int)settings[i].key == key && r->values[i].text)
@@ -80,8 +84,8 @@ static bool is_own(const reader *r, int key)
            (key == INVAR_KEY_TASK_SIZE && !is_task(r));
 }
 
-/* What the run's recipe says, where the section says nothing. */
-static invar_status recipe_inherit(invar_recipe *to, const reader *r)
+/* Copies the settings of the run's recipe that the section does not set. */
+static invar_status inherit_settings(invar_recipe *to, const eval_reader *r)
 {
     for (int key = 0; key < INVAR_KEY_COUNT; key++) {
         invar_recipe_entry e;
@@ -94,45 +98,46 @@ static invar_status recipe_inherit(invar_recipe *to, const reader *r)
     return INVAR_OK;
 }
 
-static invar_status set_value(invar_recipe *to, const reader *r, invar_key key, piece value,
-                              int line)
+static invar_status set_value(invar_recipe *to, const eval_reader *r, invar_key key,
+                              text_span value, int line)
 {
     char text[INVAR_PATH_SIZE], origin[ORIGIN_SIZE];
 
     if (value.bytes >= sizeof text)
-        return reader_fail(r, line, "is too long", value);
+        return fail_at(r, line, "is too long", value);
     memcpy(text, value.text, value.bytes);
     text[value.bytes] = '\0';
     (void)snprintf(origin, sizeof origin, "%.300s:%d", r->path, line);
     return invar_recipe_set(to, invar_config_schema()->keys[key].name, text, origin);
 }
 
-/* The set's name and place as eval-prompt-data has them. */
-static invar_status set_place(invar_recipe *to, const reader *r)
+/* Sets eval-prompt-data to name and path of the set. */
+static invar_status set_data(invar_recipe *to, const eval_reader *r)
 {
     char text[INVAR_PATH_SIZE + INVAR_RECIPE_MAX_NAME];
     int used;
 
-    if (!r->place.text)
-        return reader_fail(r, r->section, "is a set without path = FILE", r->name);
+    if (!r->data_path.text)
+        return fail_at(r, r->section, "is a set without path = FILE", r->name);
     used = snprintf(text, sizeof text, "%.*s \"%.*s\"", (int)r->name.bytes, r->name.text,
-                    (int)r->place.bytes, r->place.text);
-    if (used >= (int)sizeof text || memchr(r->place.text, '"', r->place.bytes))
-        return reader_fail(r, r->section, "has a path that is too long or has a quote", r->name);
-    return set_value(to, r, INVAR_KEY_EVAL_PROMPT_DATA, (piece){text, (size_t)used}, r->section);
+                    (int)r->data_path.bytes, r->data_path.text);
+    if (used >= (int)sizeof text || memchr(r->data_path.text, '"', r->data_path.bytes))
+        return fail_at(r, r->section, "has a path that is too long or has a quote", r->name);
+    return set_value(to, r, INVAR_KEY_EVAL_PROMPT_DATA, (text_span){text, (size_t)used},
+                     r->section);
 }
 
-static invar_status recipe_fill(invar_recipe *to, const reader *r)
+static invar_status fill_recipe(invar_recipe *to, const eval_reader *r)
 {
-    INVAR_TRY(recipe_inherit(to, r));
-    INVAR_TRY(set_place(to, r));
+    INVAR_TRY(inherit_settings(to, r));
+    INVAR_TRY(set_data(to, r));
     for (int i = 0; i < SETTINGS; i++)
         if (r->values[i].text)
             INVAR_TRY(set_value(to, r, settings[i].key, r->values[i], r->lines[i]));
     return invar_config_check(to);
 }
 
-static bool is_twice(const reader *r)
+static bool is_duplicate(const eval_reader *r)
 {
     for (size_t i = 0; i < r->out->count; i++) {
         const char *data = invar_recipe_string(r->out->recipes[i], INVAR_KEY_EVAL_PROMPT_DATA);
@@ -142,63 +147,63 @@ static bool is_twice(const reader *r)
     return false;
 }
 
-/* The section that ends becomes a recipe. */
-static invar_status end_section(reader *r)
+/* Makes a recipe from the section that ends. */
+static invar_status end_section(eval_reader *r)
 {
     invar_eval_config *out = r->out;
 
     if (!r->name.text)
         return INVAR_OK;
-    if (is_twice(r))
-        return reader_fail(r, r->section, "is there twice", r->name);
-    if (out->count == MOST_SETS)
-        return reader_fail(r, r->section, "is one set too many", r->name);
+    if (is_duplicate(r))
+        return fail_at(r, r->section, "is there twice", r->name);
+    if (out->count == MAX_SETS)
+        return fail_at(r, r->section, "is one set too many", r->name);
     INVAR_TRY(invar_recipe_new(&out->recipes[out->count], invar_config_schema()));
-    return recipe_fill(out->recipes[out->count++], r);
+    return fill_recipe(out->recipes[out->count++], r);
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static piece trim(piece p)
+static text_span trim_blanks(text_span p)
 {
     while (p.bytes > 0 && p.text[0] == ' ')
-        p = (piece){p.text + 1, p.bytes - 1};
+        p = (text_span){p.text + 1, p.bytes - 1};
     while (p.bytes > 0 && (p.text[p.bytes - 1] == ' ' || p.text[p.bytes - 1] == '\r'))
         p.bytes--;
     return p;
 }
 
-static invar_status begin_section(reader *r, piece line)
+static invar_status begin_section(eval_reader *r, text_span line)
 {
     INVAR_TRY(end_section(r));
     if (line.bytes < 3 || line.text[line.bytes - 1] != ']' || line.bytes > INVAR_RECIPE_MAX_NAME)
-        return reader_fail(r, r->line, "is no section: expected [NAME], the name of a set", line);
+        return fail_at(r, r->line, "is no section: expected [NAME], the name of a set", line);
     if (!invar_config_is_set_name(line.text + 1, line.bytes - 2))
-        return reader_fail(r, r->line,
-                           "is no name of a set; a name has letters, digits, '-', '_', '.'", line);
-    *r = (reader){.path = r->path,
-                  .recipe = r->recipe,
-                  .out = r->out,
-                  .line = r->line,
-                  .section = r->line,
-                  .name = {line.text + 1, line.bytes - 2}};
+        return fail_at(r, r->line, "is no name of a set; a name has letters, digits, '-', '_', '.'",
+                       line);
+    *r = (eval_reader){.path = r->path,
+                       .recipe = r->recipe,
+                       .out = r->out,
+                       .line = r->line,
+                       .section = r->line,
+                       .name = {line.text + 1, line.bytes - 2}};
     return INVAR_OK;
 }
 
-static bool is_named(piece key, const char *name)
+static bool is_named(text_span key, const char *name)
 {
     return key.bytes == strlen(name) && memcmp(key.text, name, key.bytes) == 0;
 }
 
-static invar_status take_setting(reader *r, piece key, piece value)
+static invar_status read_setting(eval_reader *r, text_span key, text_span value)
 {
     bool first = false, known = is_named(key, "path");
 
     if (!value.bytes)
-        return reader_fail(r, r->line, "has no value", key);
+        return fail_at(r, r->line, "has no value", key);
     if (known) {
-        first = !r->place.text;
-        r->place = value;
+        first = !r->data_path.text;
+        r->data_path = value;
     }
     for (int i = 0; i < SETTINGS; i++)
         if (is_named(key, settings[i].name)) {
@@ -208,13 +213,12 @@ static invar_status take_setting(reader *r, piece key, piece value)
             r->lines[i] = r->line;
         }
     if (!known)
-        return reader_fail(r, r->line,
-                           "is no setting of a set; docs/recipes.md (Evaluation sets) has a list",
-                           key);
-    return first ? INVAR_OK : reader_fail(r, r->line, "is there twice", key);
+        return fail_at(r, r->line,
+                       "is no setting of a set; docs/recipes.md (Evaluation sets) has a list", key);
+    return first ? INVAR_OK : fail_at(r, r->line, "is there twice", key);
 }
 
-static invar_status take_line(reader *r, piece line)
+static invar_status read_line(eval_reader *r, text_span line)
 {
     const char *equals = line.bytes ? memchr(line.text, '=', line.bytes) : NULL;
     size_t before;
@@ -222,35 +226,34 @@ static invar_status take_line(reader *r, piece line)
     if (line.bytes == 0 || line.text[0] == '#' || line.text[0] == ';')
         return INVAR_OK;
     if (memchr(line.text, '\0', line.bytes))
-        return reader_fail(r, r->line, "has a byte 0", line);
+        return fail_at(r, r->line, "has a byte 0", line);
     if (line.text[0] == '[')
         return begin_section(r, line);
     if (!equals || !r->name.text)
-        return reader_fail(r, r->line, "is neither [NAME] nor a setting of a set: KEY = VALUE",
-                           line);
+        return fail_at(r, r->line, "is neither [NAME] nor a setting of a set: KEY = VALUE", line);
     before = (size_t)(equals - line.text);
-    return take_setting(r, trim((piece){line.text, before}),
-                        trim((piece){equals + 1, line.bytes - before - 1}));
+    return read_setting(r, trim_blanks((text_span){line.text, before}),
+                        trim_blanks((text_span){equals + 1, line.bytes - before - 1}));
 }
 
-static invar_status take_lines(reader *r, piece text)
+static invar_status read_lines(eval_reader *r, text_span text)
 {
     while (text.bytes > 0) {
         const char *end = memchr(text.text, '\n', text.bytes);
         size_t length = end ? (size_t)(end - text.text) : text.bytes, used = length + (end ? 1 : 0);
 
         r->line++;
-        INVAR_TRY(take_line(r, trim((piece){text.text, length})));
-        text = (piece){text.text + used, text.bytes - used};
+        INVAR_TRY(read_line(r, trim_blanks((text_span){text.text, length})));
+        text = (text_span){text.text + used, text.bytes - used};
     }
     return end_section(r);
 }
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- file ------------------------------------------------------------------------------------ */
 
 invar_status invar_eval_config_read(invar_eval_config *out, const invar_recipe *recipe)
 {
-    reader r = {
+    eval_reader r = {
         .path = invar_recipe_string(recipe, INVAR_KEY_EVAL_CONFIG), .recipe = recipe, .out = out};
     invar_status status;
     char *text = NULL;
@@ -260,9 +263,9 @@ invar_status invar_eval_config_read(invar_eval_config *out, const invar_recipe *
     if (!r.path[0])
         return INVAR_OK;
     INVAR_TRY(invar_file_read(&text, &bytes, r.path, INVAR_RECIPE_MAX_BYTES));
-    status = invar_alloc((void **)&out->recipes, MOST_SETS, sizeof *out->recipes, "sets");
+    status = invar_alloc((void **)&out->recipes, MAX_SETS, sizeof *out->recipes, "sets");
     if (status == INVAR_OK)
-        status = take_lines(&r, (piece){text, bytes});
+        status = read_lines(&r, (text_span){text, bytes});
     if (status == INVAR_OK && out->count == 0)
         status = INVAR_FAIL(
             INVAR_E_INVALID, 0,
@@ -287,7 +290,7 @@ void invar_eval_config_hash(invar_hasher *hasher, const invar_recipe *recipe)
         invar_recipe_entry e;
 
         invar_recipe_entry_get(&e, recipe, (int)settings[i].key);
-        if (!settings[i].later || invar_recipe_entry_identifies(&e))
+        if (!settings[i].hash_if_set || invar_recipe_entry_identifies(&e))
             invar_hasher_update(hasher, e.text, strlen(e.text) + 1);
     }
 }

@@ -1,14 +1,14 @@
 /*
- * eval_config.h - evaluation sets with settings of their own: the file that eval-config names.
+ * eval_config.h - evaluation sets with settings of their own: the file of the key eval-config.
  *
  *     [aime]
  *     path = data/aime.jsonl
  *     n-samples-per-eval-prompt = 16
  *     temperature = 0.6
  *
- * A section is a set. A set becomes a recipe: that of the run, with the set as its eval-prompt-data
- * and the section's settings in place of its own. So whatever reads or checks a recipe does so for
- * a set.
+ * Each section is a set. A set becomes a recipe: that of the run, with the set as its
+ * eval-prompt-data and with the section's settings. All code that reads or checks a recipe
+ * therefore works for a set.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,18 +24,18 @@
 extern "C" {
 #endif
 
-/* Zeroed at first; release. */
+/* Evaluation sets. Zero-initialize before use; release with invar_eval_config_release. */
 typedef struct invar_eval_config {
-    invar_recipe **recipes; /* (count), in the order of the file; checked */
+    invar_recipe **recipes; /* (count) checked recipes, in file order */
     size_t count;
 } invar_eval_config;
 
-/* Of a checked recipe; without eval-config there are none. */
+/* Reads the sets of a checked recipe; *out is empty if there is no eval-config. */
 invar_status invar_eval_config_read(invar_eval_config *out,
                                     const invar_recipe *recipe) INVAR_MUST_USE;
 void invar_eval_config_release(invar_eval_config *evals);
 
-/* The settings that a section can have, as the recipe of a set has them. */
+/* Adds the settings that a section can have to a hash, with their values in the recipe of a set. */
 void invar_eval_config_hash(invar_hasher *hasher, const invar_recipe *recipe);
 
 #ifdef __cplusplus

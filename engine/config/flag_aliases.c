@@ -1,5 +1,8 @@
 /*
- * flag_aliases.c - flags of Miles, Megatron-LM and SGLang, by name.
+ * flag_aliases.c - finds flags of Miles, Megatron-LM and SGLang in the tables.
+ *
+ * A full name in flag_aliases.def is more specific than a key of the same name, and a key more
+ * specific than a prefix ("name*") in flag_aliases.def.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,14 +14,14 @@
 
 #include "base/invar_banned.h"
 
-typedef struct row {
+typedef struct alias_row {
     const char *flags;
     invar_flag_alias_kind how;
     const char *what;
     const char *sentence;
-} row;
+} alias_row;
 
-static const row rows[] = {
+static const alias_row rows[] = {
 #define INVAR_ALIAS(FLAGS, HOW, WHAT, SENTENCE) {FLAGS, INVAR_FLAG_ALIAS_##HOW, WHAT, SENTENCE},
 #include "engine/config/flag_aliases.def"
 #undef INVAR_ALIAS
@@ -31,7 +34,7 @@ static bool is_key(invar_flag_alias_kind how)
     return how < INVAR_FLAG_ALIAS_ONLY;
 }
 
-static void row_describe(invar_flag_alias *out, const row *r)
+static void fill_alias(invar_flag_alias *out, const alias_row *r)
 {
     *out = (invar_flag_alias){r->how, INVAR_KEY_NONE, NULL, r->sentence};
     if (is_key(r->how))
@@ -44,13 +47,13 @@ bool invar_flag_alias_row(invar_flag_alias *out, const char **flags_out, int ind
 {
     if (index >= ROWS)
         return false;
-    row_describe(out, &rows[index]);
+    fill_alias(out, &rows[index]);
     *flags_out = rows[index].flags;
     return true;
 }
 
-/* Is the flag one of the row's: by its whole name, or by the beginning of it, "name*"? */
-static bool row_names(const row *r, const char *name, size_t length, bool whole)
+/* Returns true if the row lists the flag: by its full name, or by a prefix "name*". */
+static bool row_matches(const alias_row *r, const char *name, size_t length, bool whole)
 {
     const char *cursor = r->flags, *word;
     size_t bytes;
@@ -65,15 +68,15 @@ static bool row_names(const row *r, const char *name, size_t length, bool whole)
     return false;
 }
 
-static const row *find_row(const char *name, size_t length, bool whole)
+static const alias_row *find_row(const char *name, size_t length, bool whole)
 {
     for (int i = 0; i < ROWS; i++)
-        if (row_names(&rows[i], name, length, whole))
+        if (row_matches(&rows[i], name, length, whole))
             return &rows[i];
     return NULL;
 }
 
-/* The key of this name, else the first that has it as Miles' flag. */
+/* Finds the key with this name, else the first key with this flag of Miles. */
 static invar_key find_key(const char *name, size_t length)
 {
     const invar_recipe_schema *schema = invar_config_schema();
@@ -89,7 +92,7 @@ static invar_key find_key(const char *name, size_t length)
 
 bool invar_flag_alias_find(invar_flag_alias *out, const char *name, size_t length)
 {
-    const row *r = length ? find_row(name, length, true) : NULL;
+    const alias_row *r = length ? find_row(name, length, true) : NULL;
     invar_key key = r || !length ? INVAR_KEY_NONE : find_key(name, length);
 
     if (key != INVAR_KEY_NONE) {
@@ -99,6 +102,6 @@ bool invar_flag_alias_find(invar_flag_alias *out, const char *name, size_t lengt
     if (!r && length)
         r = find_row(name, length, false);
     if (r)
-        row_describe(out, r);
+        fill_alias(out, r);
     return r;
 }

@@ -1,8 +1,7 @@
 /*
- * flag_aliases.h - flags of Miles, Megatron-LM and SGLang: which key each is, or what to use
- * instead.
+ * flag_aliases.h - maps flags of Miles, Megatron-LM and SGLang to recipe keys, or to advice.
  *
- * The table is flag_aliases.def, and the column of Miles' flags in keys.def.
+ * The tables are flag_aliases.def and the column of Miles' flags in keys.def.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +14,7 @@
 extern "C" {
 #endif
 
-/* What flag_aliases.def says about a flag; the words are explained there. */
+/* Kind of mapping; flag_aliases.def explains the words. */
 typedef enum invar_flag_alias_kind {
     INVAR_FLAG_ALIAS_KEY,
     INVAR_FLAG_ALIAS_PLUGIN,
@@ -30,15 +29,18 @@ typedef enum invar_flag_alias_kind {
 
 typedef struct invar_flag_alias {
     invar_flag_alias_kind how;
-    invar_key key;        /* INVAR_KEY_NONE: it is no key */
-    const char *only;     /* ONLY: the value */
-    const char *sentence; /* "" where a key takes all that the flag may say */
+    invar_key key;        /* INVAR_KEY_NONE if the flag does not map to a key */
+    const char *only;     /* ONLY: the supported value */
+    const char *sentence; /* advice; empty if the key accepts every value of the flag */
 } invar_flag_alias;
 
-/* What a flag without its dashes means in a script of Miles. False: nobody knows it. */
+/*
+ * Finds the meaning of a flag (without its dashes) in a script of Miles. Returns false if it is
+ * unknown.
+ */
 bool invar_flag_alias_find(invar_flag_alias *out, const char *name, size_t length);
 
-/* A row of the table as it stands, for tests; false behind the last. */
+/* Returns row `index` of the table, for tests; false after the last row. */
 bool invar_flag_alias_row(invar_flag_alias *out, const char **flags_out, int index);
 
 #ifdef __cplusplus

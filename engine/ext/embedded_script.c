@@ -1,5 +1,5 @@
 /*
- * embedded_script.c - Python scripts that are part of this program, each in a child process.
+ * embedded_script.c - starts embedded Python scripts and exchanges JSON with them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,11 +16,11 @@
 #include "base/invar_banned.h"
 
 #define COMMAND "python3 -I -X utf8 -c '%.*s%.*s'"
-#define ERROR_SIZE 200 /* of the script's message, for ours */
+#define ERROR_SIZE 200 /* longest part of the script's message */
 
-extern const invar_embedded invar_engine_scripts[]; /* up to one without a name */
+extern const invar_embedded invar_engine_scripts[]; /* ends with an entry without a name */
 
-static const invar_embedded *find(const char *file)
+static const invar_embedded *find_script(const char *file)
 {
     const invar_embedded *script = invar_engine_scripts;
 
@@ -45,7 +45,7 @@ static invar_status make_command(char **out, const invar_embedded *before,
 invar_status invar_embedded_script_command(char **out, const char *file)
 {
     *out = NULL;
-    return make_command(out, NULL, find(file));
+    return make_command(out, NULL, find_script(file));
 }
 
 invar_status invar_embedded_script_open(invar_line_process **out, const char *name,
@@ -55,7 +55,7 @@ invar_status invar_embedded_script_open(invar_line_process **out, const char *na
     char *command;
 
     *out = NULL;
-    INVAR_TRY(make_command(&command, find("script_loop.py"), find(file)));
+    INVAR_TRY(make_command(&command, find_script("script_loop.py"), find_script(file)));
     status = invar_line_process_open(out, name, command, seconds, -1);
     invar_free(command);
     return status;

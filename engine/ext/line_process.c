@@ -1,8 +1,9 @@
 /*
- * line_process.c - a child process that answers one line with one line.
+ * line_process.c - exchanges lines with a child process, without deadlocks.
  *
- * While we wait, all three pipes are served: a program that writes much to its standard error, or
- * answers before it has read everything, cannot make both sides wait for each other.
+ * All three pipes are served while this side waits, so a program that writes much to its standard
+ * error, or answers before it has read everything, cannot make both sides wait for each other. A
+ * program may write one line per request only; anything else is an error with a hint.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,28 +29,28 @@
 
 #include "base/invar_banned.h"
 
-#define LOG_BYTES ((size_t)1 << 20) /* of standard error that are passed on for one request */
-#define WATCH_MS 1000               /* who watches is called as often while a reply is awaited */
-#define END_MS 1000            /* how long a program may take to end after its input has ended */
-#define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic of deadlines small */
+#define LOG_BYTES ((size_t)1 << 20) /* standard error that is logged for one request, in bytes */
+#define WATCH_MS 1000               /* interval of the wait callback */
+#define END_MS 1000                 /* time to exit after the end of its input */
+#define MAX_TIMEOUT_S 1000000.0     /* seconds; keeps deadlines far from overflow */
 
 struct invar_line_process {
     const char *name;
     char *command;      /* owned */
     pthread_t thread;   /* thread that opened the program */
-    int64_t timeout_ms; /* 0: none */
+    int64_t timeout_ms; /* 0 for none */
     int log_fd;
-    size_t logged; /* bytes since the last request */
+    size_t logged; /* bytes logged since the last request */
     bool spoken;   /* there was an exchange */
-    bool died;     /* it ended by itself, or closed its output */
+    bool died;     /* the program exited, or closed its output */
     invar_subprocess child;
-    int in, out, err; /* our ends; -1: closed */
-    char *line;       /* what came from it */
+    int in, out, err; /* our ends of the pipes; -1 if closed */
+    char *line;       /* output of the program since the last request */
     size_t used, capacity;
-    invar_process_tail tail;      /* of its standard error */
-    void (*waits)(void *payload); /* may be NULL */
+    invar_process_tail tail;      /* tail of its standard error */
+    void (*waits)(void *payload); /* wait callback; may be NULL */
     void *payload;
-    invar_status (*check)(void *payload); /* may be NULL */
+    invar_status (*check)(void *payload); /* guard; may be NULL */
     void *check_payload;
 };
 
@@ -60,10 +61,10 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-/* ---- starting -------------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------------------------- */
 
-/* Our ends never wait; the program's do. */
-static int take_ends(invar_line_process *program, int pipes[3][2])
+/* Takes our ends of the pipes and makes them non-blocking. */
+static int set_parent_ends(invar_line_process *program, int pipes[3][2])
 {
     int *ours[3] = {&program->in, &program->out, &program->err};
 
@@ -77,7 +78,7 @@ static int take_ends(invar_line_process *program, int pipes[3][2])
     return 0;
 }
 
-static invar_status line_process_start(invar_line_process *program, char *const *words)
+static invar_status start_process(invar_line_process *program, char *const *words)
 {
     int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, rc = 0;
     invar_status status;
@@ -85,7 +86,7 @@ static invar_status line_process_start(invar_line_process *program, char *const 
     for (int i = 0; i < 3 && !rc; i++)
         rc = invar_process_pipe(pipes[i]);
     if (!rc)
-        rc = take_ends(program, pipes);
+        rc = set_parent_ends(program, pipes);
     if (rc) {
         status = INVAR_FAIL(INVAR_E_IO, rc, "plug-in %.1000s: no pipes for it: %s", program->name,
                             strerror(rc));
@@ -100,13 +101,13 @@ static invar_status line_process_start(invar_line_process *program, char *const 
     return status;
 }
 
-static invar_status cut_and_start(invar_line_process *program, const char *text)
+static invar_status split_and_start(invar_line_process *program, const char *text)
 {
     invar_plugin_argv command = {0};
     invar_status status = invar_plugin_argv_cut(&command, program->name, text);
 
     if (status == INVAR_OK)
-        status = line_process_start(program, command.words);
+        status = start_process(program, command.words);
     invar_plugin_argv_release(&command);
     return status;
 }
@@ -132,14 +133,14 @@ invar_status invar_line_process_open(invar_line_process **out, const char *name,
     INVAR_TRY(invar_alloc((void **)&program, 1, sizeof *program, "a program"));
     memset(program, 0, sizeof *program);
     program->name = name;
-    program->timeout_ms = (int64_t)((timeout < MOST_TIMEOUT ? timeout : MOST_TIMEOUT) * 1000);
+    program->timeout_ms = (int64_t)((timeout < MAX_TIMEOUT_S ? timeout : MAX_TIMEOUT_S) * 1000);
     program->timeout_ms += timeout > 0 && program->timeout_ms == 0;
     program->log_fd = log_fd;
     program->in = program->out = program->err = -1;
     program->thread = pthread_self();
     status = copy_text(&program->command, command);
     if (status == INVAR_OK)
-        status = cut_and_start(program, command);
+        status = split_and_start(program, command);
     if (status != INVAR_OK) {
         invar_line_process_close(program);
         return status;
@@ -148,9 +149,9 @@ invar_status invar_line_process_open(invar_line_process **out, const char *name,
     return INVAR_OK;
 }
 
-/* ---- ending ---------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
-/* Passes on what it says, until that is too much. */
+/* Logs standard error, up to LOG_BYTES per request. */
 static void log_errors(invar_line_process *program, const char *block, size_t bytes)
 {
     static const char rest[] =
@@ -163,10 +164,12 @@ static void log_errors(invar_line_process *program, const char *block, size_t by
     program->logged += some;
     if (write(program->log_fd, block, some) < 0 ||
         (program->logged == LOG_BYTES && write(program->log_fd, rest, sizeof rest - 1) < 0))
-        program->log_fd = -1; // a log that cannot be written is no reason to stop
+        program->log_fd = -1; // a log that cannot be written is no reason to fail
 }
 
-/* Keeps the end of what the program says, and passes it on. One that never stops is left to it. */
+/*
+ * Reads standard error: keeps its tail and logs it. Limited, because a program may write forever.
+ */
 static void drain_errors(invar_line_process *program)
 {
     char block[4096];
@@ -183,7 +186,7 @@ static void drain_errors(invar_line_process *program)
     }
 }
 
-/* True when it has ended by itself, within so many milliseconds; it is not reaped yet. */
+/* Returns true if the program exits within `ms` milliseconds; does not reap it. */
 static bool ends_within(invar_line_process *program, int64_t ms)
 {
     int64_t deadline = invar_process_clock_ms() + ms;
@@ -221,9 +224,9 @@ void invar_line_process_close(invar_line_process *program)
     invar_free(program);
 }
 
-/* The last line of standard error that is not blank, for a message: ": LINE". */
-static const char *last_words(char out[INVAR_TEXT_QUOTE_SIZE * 2],
-                              const invar_line_process *program)
+/* Writes ": LINE" with the last non-blank line of standard error, or "" if it is empty. */
+static const char *format_last_line(char out[INVAR_TEXT_QUOTE_SIZE * 2],
+                                    const invar_line_process *program)
 {
     memcpy(out, ": ", 2);
     invar_process_last_output_line(out + 2, INVAR_TEXT_QUOTE_SIZE * 2 - 2, &program->tail);
@@ -232,7 +235,7 @@ static const char *last_words(char out[INVAR_TEXT_QUOTE_SIZE * 2],
     return out;
 }
 
-/* The pipe is closed: because it has ended, or in spite of that it has not. */
+/* Returns the error for a closed pipe: the program has ended, or has closed its output. */
 static invar_status report_end(invar_line_process *program)
 {
     bool ended = ends_within(program, END_MS);
@@ -242,7 +245,7 @@ static invar_status report_end(invar_line_process *program)
     program->died = true;
     invar_line_process_kill(program);
     how = program->child.wait_status;
-    last_words(words, program);
+    format_last_line(words, program);
     if (!ended)
         return INVAR_FAIL(INVAR_E_IO, EPIPE, "plug-in %.1000s: it closed its output%s",
                           program->name, words);
@@ -253,14 +256,14 @@ static invar_status report_end(invar_line_process *program)
                       WEXITSTATUS(how), words);
 }
 
-static invar_status report_silence(invar_line_process *program)
+static invar_status report_timeout(invar_line_process *program)
 {
     char words[INVAR_TEXT_QUOTE_SIZE * 2];
 
     invar_line_process_kill(program);
     return INVAR_FAIL(INVAR_E_IO, ETIMEDOUT,
                       "plug-in %.1000s: no reply within %.3g s (plugin-timeout)%s", program->name,
-                      (double)program->timeout_ms / 1000, last_words(words, program));
+                      (double)program->timeout_ms / 1000, format_last_line(words, program));
 }
 
 void invar_line_process_hint(char out[INVAR_LINE_PROCESS_HINT_SIZE], const char *text, size_t bytes)
@@ -276,13 +279,16 @@ void invar_line_process_hint(char out[INVAR_LINE_PROCESS_HINT_SIZE], const char 
                    "; standard output is for replies: print to standard error, not '%s'", quote);
 }
 
-static invar_status report_rubbish(invar_line_process *program, const char *what)
+static invar_status report_invalid(invar_line_process *program, const char *what)
 {
     invar_line_process_kill(program);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.1000s: %s", program->name, what);
 }
 
-/* `second` is the text after the first line, or NULL if there is no second line. */
+/*
+ * Returns the error for unexpected output. `second` is the text after the first line, or NULL if
+ * there is only one line.
+ */
 static invar_status report_unasked(invar_line_process *program, const char *what,
                                    const char *second)
 {
@@ -292,17 +298,17 @@ static invar_status report_unasked(invar_line_process *program, const char *what
     if (!hint[0] && second)
         invar_line_process_hint(hint, second, program->used - (size_t)(second - program->line));
     (void)snprintf(text, sizeof text, "%s%s", what, hint);
-    return report_rubbish(program, text);
+    return report_invalid(program, text);
 }
 
-/* ---- an exchange ----------------------------------------------------------------------------- */
+/* ---- exchange -------------------------------------------------------------------------------- */
 
 static bool would_wait(int code)
 {
     return code == EAGAIN || code == EWOULDBLOCK || code == EINTR;
 }
 
-static invar_status make_room(invar_line_process *program)
+static invar_status reserve_line(invar_line_process *program)
 {
     size_t capacity = program->capacity ? 2 * program->capacity : 65536;
     void *grown = NULL;
@@ -318,13 +324,15 @@ static invar_status make_room(invar_line_process *program)
     return INVAR_OK;
 }
 
-/* Reads what is there. *done_out: a whole line, which must be all there is. */
+/*
+ * Reads available output. *done_out is true if it is one complete line; more than that is an error.
+ */
 static invar_status read_some(bool *done_out, invar_line_process *program)
 {
     const char *newline;
     ssize_t got;
 
-    INVAR_TRY(make_room(program));
+    INVAR_TRY(reserve_line(program));
     got = read(program->out, program->line + program->used, program->capacity - program->used);
     if (got < 0 && would_wait(errno))
         return INVAR_OK;
@@ -333,31 +341,31 @@ static invar_status read_some(bool *done_out, invar_line_process *program)
     newline = memchr(program->line + program->used, '\n', (size_t)got);
     program->used += (size_t)got;
     if (program->used > INVAR_LINE_PROCESS_REPLY_BYTES)
-        return report_rubbish(program, "its reply is longer than 64 MiB");
+        return report_invalid(program, "its reply is longer than 64 MiB");
     if (newline && newline != program->line + program->used - 1)
         return report_unasked(program, "it wrote more than one line for one request", newline + 1);
     *done_out = newline != NULL;
     return INVAR_OK;
 }
 
-/* Waits for any of the pipes; serves standard error. */
-static invar_status line_process_serve(bool *readable_out, bool *writable_out,
-                                       invar_line_process *program, bool writing, int64_t deadline)
+/* Polls all pipes once, and reads standard error. */
+static invar_status poll_pipes(bool *readable_out, bool *writable_out, invar_line_process *program,
+                               bool writing, int64_t deadline)
 {
     struct pollfd fds[3] = {{program->out, POLLIN, 0},
-                            {program->err, POLLIN, 0}, // -1 is passed over
+                            {program->err, POLLIN, 0}, // poll ignores -1
                             {writing ? program->in : -1, POLLOUT, 0}};
     int64_t left = deadline - invar_process_clock_ms();
     int ready;
 
     *readable_out = *writable_out = false;
     if (program->timeout_ms && left <= 0)
-        return report_silence(program);
+        return report_timeout(program);
     left = program->timeout_ms && left < WATCH_MS ? left : WATCH_MS;
     ready = poll(fds, 3, (int)left);
     if (ready < 0 && errno != EINTR)
         return INVAR_FAIL(INVAR_E_IO, errno, "plug-in %.1000s: %s", program->name, strerror(errno));
-    if (program->waits) // also for one that writes to its standard error all the time
+    if (program->waits) // also if the program writes to its standard error all the time
         program->waits(program->payload);
     if (program->check)
         INVAR_TRY(program->check(program->check_payload));
@@ -399,19 +407,18 @@ invar_status invar_line_process_restart(invar_line_process *program)
     invar_line_process_kill(program);
     program->died = program->spoken = false;
     memset(&program->tail, 0, sizeof program->tail);
-    return cut_and_start(program, program->command);
+    return split_and_start(program, program->command);
 }
 
-/* Both directions until the reply is there. */
-static invar_status line_process_converse(invar_line_process *program, const char *line,
-                                          size_t bytes)
+/* Sends the line and receives the reply, both at the same time. */
+static invar_status send_and_receive(invar_line_process *program, const char *line, size_t bytes)
 {
     int64_t deadline = invar_process_clock_ms() + program->timeout_ms;
     bool readable, writable, done = false;
     size_t sent = 0;
 
     while (!done) {
-        INVAR_TRY(line_process_serve(&readable, &writable, program, sent < bytes, deadline));
+        INVAR_TRY(poll_pipes(&readable, &writable, program, sent < bytes, deadline));
         if (writable) {
             ssize_t put = invar_subprocess_write(program->in, line + sent, bytes - sent);
             if (put < 0 && !would_wait(errno))
@@ -422,12 +429,12 @@ static invar_status line_process_converse(invar_line_process *program, const cha
             INVAR_TRY(read_some(&done, program));
     }
     if (sent < bytes)
-        return report_rubbish(program, "it replied before it had read the request");
+        return report_invalid(program, "it replied before it had read the request");
     return INVAR_OK;
 }
 
-/* Nothing has come since the last reply. */
-static invar_status check_silence(invar_line_process *program)
+/* Fails if the program has written anything since its last reply. */
+static invar_status check_no_output(invar_line_process *program)
 {
     bool done = false;
 
@@ -448,10 +455,10 @@ invar_status invar_line_process_exchange(const char **line_out, size_t *bytes_ou
                           "plug-in %.1000s: it has ended after an earlier failure", program->name);
     program->used = 0;
     program->logged = 0;
-    status = program->spoken ? check_silence(program) : INVAR_OK; // its first line may come early
+    status = program->spoken ? check_no_output(program) : INVAR_OK; // its first line may come early
     program->spoken = true;
     if (status == INVAR_OK)
-        status = line_process_converse(program, line, bytes);
+        status = send_and_receive(program, line, bytes);
     if (status != INVAR_OK) {
         invar_line_process_kill(program);
         return status;

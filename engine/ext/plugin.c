@@ -1,5 +1,10 @@
 /*
- * plugin.c - rewards, filters, prompts, turns, teachers, losses, hooks: attached at launch.
+ * plugin.c - dispatches calls to plug-ins, live or from recorded replies, and keeps the replies.
+ *
+ * Each call gets a number within its step and a hash of its request. If the ledger has the step,
+ * the recorded reply of that number is parsed and the hash compared; otherwise the call goes to the
+ * shared object, program or server. Every reply is checked by the same parser (reply_parse.c),
+ * whatever its source. A program that dies may be restarted, if its files are unchanged.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,24 +32,24 @@ struct invar_plugin {
     char name[NAME_BYTES + 1];
     char title[INVAR_PLUGIN_TITLE_SIZE];
     bool hashed;
-    invar_digest hash;           /* of its files, when they are `hashed` */
-    uint32_t kinds;              /* what it was opened for */
-    bool apart;                  /* somebody else asks it */
-    invar_shared_object *object; /* one of the four, or none */
+    invar_digest hash;           /* digest of its files; valid if `hashed` */
+    uint32_t kinds;              /* kinds required when opened */
+    bool apart;                  /* another component calls it; replies are only recorded */
+    invar_shared_object *object; /* At most one of these four is set. */
     invar_line_process *program;
     invar_http *server;
     invar_remote_teacher *teacher;
     int64_t step;
-    int64_t calls; /* of this step */
+    int64_t calls; /* number of calls in this step */
     const invar_plugin_replies *stored;
-    invar_ledger_plugin_reply *replies; /* (n_replies), their data owned */
+    invar_ledger_plugin_reply *replies; /* (n_replies) with owned data */
     size_t n_replies, capacity;
-    invar_json_text text;            /* the request of a program */
+    invar_json_text text;            /* request or reply line */
     int64_t restarts, most_restarts; /* restarts of the program so far; their limit */
     bool titled;                     /* copy of the option `titled` */
 };
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static invar_status handshake(uint32_t *kinds_out, invar_plugin *plugin)
 {
@@ -63,15 +68,16 @@ static invar_status handshake(uint32_t *kinds_out, invar_plugin *plugin)
 }
 
 /*
- * A program that dies before its first greeting is not started again: its command, an import or a
- * file is wrong then, and a second start would hide that.
+ * Handshake of a program that was just started. A program that dies during it is not restarted: its
+ * command, an import or a file is wrong, and a second start would hide that.
  */
-static invar_status greet_first(uint32_t *kinds_out, invar_plugin *plugin)
+static invar_status handshake_first(uint32_t *kinds_out, invar_plugin *plugin)
 {
     static const char advice[] = "it had not greeted yet, and max-restarts does not apply before "
                                  "that: run the command by itself to see what is wrong";
     const char *command = invar_line_process_command(plugin->program);
-    size_t bytes = strcspn(command, " "); // the first two words are quoted: others may be secrets
+    // show only the first two words of the command: others may be secrets
+    size_t bytes = strcspn(command, " ");
     char quote[INVAR_TEXT_QUOTE_SIZE * 2], text[sizeof quote + 80];
     invar_status status = handshake(kinds_out, plugin);
 
@@ -92,7 +98,7 @@ static invar_status attach_server(invar_plugin *plugin, const invar_plugin_optio
     return invar_remote_reward_open(&plugin->server, plugin->name, options->url, options->timeout);
 }
 
-/* Who it is, is the name of its model, if the server gives one. */
+/* Connects to a teacher. The model name that the server reports, if any, identifies the plug-in. */
 static invar_status attach_teacher(invar_plugin *plugin, const invar_plugin_options *options)
 {
     const char *print;
@@ -106,7 +112,7 @@ static invar_status attach_teacher(invar_plugin *plugin, const invar_plugin_opti
     return INVAR_OK;
 }
 
-static invar_status plugin_attach(invar_plugin *plugin, const invar_plugin_options *options)
+static invar_status attach_plugin(invar_plugin *plugin, const invar_plugin_options *options)
 {
     uint32_t offered = 0, missing;
 
@@ -119,7 +125,7 @@ static invar_status plugin_attach(invar_plugin *plugin, const invar_plugin_optio
     } else {
         INVAR_TRY(invar_line_process_open(&plugin->program, plugin->name, options->spec,
                                           options->timeout, options->log_fd));
-        INVAR_TRY(greet_first(&offered, plugin));
+        INVAR_TRY(handshake_first(&offered, plugin));
     }
     if (options->titled)
         invar_hash_bytes(&plugin->hash, plugin->title, strlen(plugin->title));
@@ -159,7 +165,7 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
         status =
             invar_plugin_argv_hash(&plugin->hashed, &plugin->hash, plugin->name, options->spec);
     else if (options->spec)
-        status = plugin_attach(plugin, options);
+        status = attach_plugin(plugin, options);
     if (status != INVAR_OK) {
         invar_plugin_close(plugin);
         return status;
@@ -238,9 +244,9 @@ invar_plugin_replies invar_plugin_get_replies(const invar_plugin *plugin)
     return (invar_plugin_replies){plugin->replies, plugin->n_replies};
 }
 
-/* Takes `data` over, also when it fails. */
-static invar_status plugin_store(invar_plugin *plugin, const invar_plugin_call *call,
-                                 const invar_digest *request, char *data, size_t bytes)
+/* Appends a reply; takes ownership of `data`, also after a failure. */
+static invar_status store_reply(invar_plugin *plugin, const invar_plugin_call *call,
+                                const invar_digest *request, char *data, size_t bytes)
 {
     if (plugin->n_replies == plugin->capacity) {
         size_t capacity = plugin->capacity ? 2 * plugin->capacity : 16;
@@ -264,19 +270,19 @@ static invar_status plugin_store(invar_plugin *plugin, const invar_plugin_call *
     return INVAR_OK;
 }
 
-static invar_status keep_copy(invar_plugin *plugin, const invar_plugin_call *call,
-                              const invar_digest *request, const void *data, size_t bytes)
+static invar_status store_copy(invar_plugin *plugin, const invar_plugin_call *call,
+                               const invar_digest *request, const void *data, size_t bytes)
 {
     void *copy = NULL;
 
     INVAR_TRY(invar_alloc(&copy, bytes, 1, "a reply"));
     memcpy(copy, data, bytes);
-    return plugin_store(plugin, call, request, copy, bytes);
+    return store_reply(plugin, call, request, copy, bytes);
 }
 
-/* The reply to this call that the ledger has; NULL: none. */
-static const invar_ledger_plugin_reply *plugin_recorded(const invar_plugin *plugin,
-                                                        const invar_plugin_call *call)
+/* Returns the recorded reply to this call; NULL if the ledger has no such reply. */
+static const invar_ledger_plugin_reply *find_recorded(const invar_plugin *plugin,
+                                                      const invar_plugin_call *call)
 {
     for (size_t i = 0; plugin->stored && i < plugin->stored->count; i++)
         if (plugin->stored->items[i].call == call->id &&
@@ -288,7 +294,7 @@ static const invar_ledger_plugin_reply *plugin_recorded(const invar_plugin *plug
 static invar_status find_stored(const invar_ledger_plugin_reply **out, const invar_plugin *plugin,
                                 const invar_plugin_call *call, const invar_digest *request)
 {
-    *out = plugin_recorded(plugin, call);
+    *out = find_recorded(plugin, call);
     if (!*out)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "plug-in %s: no reply to call %" PRId64 " of step %" PRId64 " is stored",
@@ -303,27 +309,27 @@ static invar_status find_stored(const invar_ledger_plugin_reply **out, const inv
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static invar_status answer_stored(invar_plugin *plugin, const invar_plugin_call *call,
-                                  const invar_digest *request)
+static invar_status replay_reply(invar_plugin *plugin, const invar_plugin_call *call,
+                                 const invar_digest *request)
 {
     const invar_ledger_plugin_reply *reply;
 
     INVAR_TRY(find_stored(&reply, plugin, call, request));
     INVAR_TRY(invar_plugin_call_read(call, reply->data, reply->bytes, false));
-    return keep_copy(plugin, call, request, reply->data, reply->bytes);
+    return store_copy(plugin, call, request, reply->data, reply->bytes);
 }
 
-/* Of hooks a factor is kept, the one that counts. */
-static invar_status keep_said(invar_plugin *plugin, const invar_plugin_call *call,
-                              const invar_digest *request, const char *line, size_t bytes)
+/* Stores the reply of a live call. Hooks store only a factor, and only if none is recorded. */
+static invar_status store_live_reply(invar_plugin *plugin, const invar_plugin_call *call,
+                                     const invar_digest *request, const char *line, size_t bytes)
 {
     if (call->kind == INVAR_PLUGIN_KIND_HOOK && (plugin->stored || *call->factor == 1.0))
         return INVAR_OK;
-    return keep_copy(plugin, call, request, line, bytes);
+    return store_copy(plugin, call, request, line, bytes);
 }
 
-static invar_status tell_object(invar_plugin *plugin, const invar_plugin_call *call,
-                                const invar_digest *request)
+static invar_status call_object_hook(invar_plugin *plugin, const invar_plugin_call *call,
+                                     const invar_digest *request)
 {
     invar_json_text *line = &plugin->text;
 
@@ -331,37 +337,39 @@ static invar_status tell_object(invar_plugin *plugin, const invar_plugin_call *c
     INVAR_TRY(invar_shared_object_call(plugin->object, call));
     INVAR_TRY(invar_shared_object_report(line, plugin->object, call));
     INVAR_TRY(invar_plugin_call_read(call, line->data, line->bytes, false));
-    return keep_said(plugin, call, request, line->data, line->bytes);
+    return store_live_reply(plugin, call, request, line->data, line->bytes);
 }
 
-/* Its functions' answers become the line that a program would have written. */
-static invar_status ask_object_turns(invar_plugin *plugin, const invar_plugin_call *call,
-                                     const invar_digest *request)
+/*
+ * Calls the generate function; its answers are written as the JSON line that a program would send.
+ */
+static invar_status call_object_turns(invar_plugin *plugin, const invar_plugin_call *call,
+                                      const invar_digest *request)
 {
     invar_json_text *line = &plugin->text;
 
     invar_json_text_reset(line);
     INVAR_TRY(invar_shared_object_turns(line, plugin->object, call));
     INVAR_TRY(invar_plugin_call_read(call, line->data, line->bytes, false));
-    return keep_copy(plugin, call, request, line->data, line->bytes);
+    return store_copy(plugin, call, request, line->data, line->bytes);
 }
 
-static invar_status ask_object(invar_plugin *plugin, const invar_plugin_call *call,
-                               const invar_digest *request)
+static invar_status call_object(invar_plugin *plugin, const invar_plugin_call *call,
+                                const invar_digest *request)
 {
     char *data;
     size_t bytes;
 
     if (call->kind == INVAR_PLUGIN_KIND_GENERATE)
-        return ask_object_turns(plugin, call, request);
+        return call_object_turns(plugin, call, request);
     INVAR_TRY(invar_shared_object_call(plugin->object, call));
     INVAR_TRY(invar_plugin_call_pack(&data, &bytes, call));
-    return plugin_store(plugin, call, request, data, bytes);
+    return store_reply(plugin, call, request, data, bytes);
 }
 
 /*
- * Whether a program that died may be asked the same again. A leader of turns may have kept
- * something of earlier turns, which died with it.
+ * Returns true if a program that died may be restarted and get the same request. Not after the
+ * first turn of a sample: the program may have kept state of earlier turns.
  */
 static bool may_restart(const invar_plugin *plugin, const invar_plugin_call *call)
 {
@@ -372,8 +380,8 @@ static bool may_restart(const invar_plugin *plugin, const invar_plugin_call *cal
            invar_line_process_may_restart(plugin->program);
 }
 
-/* The program must be the one that the run began with. */
-static invar_status restart(invar_plugin *plugin)
+/* Restarts the program; fails if it is not the same program as at the start of the run. */
+static invar_status restart_program(invar_plugin *plugin)
 {
     char title[INVAR_PLUGIN_TITLE_SIZE];
     invar_json_text request = plugin->text;
@@ -385,7 +393,7 @@ static invar_status restart(invar_plugin *plugin)
     invar_error_clear();
     plugin->restarts++;
     memcpy(title, plugin->title, sizeof title);
-    plugin->text = (invar_json_text){0}; // the greeting needs a text of its own
+    plugin->text = (invar_json_text){0}; // the handshake needs its own buffer
     if (!plugin->titled)
         status = invar_plugin_argv_hash(&hashed, &hash, plugin->name,
                                         invar_line_process_command(plugin->program));
@@ -405,9 +413,9 @@ static invar_status restart(invar_plugin *plugin)
                       plugin->name);
 }
 
-/* Sends the request in `text`, if necessary to a program that is started again. */
-static invar_status exchange(const char **line_out, size_t *bytes_out, invar_plugin *plugin,
-                             const invar_plugin_call *call)
+/* Sends the request in `text`; restarts a program that died. */
+static invar_status exchange_line(const char **line_out, size_t *bytes_out, invar_plugin *plugin,
+                                  const invar_plugin_call *call)
 {
     const invar_json_text *text = &plugin->text;
     char died[1024];
@@ -415,7 +423,7 @@ static invar_status exchange(const char **line_out, size_t *bytes_out, invar_plu
         invar_line_process_exchange(line_out, bytes_out, plugin->program, text->data, text->bytes);
 
     while (status != INVAR_OK && may_restart(plugin, call)) {
-        status = restart(plugin);
+        status = restart_program(plugin);
         if (status == INVAR_OK)
             status = invar_line_process_exchange(line_out, bytes_out, plugin->program, text->data,
                                                  text->bytes);
@@ -433,8 +441,8 @@ int64_t invar_plugin_restarts(const invar_plugin *plugin)
     return plugin->restarts;
 }
 
-static invar_status ask_program(invar_plugin *plugin, const invar_plugin_call *call,
-                                const invar_digest *request)
+static invar_status call_program(invar_plugin *plugin, const invar_plugin_call *call,
+                                 const invar_digest *request)
 {
     const char *line;
     size_t bytes;
@@ -443,28 +451,28 @@ static invar_status ask_program(invar_plugin *plugin, const invar_plugin_call *c
     invar_json_text_reset(&plugin->text);
     invar_plugin_call_write(&plugin->text, call);
     INVAR_TRY(plugin->text.status);
-    INVAR_TRY(exchange(&line, &bytes, plugin, call));
+    INVAR_TRY(exchange_line(&line, &bytes, plugin, call));
     status = invar_plugin_call_read(call, line, bytes, true);
     if (status != INVAR_OK) {
         invar_line_process_kill(plugin->program);
         return status;
     }
-    return keep_said(plugin, call, request, line, bytes);
+    return store_live_reply(plugin, call, request, line, bytes);
 }
 
-static invar_status ask_server(invar_plugin *plugin, const invar_plugin_call *call,
-                               const invar_digest *request)
+static invar_status call_server(invar_plugin *plugin, const invar_plugin_call *call,
+                                const invar_digest *request)
 {
     invar_json_text *line = &plugin->text;
 
     INVAR_TRY(invar_remote_reward_ask(line, plugin->server, call));
     INVAR_TRY(invar_plugin_call_read(call, line->data, line->bytes, false));
-    return keep_copy(plugin, call, request, line->data, line->bytes);
+    return store_copy(plugin, call, request, line->data, line->bytes);
 }
 
-/* Its numbers alone are kept: of a long answer they are a small part. */
-static invar_status ask_teacher(invar_plugin *plugin, const invar_plugin_call *call,
-                                const invar_digest *request)
+/* Calls a teacher. Only the numbers are kept: they are a small part of its answer. */
+static invar_status call_teacher(invar_plugin *plugin, const invar_plugin_call *call,
+                                 const invar_digest *request)
 {
     invar_logprob_request *questions = NULL;
     invar_status status;
@@ -483,14 +491,14 @@ static invar_status ask_teacher(invar_plugin *plugin, const invar_plugin_call *c
     invar_free(questions);
     INVAR_TRY(status);
     INVAR_TRY(invar_plugin_call_pack(&data, &bytes, call));
-    return plugin_store(plugin, call, request, data, bytes);
+    return store_reply(plugin, call, request, data, bytes);
 }
 
-/* What the ledger has of a hook counts; without a row it had given no factor. */
-static invar_status plugin_recall(invar_plugin *plugin, const invar_plugin_call *call,
+/* Replaces the factor of a hook by the recorded one; without a row the hook gave no factor. */
+static invar_status replay_factor(invar_plugin *plugin, const invar_plugin_call *call,
                                   const invar_digest *request)
 {
-    const invar_ledger_plugin_reply *reply = plugin_recorded(plugin, call);
+    const invar_ledger_plugin_reply *reply = find_recorded(plugin, call);
     invar_reward_parts again = {NULL, 0};
     invar_plugin_call then = *call;
     invar_status status;
@@ -501,22 +509,22 @@ static invar_status plugin_recall(invar_plugin *plugin, const invar_plugin_call 
     then.measures = &again;
     status = invar_plugin_call_read(&then, reply->data, reply->bytes, false);
     invar_reward_parts_release(&again);
-    return status == INVAR_OK ? keep_copy(plugin, call, request, reply->data, reply->bytes)
+    return status == INVAR_OK ? store_copy(plugin, call, request, reply->data, reply->bytes)
                               : status;
 }
 
-/* Told, wherever it is. */
+/* Notifies the plug-in of a hook; a recorded factor replaces its answer. */
 static invar_status send_call(invar_plugin *plugin, const invar_plugin_call *call,
                               const invar_digest *request)
 {
     if (plugin->object)
-        INVAR_TRY(tell_object(plugin, call, request));
+        INVAR_TRY(call_object_hook(plugin, call, request));
     else if (plugin->program)
-        INVAR_TRY(ask_program(plugin, call, request));
-    return plugin->stored ? plugin_recall(plugin, call, request) : INVAR_OK;
+        INVAR_TRY(call_program(plugin, call, request));
+    return plugin->stored ? replay_factor(plugin, call, request) : INVAR_OK;
 }
 
-/* Completes the call with plug-in, step and number, and has it answered. */
+/* Completes the call with plug-in, step and number, and answers it, live or from the record. */
 static invar_status dispatch_call(invar_plugin *plugin, invar_plugin_call *call)
 {
     invar_digest request;
@@ -525,27 +533,28 @@ static invar_status dispatch_call(invar_plugin *plugin, invar_plugin_call *call)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: it was not opened for the kind \"%s\"",
                           plugin->name, invar_plugin_kind_name(call->kind));
     call->plugin = plugin->name;
-    call->step = call->event ? call->event->step : plugin->step; // of hooks none begins
+    // hooks may run before the first step begins
+    call->step = call->event ? call->event->step : plugin->step;
     call->id = plugin->calls++;
     invar_plugin_call_hash(&request, call);
     if (call->kind == INVAR_PLUGIN_KIND_HOOK)
         return send_call(plugin, call, &request);
     if (plugin->stored)
-        return answer_stored(plugin, call, &request);
+        return replay_reply(plugin, call, &request);
     if (plugin->object)
-        return ask_object(plugin, call, &request);
+        return call_object(plugin, call, &request);
     if (plugin->program)
-        return ask_program(plugin, call, &request);
+        return call_program(plugin, call, &request);
     if (plugin->server)
-        return ask_server(plugin, call, &request);
+        return call_server(plugin, call, &request);
     if (plugin->teacher)
-        return ask_teacher(plugin, call, &request);
+        return call_teacher(plugin, call, &request);
     return INVAR_FAIL(INVAR_E_STATE, 0, "plug-in %s: a call before a step began", plugin->name);
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-static const char *or_else(const char *text, const char *otherwise)
+static const char *text_or(const char *text, const char *otherwise)
 {
     return text ? text : otherwise;
 }
@@ -555,11 +564,11 @@ void invar_plugin_sample_view(invar_plugin_sample *out, const invar_rl_sample *s
     *out = (invar_plugin_sample){
         .index = s->index,
         .group = s->group,
-        .prompt = or_else(s->prompt_text, ""),
-        .response = or_else(s->response, ""),
+        .prompt = text_or(s->prompt_text, ""),
+        .response = text_or(s->response, ""),
         .response_bytes = s->response ? s->response_bytes : 0,
-        .label = or_else(s->label, ""),
-        .metadata = or_else(s->metadata, "{}"),
+        .label = text_or(s->label, ""),
+        .metadata = text_or(s->metadata, "{}"),
         .finish = invar_finish_name(s->finish),
         .tokens = s->tokens,
         .prompt_tokens = s->prompt_tokens,
@@ -568,7 +577,7 @@ void invar_plugin_sample_view(invar_plugin_sample *out, const invar_rl_sample *s
     };
 }
 
-/* How many of the samples belong to the first one's group. */
+/* Number of leading samples in the group of the first one. */
 static int64_t group_size(const invar_rl_sample *samples, int64_t count)
 {
     int64_t size = 1;
@@ -578,8 +587,8 @@ static int64_t group_size(const invar_rl_sample *samples, int64_t count)
     return size;
 }
 
-static invar_status show_samples(invar_plugin_sample **out, const invar_plugin *plugin,
-                                 const invar_rl_sample *samples, int64_t count)
+static invar_status make_sample_views(invar_plugin_sample **out, const invar_plugin *plugin,
+                                      const invar_rl_sample *samples, int64_t count)
 {
     if (count < 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: a call without samples", plugin->name);
@@ -594,7 +603,7 @@ invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *sa
 {
     bool grouped = (plugin->kinds & INVAR_PLUGIN_KIND_GROUP_REWARD) != 0;
     invar_plugin_sample *shown = NULL;
-    invar_status status = show_samples(&shown, plugin, samples, count);
+    invar_status status = make_sample_views(&shown, plugin, samples, count);
 
     for (int64_t i = 0, n; i < count && status == INVAR_OK; i += n) {
         invar_plugin_call call = {.kind = grouped ? INVAR_PLUGIN_KIND_GROUP_REWARD
@@ -606,19 +615,19 @@ invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *sa
         call.parts = parts_out + i;
         for (int64_t j = i; j < i + n; j++)
             if (!samples[j].has_plugin_reward)
-                shown[j].reward = 0; // not known yet, whatever an earlier judge has left there
+                shown[j].reward = 0; // not known yet, whatever an earlier reward left there
         status = dispatch_call(plugin, &call);
     }
     invar_free(shown);
     return status;
 }
 
-/* One call about all of them. */
-static invar_status ask_about(invar_plugin *plugin, invar_plugin_call *call,
-                              const invar_rl_sample *samples, int64_t count)
+/* Makes one call about all samples. */
+static invar_status call_with_samples(invar_plugin *plugin, invar_plugin_call *call,
+                                      const invar_rl_sample *samples, int64_t count)
 {
     invar_plugin_sample *shown = NULL;
-    invar_status status = show_samples(&shown, plugin, samples, count);
+    invar_status status = make_sample_views(&shown, plugin, samples, count);
 
     call->samples = shown;
     call->count = (size_t)count;
@@ -633,7 +642,7 @@ invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *sa
                                  int64_t count, uint8_t *verdict_out)
 {
     invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_FILTER, .verdict = verdict_out};
-    invar_status status = ask_about(plugin, &call, samples, count);
+    invar_status status = call_with_samples(plugin, &call, samples, count);
 
     for (int64_t i = 0, n; i < count && status == INVAR_OK; i += n) {
         n = group_size(samples + i, count - i);
@@ -643,7 +652,7 @@ invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *sa
     return status;
 }
 
-static invar_status mixed_group(const invar_plugin *plugin, const invar_rl_sample *s)
+static invar_status fail_mixed_group(const invar_plugin *plugin, const invar_rl_sample *s)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "plug-in %s: its verdict on sample %" PRId64
@@ -657,11 +666,11 @@ invar_status invar_plugin_filter_buffer(invar_plugin *plugin, const invar_plugin
 {
     invar_plugin_call call = {
         .kind = INVAR_PLUGIN_KIND_BUFFER_FILTER, .buffer = buffer, .verdict = verdict_out};
-    invar_status status = ask_about(plugin, &call, samples, count);
+    invar_status status = call_with_samples(plugin, &call, samples, count);
 
     for (int64_t i = 1; i < count && status == INVAR_OK; i++)
         if (samples[i].group == samples[i - 1].group && verdict_out[i] != verdict_out[i - 1])
-            status = mixed_group(plugin, &samples[i]);
+            status = fail_mixed_group(plugin, &samples[i]);
     return status;
 }
 
@@ -679,7 +688,7 @@ invar_status invar_plugin_score(float *logp_out, invar_plugin *plugin,
 {
     invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_TEACHER, .logp = logp_out};
 
-    return ask_about(plugin, &call, samples, count);
+    return call_with_samples(plugin, &call, samples, count);
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */
@@ -702,7 +711,7 @@ invar_status invar_plugin_generate_read(const char *name, const char *reply, siz
     return invar_plugin_call_read(&call, reply, bytes, false);
 }
 
-/* ---- who is asked elsewhere ------------------------------------------------------------------ */
+/* ---- recorded only --------------------------------------------------------------------------- */
 
 invar_status invar_plugin_next_slot(invar_plugin_reply_slot *out, invar_plugin *plugin,
                                     const invar_rl_sample *sample)
@@ -728,7 +737,7 @@ invar_status invar_plugin_store_reply(invar_plugin *plugin, const invar_plugin_r
 {
     const invar_plugin_call call = {.id = slot->call};
 
-    return keep_copy(plugin, &call, &slot->request, data, bytes);
+    return store_copy(plugin, &call, &slot->request, data, bytes);
 }
 
 /* ---- loss and hooks -------------------------------------------------------------------------- */
@@ -769,7 +778,7 @@ invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *e
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: there is no hook %d", plugin->name,
                           event->hook);
     if (samples)
-        INVAR_TRY(show_samples(&shown, plugin, samples, count));
+        INVAR_TRY(make_sample_views(&shown, plugin, samples, count));
     told.samples = call.samples = shown;
     told.count = call.count = shown ? (size_t)count : 0;
     status = dispatch_call(plugin, &call);

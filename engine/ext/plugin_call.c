@@ -1,5 +1,8 @@
 /*
- * plugin_call.c - one call of a plug-in: what is asked, as bytes.
+ * plugin_call.c - hashes and JSON of a plug-in request.
+ *
+ * The hash covers all inputs of a call, so a recorded reply is used for the same request only. The
+ * order of fields here is part of the hash, and the hash is in ledgers: never change it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -127,7 +130,7 @@ static void write_string(invar_json_text *text, const char *key, const char *val
     invar_json_text_string(text, value, strlen(value));
 }
 
-/* Who it is, what it was asked, and what it has said. */
+/* Writes the fields that samples and turns have in common. */
 static void write_head(invar_json_text *text, const invar_plugin_sample *s)
 {
     write_int(text, "index", s->index);

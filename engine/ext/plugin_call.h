@@ -1,10 +1,10 @@
 /*
- * plugin_call.h - one call of a plug-in: what is asked, where the answer goes, and both as bytes.
+ * plugin_call.h - one call of a plug-in: request, buffers for the answer, and both encodings.
  *
- * The answer has two forms of bytes: a line of JSON, as a program wrote it, and 'b' followed by the
- * plain little-endian values, for a shared object. Rewards with parts have 'p', the rewards, and
- * then of each its number of parts and these. Turns (turn_action.h) are always JSON. Whatever it
- * is, it is kept in the ledger and read back.
+ * An answer is encoded as a line of JSON, as a program wrote it, or as 'b' followed by plain
+ * little-endian values, for a shared object. Rewards with parts are encoded as 'p', the rewards,
+ * and then for each reward its number of parts and the parts. Answers to turns (turn_action.h) are
+ * always JSON. Either encoding is kept in the ledger and read back.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,63 +21,67 @@
 extern "C" {
 #endif
 
-/* Of one of the kinds of plugin.h, which says what is set below. */
+/* A call of one of the kinds of plugin.h, which determines the fields that are set. */
 typedef struct invar_plugin_call {
-    const char *plugin; /* its name, for messages */
+    const char *plugin; /* name of the plug-in, used in error messages */
     uint32_t kind;
     int64_t step;
-    int64_t id;                         /* its number in the step */
-    const invar_plugin_sample *samples; /* rewards, filter and teacher */
+    int64_t id;                         /* number of the call in the step */
+    const invar_plugin_sample *samples; /* (count) rewards, filters and teacher */
     size_t count;
     const invar_plugin_turn *turns;    /* (count) generate */
     const invar_plugin_tokens *tokens; /* loss */
     const invar_plugin_event *event;   /* hook */
-    const invar_plugin_buffer *buffer; /* filter of the buffer */
+    const invar_plugin_buffer *buffer; /* buffer filter */
     const invar_plugin_wanted *wanted; /* prompts */
-    double *reward;                    /* (count) */
-    invar_reward_parts *parts;         /* (count) of the rewards; zeroed before */
-    invar_reward_parts *measures;      /* what a hook says it has measured; zeroed before */
-    double *factor;                    /* that it gives for the loss; 1 before */
-    uint8_t *verdict;                  /* (count) */
-    int64_t *lines;                    /* (wanted->count) */
-    invar_turn_action *next;           /* (count) zeroed before; the caller releases each */
-    float *dlogp, *loss;               /* (tokens->count) */
-    float *logp;                       /* teacher: of all responses of `samples` */
+    double *reward;                    /* (count) answer */
+    invar_reward_parts *parts;    /* (count) parts of the rewards; zero-initialized by the caller */
+    invar_reward_parts *measures; /* values reported by a hook; zero-initialized by the caller */
+    double *factor;               /* factor of a hook for the loss; preset to 1 */
+    uint8_t *verdict;             /* (count) answer */
+    int64_t *lines;               /* (wanted->count) answer */
+    invar_turn_action *next;      /* (count) zero-initialized; the caller releases each */
+    float *dlogp, *loss;          /* (tokens->count) answer */
+    float *logp; /* teacher: log-probs of all responses of `samples`, concatenated */
 } invar_plugin_call;
 
-/* "reward", "group_reward", ...; NULL for what is not exactly one kind. */
+/* Name of a kind, "reward", "group_reward", ...; NULL if `kind` is not exactly one kind. */
 const char *invar_plugin_kind_name(uint32_t kind);
 
-/* The hash of the question, whoever is asked. Step and number are no part of it. */
+/* Hash of the request, independent of the transport. Step and call number are not included. */
 void invar_plugin_call_hash(invar_digest *out, const invar_plugin_call *call);
 
-/* The question as a line; failures stay in `text`. */
+/* Writes the request as a line of JSON; failures stay in `text`. */
 void invar_plugin_call_write(invar_json_text *text, const invar_plugin_call *call);
 
-/* Reads an answer of either form; `live`: it must be JSON and have the call's id. */
+/*
+ * Parses an answer in either encoding into the buffers of the call, and checks it. If `live`, the
+ * answer must be JSON with the id of the call.
+ */
 invar_status invar_plugin_call_read(const invar_plugin_call *call, const char *data, size_t bytes,
                                     bool live) INVAR_MUST_USE;
 
-/* The plain form of the answer, checked; the caller owns *out. */
+/* Checks the answer and encodes it as plain values. The caller frees *out with invar_free. */
 invar_status invar_plugin_call_pack(char **out, size_t *bytes_out,
                                     const invar_plugin_call *call) INVAR_MUST_USE;
 
-/* ---- pieces of a reply ----------------------------------------------------------------------- */
+/* ---- parts of a reply ------------------------------------------------------------------------ */
 
-#define INVAR_PLUGIN_TOTAL "total" /* the member of a reward's object that is no part */
+#define INVAR_PLUGIN_TOTAL "total" /* key in a reward object that is not a part */
 
-/* A list of `count` values; borrowed. */
+/* Returns the list `key` of a reply, which must have `count` values; borrowed. */
 invar_status invar_plugin_list_read(const json_t **out, const json_t *reply, const char *key,
                                     size_t count, const char *where) INVAR_MUST_USE;
 
-/* A reward: a finite number, or an object of named parts. */
+/* Parses a reward: a finite number, or an object of named parts. */
 invar_status invar_plugin_reward_read(double *out, invar_reward_parts *parts, json_t *value,
                                       const char *where) INVAR_MUST_USE;
 
-/* ---- the first line of a program ------------------------------------------------------------- */
+/* ---- handshake ------------------------------------------------------------------------------- */
 
 #define INVAR_PLUGIN_TITLE_SIZE 65
 
+/* Writes the first line that a program gets, and parses the first line that it sends. */
 void invar_plugin_greet_write(invar_json_text *text, const char *plugin, uint32_t kinds);
 invar_status invar_plugin_greet_read(char title_out[INVAR_PLUGIN_TITLE_SIZE], uint32_t *kinds_out,
                                      const char *plugin, const char *data,

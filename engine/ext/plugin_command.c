@@ -1,8 +1,8 @@
 /*
- * plugin_command.c - what the key of a plug-in names: a shared object, or the words of a command.
+ * plugin_command.c - splits, locates and hashes the command line of a plug-in key.
  *
- * Of a program's arguments only the first file counts. Later ones are as often a log or a cache as
- * a setting, and a plug-in must not become another one because it has written its log.
+ * Of a program's arguments only the first file is hashed. Later ones may be logs or caches as well
+ * as settings, and the digest must not change because the plug-in has written its log.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,10 +23,10 @@
 /* ---- words ----------------------------------------------------------------------------------- */
 
 /*
- * Cuts `text`, which has room for it, into words in place: word i begins at words[i]. Returns how
- * many there are, or -1 for a quote without its end.
+ * Splits `text` in place into words; word i begins at words[i]. `words` must have room for all
+ * words and a NULL. Returns their number, or -1 if a quote is not closed.
  */
-static int cut(char **words, char *text)
+static int split_words(char **words, char *text)
 {
     char *to = text;
     int count = 0;
@@ -48,7 +48,7 @@ static int cut(char **words, char *text)
             if (!*text++)
                 return -1;
         }
-        text += *text != '\0'; // before the end of the word overwrites it
+        text += *text != '\0'; // skip the blank before the end of the word overwrites it
         *to++ = '\0';
     }
     words[count] = NULL;
@@ -64,7 +64,7 @@ invar_status invar_plugin_argv_cut(invar_plugin_argv *out, const char *name, con
     INVAR_TRY(
         invar_alloc((void **)&out->words, bytes / 2 + 2, sizeof *out->words, "a command's words"));
     memcpy(out->text, text, bytes);
-    count = cut(out->words, out->text);
+    count = split_words(out->words, out->text);
     if (count <= 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.1000s: %s", name,
                           count < 0 ? "the command has a quote without its end"
@@ -96,7 +96,7 @@ static bool is_file(const char *path)
     return stat(path, &info) == 0 && S_ISREG(info.st_mode) && access(path, R_OK) == 0;
 }
 
-/* Adds the file's digest, where it is one. */
+/* Hashes a file if it is readable. */
 static invar_status add_file(bool *found_out, invar_hasher *hasher, const char *path)
 {
     invar_digest digest;
@@ -110,8 +110,11 @@ static invar_status add_file(bool *found_out, invar_hasher *hasher, const char *
     return INVAR_OK;
 }
 
-/* The program in the first folder of a PATH, "" where that has no name; what is behind it. */
-static const char *cut_path(char out[INVAR_PATH_SIZE], const char *at, const char *program)
+/*
+ * Writes PATH_ENTRY/program for the first entry of `at`, or "" if the entry is empty, and returns
+ * the rest of the list.
+ */
+static const char *next_path_entry(char out[INVAR_PATH_SIZE], const char *at, const char *program)
 {
     size_t bytes = strcspn(at, ":");
 
@@ -124,21 +127,21 @@ static const char *cut_path(char out[INVAR_PATH_SIZE], const char *at, const cha
     return at + bytes + (at[bytes] == ':');
 }
 
-/* The first of the folders in PATH that has the program. */
+/* Hashes the program in the first folder of PATH that has it. */
 static invar_status add_from_path(bool *found_out, invar_hasher *hasher, const char *program)
 {
     const char *at = getenv("PATH");
     char path[INVAR_PATH_SIZE];
 
     while (at && *at && !*found_out) {
-        at = cut_path(path, at, program);
+        at = next_path_entry(path, at, program);
         INVAR_TRY(add_file(found_out, hasher, path));
     }
     return INVAR_OK;
 }
 
-/* 0, or why exec would not take it. */
-static int try_program(const char *path)
+/* Returns 0, or the errno for which exec would fail. */
+static int check_executable(const char *path)
 {
     struct stat info;
 
@@ -151,13 +154,13 @@ invar_status invar_plugin_argv_find(const invar_plugin_argv *command, const char
 {
     const char *program = command->words[0], *at = getenv("PATH");
     char path[INVAR_PATH_SIZE], quote[INVAR_TEXT_QUOTE_SIZE * 2];
-    int code = try_program(program);
+    int code = check_executable(program);
 
     if (!strchr(program, '/')) {
         code = ENOENT;
-        for (at = at ? at : "/bin:/usr/bin"; *at && code; code = try_program(path)) {
-            at = cut_path(path, at, program);
-            if (!path[0]) // a folder without a name is the current one
+        for (at = at ? at : "/bin:/usr/bin"; *at && code; code = check_executable(path)) {
+            at = next_path_entry(path, at, program);
+            if (!path[0]) // an empty entry means the current folder
                 (void)snprintf(path, sizeof path, "%s", program);
         }
     }

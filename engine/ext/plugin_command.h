@@ -1,5 +1,5 @@
 /*
- * plugin_command.h - what the key of a plug-in names: a shared object, or the words of a command.
+ * plugin_command.h - splits, locates and hashes the command line of a plug-in key.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,23 +16,23 @@
 extern "C" {
 #endif
 
-/* Zeroed at first; release. */
+/* Words of a command. Zero-initialize before use; release with invar_plugin_argv_release. */
 typedef struct invar_plugin_argv {
-    char **words; /* (count), and a NULL: what exec takes */
+    char **words; /* (count) and a NULL, as exec takes them */
     size_t count; /* at least 1 */
     char *text;
 } invar_plugin_argv;
 
-/* Cuts at blanks; '...' and "..." keep them. `name` is the plug-in's, for messages. */
+/* Splits `text` at blanks; '...' and "..." keep them. `name` is used in error messages only. */
 invar_status invar_plugin_argv_cut(invar_plugin_argv *out, const char *name,
                                    const char *text) INVAR_MUST_USE;
 void invar_plugin_argv_release(invar_plugin_argv *command);
 
-/* Before it is started: INVAR_E_IO where there is no such program, as a shell looks for it. */
+/* Returns INVAR_E_IO if the program does not exist; searches PATH as a shell does. */
 invar_status invar_plugin_argv_find(const invar_plugin_argv *command,
                                     const char *name) INVAR_MUST_USE;
 
-/* True when `spec` is a shared object, not a command. */
+/* Returns true if `spec` is a shared object, not a command. */
 bool invar_plugin_argv_object(const char *spec);
 
 /*
@@ -42,9 +42,9 @@ bool invar_plugin_argv_object(const char *spec);
 invar_status invar_plugin_argv_locate(const char *name, const char *spec) INVAR_MUST_USE;
 
 /*
- * The digest of a plug-in's own files: the shared object; or the program, if it is named with its
- * path, and the first argument that is a file, an interpreter's script. A program without either
- * is the file that PATH has for it. False: none of them can be read.
+ * Hashes a plug-in's own files: the shared object; or the program, if it is named with its path,
+ * and the first argument that is a file (the script of an interpreter). If that finds no file,
+ * hashes the program that PATH has. *found_out is false if no file can be read.
  */
 invar_status invar_plugin_argv_hash(bool *found_out, invar_digest *out, const char *name,
                                     const char *spec) INVAR_MUST_USE;

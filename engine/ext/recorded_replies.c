@@ -1,5 +1,8 @@
 /*
- * recorded_replies.c - replies of plug-ins out of a ledger, for steps that are executed again.
+ * recorded_replies.c - reads the recorded replies of plug-ins, and checks which plug-in gave them.
+ *
+ * The view `timeline` of the ledger has the newest segment of each step, so replies, facts and
+ * metrics come from the same segment.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +17,7 @@
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-static invar_status recorded_replies_grow(invar_recorded_replies *stored)
+static invar_status reserve_item(invar_recorded_replies *stored)
 {
     size_t capacity = stored->capacity ? 2 * stored->capacity : 16;
     void *grown = NULL;
@@ -30,15 +33,15 @@ static invar_status recorded_replies_grow(invar_recorded_replies *stored)
     return INVAR_OK;
 }
 
-/* Keeps a copy in one block: the data, then the name. */
-static invar_status take_reply(void *payload, const invar_ledger_plugin_reply *reply)
+/* Appends a copy in one block: the data, then the name. */
+static invar_status append_reply(void *payload, const invar_ledger_plugin_reply *reply)
 {
     invar_recorded_replies *stored = payload;
     size_t name = strlen(reply->plugin) + 1;
     invar_ledger_plugin_reply *copy;
     char *block;
 
-    INVAR_TRY(recorded_replies_grow(stored));
+    INVAR_TRY(reserve_item(stored));
     INVAR_TRY(invar_alloc((void **)&block, reply->bytes + name, 1, "a stored reply"));
     if (reply->bytes)
         memcpy(block, reply->data, reply->bytes);
@@ -50,7 +53,7 @@ static invar_status take_reply(void *payload, const invar_ledger_plugin_reply *r
     return INVAR_OK;
 }
 
-static void recorded_replies_discard(invar_recorded_replies *stored)
+static void discard_replies(invar_recorded_replies *stored)
 {
     for (size_t i = 0; i < stored->count; i++)
         invar_free((void *)(uintptr_t)stored->items[i].data);
@@ -64,10 +67,10 @@ invar_status invar_recorded_replies_read(invar_recorded_replies *out, invar_ledg
 {
     invar_status status;
 
-    recorded_replies_discard(out);
-    status = invar_ledger_replies(&out->found, ledger, run, step, take_reply, out);
+    discard_replies(out);
+    status = invar_ledger_replies(&out->found, ledger, run, step, append_reply, out);
     if (status != INVAR_OK)
-        recorded_replies_discard(out);
+        discard_replies(out);
     else
         out->replies = (invar_plugin_replies){out->items, out->count};
     return status;
@@ -75,7 +78,7 @@ invar_status invar_recorded_replies_read(invar_recorded_replies *out, invar_ledg
 
 void invar_recorded_replies_release(invar_recorded_replies *stored)
 {
-    recorded_replies_discard(stored);
+    discard_replies(stored);
     invar_free(stored->items);
     memset(stored, 0, sizeof *stored);
 }
@@ -85,9 +88,9 @@ const invar_plugin_replies *invar_recorded_replies_replies(const invar_recorded_
     return stored->found ? &stored->replies : NULL;
 }
 
-/* ---- who gave them --------------------------------------------------------------------------- */
+/* ---- files of the plug-in -------------------------------------------------------------------- */
 
-static invar_status take_maker(void *payload, const char *const *columns,
+static invar_status read_maker(void *payload, const char *const *columns,
                                const invar_ledger_value *values, int count)
 {
     char *out = payload;
@@ -124,7 +127,7 @@ invar_status invar_recorded_replies_maker(char out[INVAR_DIGEST_HEX_SIZE],
     return invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = text,
                                                                       .arguments = arguments,
                                                                       .n_arguments = 3,
-                                                                      .row = take_maker,
+                                                                      .row = read_maker,
                                                                       .payload = out});
 }
 
@@ -147,10 +150,10 @@ invar_status invar_recorded_replies_check(const invar_plugin *plugin, invar_ledg
         invar_plugin_name(plugin), now, was, step);
 }
 
-/* ---- a factor that was given ----------------------------------------------------------------- */
+/* ---- loss factor ----------------------------------------------------------------------------- */
 
-static invar_status note(void *payload, const char *const *columns,
-                         const invar_ledger_value *values, int count)
+static invar_status set_if_row(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
 {
     (void)columns;
     (void)count;
@@ -172,7 +175,7 @@ invar_status invar_recorded_replies_check_factor(const invar_plugin *plugin, inv
                                                       "step = :step AND name = 'train/loss_factor'",
                                                .arguments = arguments,
                                                .n_arguments = 2,
-                                               .row = note,
+                                               .row = set_if_row,
                                                .payload = &given}));
     if (!given)
         return INVAR_OK;

@@ -1,5 +1,7 @@
 /*
- * recorded_replies.h - replies of plug-ins out of a ledger, for steps that are executed again.
+ * recorded_replies.h - replies of plug-ins read from the ledger, for steps that are executed again.
+ *
+ * A step may be in several segments of a run; the newest one that has the step is used.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,45 +14,49 @@
 extern "C" {
 #endif
 
-/* Zeroed at first; release. */
+/*
+ * Recorded replies of one step. Zero-initialize before use; release with
+ * invar_recorded_replies_release.
+ */
 typedef struct invar_recorded_replies {
-    bool found;                       /* the ledger has the step, with or without replies */
-    invar_plugin_replies replies;     /* of all plug-ins, by name and call */
-    invar_ledger_plugin_reply *items; /* the same, with owned names and data */
+    bool found; /* the ledger has the step, with or without replies */
+    /* replies of all plug-ins, ordered by name and call; view of `items` */
+    invar_plugin_replies replies;
+    invar_ledger_plugin_reply *items; /* (count) with owned names and data */
     size_t count, capacity;
 } invar_recorded_replies;
 
 /*
- * Reads the replies of a step as it counts: those of the newest segment that has the step. Forgets
- * earlier ones. Returns INVAR_E_CORRUPT if a row of the ledger does not have the values of its sum.
+ * Reads the replies of a step from the newest segment that has it, and discards earlier content.
+ * Returns INVAR_E_CORRUPT if a row of the ledger does not match its checksum.
  */
 invar_status invar_recorded_replies_read(invar_recorded_replies *out, invar_ledger *ledger,
                                          int64_t run, int64_t step) INVAR_MUST_USE;
 void invar_recorded_replies_release(invar_recorded_replies *stored);
 
 /*
- * The hash that the plug-in's files had (invar_plugin_hash) when a step, as it counts, was done;
- * "": it is not known.
+ * Writes the hash of the plug-in's files (invar_plugin_hash) in the newest segment that has the
+ * step; empty if unknown.
  */
 invar_status invar_recorded_replies_maker(char out[INVAR_DIGEST_HEX_SIZE],
                                           const invar_plugin *plugin, invar_ledger *ledger,
                                           int64_t run, int64_t step) INVAR_MUST_USE;
 
 /*
- * INVAR_E_STATE when the replies of a step, as it counts, were given by a plug-in with other files
- * (invar_plugin_hash). Where the files of either are not known, nothing is refused.
+ * Returns INVAR_E_STATE if the replies of a step were given by a plug-in with other files
+ * (invar_plugin_hash). Does nothing if the files of either are unknown.
  */
 invar_status invar_recorded_replies_check(const invar_plugin *plugin, invar_ledger *ledger,
                                           int64_t run, int64_t step) INVAR_MUST_USE;
 
 /*
- * Of a hook without a stored reply: INVAR_E_NOTFOUND when the metrics of the step, as it counts,
- * say that it gave a factor for the loss. A shortened ledger keeps metrics, and leaves out replies.
+ * Checks a hook without a recorded reply: returns INVAR_E_NOTFOUND if the metrics of the step show
+ * that it gave a factor for the loss. A shortened ledger keeps metrics and omits replies.
  */
 invar_status invar_recorded_replies_check_factor(const invar_plugin *plugin, invar_ledger *ledger,
                                                  int64_t run, int64_t step) INVAR_MUST_USE;
 
-/* What invar_plugin_begin_step takes: NULL for a step that the ledger does not have. Borrowed. */
+/* Argument for invar_plugin_begin_step: NULL for a step that the ledger does not have. Borrowed. */
 const invar_plugin_replies *invar_recorded_replies_replies(const invar_recorded_replies *stored);
 
 #ifdef __cplusplus

@@ -1,5 +1,9 @@
 /*
- * reply_parse.c - one call of a plug-in: what was answered, from bytes that may be anything.
+ * reply_parse.c - parses and checks the replies of plug-ins, which may be any bytes.
+ *
+ * Replies come from programs, shared objects, servers and ledgers. JSON and plain encodings
+ * (plugin_call.h) fill the same buffers, and check_values applies the same checks to both: a value
+ * that is not finite or out of range never reaches the loss.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,12 +24,12 @@
 
 #define WHERE_SIZE 1024
 
-static void place(char out[WHERE_SIZE], const char *plugin)
+static void format_where(char out[WHERE_SIZE], const char *plugin)
 {
     snprintf(out, WHERE_SIZE, "plug-in %.1000s", plugin);
 }
 
-/* Parses what a program wrote as its reply. */
+/* Parses a line of a program, which must be a JSON object. */
 static invar_status parse_line(json_t **out, const char *where, const char *data, size_t bytes)
 {
     char hint[INVAR_LINE_PROCESS_HINT_SIZE];
@@ -57,8 +61,8 @@ invar_status invar_plugin_list_read(const json_t **out, const json_t *reply, con
     return INVAR_OK;
 }
 
-static invar_status number_at(double *out, const json_t *list, size_t i, const char *key,
-                              const char *where)
+static invar_status read_number(double *out, const json_t *list, size_t i, const char *key,
+                                const char *where)
 {
     const json_t *value = json_array_get(list, i);
 
@@ -68,7 +72,10 @@ static invar_status number_at(double *out, const json_t *list, size_t i, const c
     return INVAR_OK;
 }
 
-/* An object of named parts: its "total", if it has one, is the reward, else their sum. */
+/*
+ * Parses an object of named parts. Its "total", if present, is the reward, otherwise the sum of the
+ * parts is.
+ */
 static invar_status read_parts(double *out, invar_reward_parts *parts, json_t *object,
                                const char *where)
 {
@@ -79,7 +86,7 @@ static invar_status read_parts(double *out, invar_reward_parts *parts, json_t *o
     {
         bool truth = json_is_boolean(value);
         if (value == total || (!truth && !json_is_number(value)))
-            continue; // texts and lists are reasons, and kept as all of the reply
+            continue; // texts and lists are explanations; they are kept with the reply
         INVAR_TRY(invar_reward_parts_add(parts, name, strlen(name),
                                          truth ? json_is_true(value) : json_number_value(value),
                                          where));
@@ -102,7 +109,7 @@ invar_status invar_plugin_reward_read(double *out, invar_reward_parts *parts, js
     else
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: a reward is neither a number nor an object of parts", where);
-    if (!isfinite((float)*out)) // advantages are made of floats
+    if (!isfinite((float)*out)) // advantages are floats
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a reward is not finite", where);
     return INVAR_OK;
 }
@@ -118,14 +125,14 @@ static invar_status read_rewards(const invar_plugin_call *call, const json_t *re
         if (json_is_object(value))
             INVAR_TRY(read_parts(&call->reward[i], &call->parts[i], value, where));
         else
-            INVAR_TRY(number_at(&call->reward[i], list, i, "rewards", where));
+            INVAR_TRY(read_number(&call->reward[i], list, i, "rewards", where));
     }
     return INVAR_OK;
 }
 
 enum { VERDICTS = 3 };
 
-static invar_choices words_of(const invar_plugin_call *call)
+static invar_choices verdict_words(const invar_plugin_call *call)
 {
     static const char *const filter[VERDICTS] = {[INVAR_PLUGIN_KEEP] = "keep",
                                                  [INVAR_PLUGIN_REMOVE] = "remove",
@@ -139,7 +146,7 @@ static invar_choices words_of(const invar_plugin_call *call)
 static invar_status read_verdicts(const invar_plugin_call *call, const json_t *reply,
                                   const char *where)
 {
-    const invar_choices verdicts = words_of(call);
+    const invar_choices verdicts = verdict_words(call);
     char known[INVAR_CHOICES_TEXT_SIZE];
     const json_t *list;
 
@@ -181,7 +188,7 @@ static invar_status read_floats(float *out, int64_t count, const json_t *reply, 
 
     INVAR_TRY(invar_plugin_list_read(&list, reply, key, (size_t)count, where));
     for (size_t i = 0; i < (size_t)count; i++) {
-        INVAR_TRY(number_at(&value, list, i, key, where));
+        INVAR_TRY(read_number(&value, list, i, key, where));
         out[i] = (float)value;
     }
     return INVAR_OK;
@@ -193,7 +200,9 @@ static invar_status read_loss(const invar_plugin_call *call, const json_t *reply
     return read_floats(call->loss, call->tokens->count, reply, "loss", where);
 }
 
-/* The hook before a training step may weigh the loss of the step, {"loss_factor": NUMBER}. */
+/*
+ * Reads the optional {"loss_factor": NUMBER}, which only the hook before a training step may give.
+ */
 static invar_status read_factor(const invar_plugin_call *call, const json_t *reply,
                                 const char *where)
 {
@@ -210,7 +219,7 @@ static invar_status read_factor(const invar_plugin_call *call, const json_t *rep
     return INVAR_OK;
 }
 
-/* A hook may say what it has measured, {"metrics": {"NAME": NUMBER}}: gauges of a step. */
+/* Reads the optional {"metrics": {"NAME": NUMBER}} of a hook, which become gauges of the step. */
 static invar_status read_measures(const invar_plugin_call *call, const json_t *reply,
                                   const char *where)
 {
@@ -234,7 +243,7 @@ static invar_status read_measures(const invar_plugin_call *call, const json_t *r
     return read_factor(call, reply, where);
 }
 
-/* What every reply has: the id of the question, and no error. */
+/* Checks the parts that all replies have in common: the id of the request, and no error. */
 static invar_status check_reply(const invar_plugin_call *call, const json_t *reply, bool live,
                                 const char *where)
 {
@@ -283,7 +292,7 @@ static invar_status read_json(const invar_plugin_call *call, const char *data, s
     json_t *reply;
     invar_status status;
 
-    place(where, call->plugin);
+    format_where(where, call->plugin);
     INVAR_TRY(parse_line(&reply, where, data, bytes));
     status = check_reply(call, reply, live, where);
     if (status == INVAR_OK)
@@ -294,15 +303,15 @@ static invar_status read_json(const invar_plugin_call *call, const char *data, s
 
 /* ---- plain values ---------------------------------------------------------------------------- */
 
-/* The arrays of an answer, one after another. */
-typedef struct answer_part {
+/* One array of an answer. */
+typedef struct answer_array {
     void *data;
     size_t bytes;
-} answer_part;
+} answer_array;
 
-enum { MOST_PARTS = 2 };
+enum { MAX_ARRAYS = 2 };
 
-/* Numbers of a teacher: one for each token of a response. */
+/* Number of log-probs of a teacher: one for each token of a response. */
 static int64_t scored_tokens(const invar_plugin_call *call)
 {
     int64_t count = 0;
@@ -312,31 +321,31 @@ static int64_t scored_tokens(const invar_plugin_call *call)
     return count;
 }
 
-static int parts_of(answer_part out[MOST_PARTS], const invar_plugin_call *call)
+static int list_answer_arrays(answer_array out[MAX_ARRAYS], const invar_plugin_call *call)
 {
     size_t tokens = call->tokens ? (size_t)call->tokens->count * sizeof(float) : 0;
 
     switch (call->kind) {
     case INVAR_PLUGIN_KIND_FILTER:
     case INVAR_PLUGIN_KIND_BUFFER_FILTER:
-        out[0] = (answer_part){call->verdict, call->count};
+        out[0] = (answer_array){call->verdict, call->count};
         return 1;
     case INVAR_PLUGIN_KIND_PROMPTS:
-        out[0] = (answer_part){call->lines, (size_t)call->wanted->count * sizeof *call->lines};
+        out[0] = (answer_array){call->lines, (size_t)call->wanted->count * sizeof *call->lines};
         return 1;
     case INVAR_PLUGIN_KIND_LOSS:
-        out[0] = (answer_part){call->dlogp, tokens};
-        out[1] = (answer_part){call->loss, tokens};
+        out[0] = (answer_array){call->dlogp, tokens};
+        out[1] = (answer_array){call->loss, tokens};
         return 2;
     case INVAR_PLUGIN_KIND_HOOK: return 0;
     case INVAR_PLUGIN_KIND_TEACHER:
-        out[0] = (answer_part){call->logp, (size_t)scored_tokens(call) * sizeof *call->logp};
+        out[0] = (answer_array){call->logp, (size_t)scored_tokens(call) * sizeof *call->logp};
         return 1;
-    default: out[0] = (answer_part){call->reward, call->count * sizeof(double)}; return 1;
+    default: out[0] = (answer_array){call->reward, call->count * sizeof(double)}; return 1;
     }
 }
 
-static invar_status not_finite(const invar_plugin_call *call, const char *what, int64_t i)
+static invar_status fail_not_finite(const invar_plugin_call *call, const char *what, int64_t i)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.1000s: %s %" PRId64 " is not finite",
                       call->plugin, what, i);
@@ -349,10 +358,10 @@ static invar_status check_values(const invar_plugin_call *call)
 
     for (size_t i = 0; call->reward && i < call->count; i++) {
         if (!isfinite(call->reward[i]))
-            return not_finite(call, "the reward of sample", call->samples[i].index);
+            return fail_not_finite(call, "the reward of sample", call->samples[i].index);
     }
     for (size_t i = 0; call->verdict && i < call->count; i++) {
-        const invar_choices words = words_of(call);
+        const invar_choices words = verdict_words(call);
         char known[INVAR_CHOICES_TEXT_SIZE];
         if (call->verdict[i] < VERDICTS)
             continue;
@@ -369,15 +378,15 @@ static invar_status check_values(const invar_plugin_call *call)
                               call->plugin, i, call->lines[i], call->wanted->lines);
     for (int64_t i = 0; i < tokens; i++) {
         if (!isfinite(call->dlogp[i]) || !isfinite(call->loss[i]))
-            return not_finite(call, "the loss or dlogp of token", i);
+            return fail_not_finite(call, "the loss or dlogp of token", i);
     }
     for (int64_t i = 0; i < scored; i++)
         if (!isfinite(call->logp[i]))
-            return not_finite(call, "the log-probability of token", i);
+            return fail_not_finite(call, "the log-probability of token", i);
     return INVAR_OK;
 }
 
-static invar_status wrong_size(const invar_plugin_call *call, size_t bytes, size_t expected)
+static invar_status fail_size(const invar_plugin_call *call, size_t bytes, size_t expected)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "plug-in %.1000s: the stored reply to call %" PRId64
@@ -385,7 +394,10 @@ static invar_status wrong_size(const invar_plugin_call *call, size_t bytes, size
                       call->plugin, call->id, bytes, expected);
 }
 
-/* How many bytes the parts of rewards take: of each reward their number, then they. */
+/*
+ * Size of the encoded reward parts: for each reward their number and the parts; 0 if there are no
+ * parts.
+ */
 static size_t named_bytes(const invar_plugin_call *call)
 {
     size_t bytes = 0;
@@ -413,15 +425,15 @@ static invar_status read_named(const invar_plugin_call *call, const char *at, si
     invar_reward_part part;
     int64_t count;
 
-    place(where, call->plugin);
+    format_where(where, call->plugin);
     for (size_t i = 0; i < call->count; i++) {
         if (left < sizeof count)
-            return wrong_size(call, left, sizeof count);
+            return fail_size(call, left, sizeof count);
         memcpy(&count, at, sizeof count);
         at += sizeof count;
         left -= sizeof count;
         if (count < 0 || count > INVAR_REWARD_PARTS || (size_t)count * sizeof part > left)
-            return wrong_size(call, left, INVAR_REWARD_PARTS * sizeof part);
+            return fail_size(call, left, INVAR_REWARD_PARTS * sizeof part);
         for (int64_t k = 0; k < count; k++, at += sizeof part, left -= sizeof part) {
             memcpy(&part, at, sizeof part);
             INVAR_TRY(invar_reward_parts_add(&call->parts[i], part.name,
@@ -429,20 +441,20 @@ static invar_status read_named(const invar_plugin_call *call, const char *at, si
                                              where));
         }
     }
-    return left ? wrong_size(call, left, 0) : INVAR_OK;
+    return left ? fail_size(call, left, 0) : INVAR_OK;
 }
 
 static invar_status read_plain(const invar_plugin_call *call, const char *data, size_t bytes)
 {
-    answer_part parts[MOST_PARTS];
-    int count = parts_of(parts, call);
+    answer_array parts[MAX_ARRAYS];
+    int count = list_answer_arrays(parts, call);
     bool named = bytes > 0 && data[0] == 'p' && call->parts;
     size_t expected = 1;
 
     for (int i = 0; i < count; i++)
         expected += parts[i].bytes;
     if (named ? bytes < expected : bytes != expected || data[0] != 'b')
-        return wrong_size(call, bytes, expected);
+        return fail_size(call, bytes, expected);
     data++;
     for (int i = 0; i < count; data += parts[i++].bytes)
         memcpy(parts[i].data, data, parts[i].bytes);
@@ -463,8 +475,8 @@ invar_status invar_plugin_call_read(const invar_plugin_call *call, const char *d
 
 invar_status invar_plugin_call_pack(char **out, size_t *bytes_out, const invar_plugin_call *call)
 {
-    answer_part parts[MOST_PARTS];
-    int count = parts_of(parts, call);
+    answer_array parts[MAX_ARRAYS];
+    int count = list_answer_arrays(parts, call);
     size_t bytes = 1, named = named_bytes(call);
     char *data, *at;
 
@@ -484,7 +496,7 @@ invar_status invar_plugin_call_pack(char **out, size_t *bytes_out, const invar_p
     return INVAR_OK;
 }
 
-/* ---- the first line -------------------------------------------------------------------------- */
+/* ---- handshake ------------------------------------------------------------------------------- */
 
 static invar_status read_kinds(uint32_t *out, const json_t *reply, const char *where)
 {
@@ -524,7 +536,7 @@ invar_status invar_plugin_greet_read(char title_out[INVAR_PLUGIN_TITLE_SIZE], ui
     json_t *reply;
     invar_status status;
 
-    place(where, plugin);
+    format_where(where, plugin);
     INVAR_TRY(parse_line(&reply, where, data, bytes));
     status = read_greeting(title_out, kinds_out, reply, where);
     json_decref(reply);

@@ -1,11 +1,11 @@
 /*
- * shared_object.c - a plug-in that is a shared object.
+ * shared_object.c - loads plug-ins that are C shared objects, and calls them safely.
  *
- * What foreign code in our process can quietly do to results is to change how this thread rounds:
- * code built with -ffast-math does it when it is loaded. And a relative path means another file
- * after a chdir. So floating-point environment and current folder are put back after loading and
- * after every call. An exit() in it would end the run as if it were done: as long as an object is
- * loaded, the process ends with a message and exit code 2 instead.
+ * Foreign code can silently change results by changing the rounding mode of this thread: code built
+ * with -ffast-math does so when it is loaded. It can also change the current folder, and relative
+ * paths with it. Both are restored after loading and after every call. An exit() in a plug-in would
+ * look like a completed run: as long as an object is loaded, the process ends with a message and
+ * exit code 2 instead.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,20 +43,20 @@ struct invar_shared_object {
     char title[INVAR_PLUGIN_TITLE_SIZE];
 };
 
-/* ---- what is put back ------------------------------------------------------------------------ */
+/* ---- restored state -------------------------------------------------------------------------- */
 
-typedef struct surroundings {
+typedef struct saved_environment {
     fenv_t rounding;
-    int folder; /* -1: the current one cannot be held */
-} surroundings;
+    int folder; /* -1 if the current folder cannot be opened */
+} saved_environment;
 
-static void save_environment(surroundings *s)
+static void save_environment(saved_environment *s)
 {
     fegetenv(&s->rounding);
     s->folder = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-static void put_back(surroundings *s)
+static void restore_environment(saved_environment *s)
 {
     fesetenv(&s->rounding);
     if (s->folder < 0)
@@ -65,49 +65,49 @@ static void put_back(surroundings *s)
     close(s->folder);
 }
 
-/* ---- an exit that is none of ours ------------------------------------------------------------ */
+/* ---- exit by a plug-in ----------------------------------------------------------------------- */
 
-static atomic_int loaded; /* objects */
+static atomic_int n_loaded_objects; /* number of loaded objects */
 
-static void end_with_trouble(void)
+static void exit_with_error(void)
 {
     static const char message[] = "invar: a plug-in that is a shared object has ended the process "
                                   "with exit(); the run is not "
                                   "finished, start it again to continue\n";
 
-    if (atomic_load(&loaded) == 0)
+    if (atomic_load(&n_loaded_objects) == 0)
         return;
     (void)fflush(NULL);
     (void)fputs(message, stderr);
     _exit(2);
 }
 
-static void watch_exit(void)
+static void install_exit_handler(void)
 {
-    INVAR_CHECK(atexit(end_with_trouble) == 0 && at_quick_exit(end_with_trouble) == 0);
+    INVAR_CHECK(atexit(exit_with_error) == 0 && at_quick_exit(exit_with_error) == 0);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static invar_status shared_object_load(invar_shared_object *object, const char *path)
+static invar_status load_library(invar_shared_object *object, const char *path)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char file[PATH_BYTES], quote[INVAR_TEXT_QUOTE_SIZE * 3];
     const char *why;
-    surroundings before;
+    saved_environment before;
     int bytes = snprintf(file, sizeof file, "%s%s", strchr(path, '/') ? "" : "./", path);
 
     if (bytes < 0 || (size_t)bytes >= sizeof file)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.1000s: the path is too long",
                           object->name);
-    pthread_once(&once, watch_exit);
-    atomic_fetch_add(&loaded, 1);
+    pthread_once(&once, install_exit_handler);
+    atomic_fetch_add(&n_loaded_objects, 1);
     save_environment(&before);
     object->library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    put_back(&before);
+    restore_environment(&before);
     if (object->library)
         return INVAR_OK;
-    atomic_fetch_sub(&loaded, 1);
+    atomic_fetch_sub(&n_loaded_objects, 1);
     why = dlerror();
     why = why ? why : "unknown reason";
     invar_text_quote(quote, sizeof quote, why, strlen(why));
@@ -136,8 +136,8 @@ static invar_status read_table(invar_shared_object *object)
     return INVAR_OK;
 }
 
-static invar_status shared_object_refused(const invar_shared_object *object, int rc,
-                                          char error[INVAR_PLUGIN_ERROR_SIZE])
+static invar_status fail_refused(const invar_shared_object *object, int rc,
+                                 char error[INVAR_PLUGIN_ERROR_SIZE])
 {
     char quote[INVAR_TEXT_QUOTE_SIZE * 3];
 
@@ -147,18 +147,18 @@ static invar_status shared_object_refused(const invar_shared_object *object, int
                       quote[0] ? quote : "it does not say why");
 }
 
-static invar_status shared_object_begin(invar_shared_object *object)
+static invar_status call_open(invar_shared_object *object)
 {
     char error[INVAR_PLUGIN_ERROR_SIZE] = "";
-    surroundings before;
+    saved_environment before;
     int rc = 0;
 
     save_environment(&before);
     if (object->table.open)
         rc = object->table.open(&object->self, error);
-    put_back(&before);
+    restore_environment(&before);
     if (rc)
-        return shared_object_refused(object, rc, error);
+        return fail_refused(object, rc, error);
     object->opened = true;
     return INVAR_OK;
 }
@@ -172,11 +172,11 @@ invar_status invar_shared_object_open(invar_shared_object **out, const char *nam
     INVAR_TRY(invar_alloc((void **)&object, 1, sizeof *object, "a plug-in"));
     memset(object, 0, sizeof *object);
     object->name = name;
-    status = shared_object_load(object, path);
+    status = load_library(object, path);
     if (status == INVAR_OK)
         status = read_table(object);
     if (status == INVAR_OK)
-        status = shared_object_begin(object);
+        status = call_open(object);
     if (status != INVAR_OK) {
         invar_shared_object_close(object);
         return status;
@@ -187,7 +187,7 @@ invar_status invar_shared_object_open(invar_shared_object **out, const char *nam
 
 void invar_shared_object_close(invar_shared_object *object)
 {
-    surroundings before;
+    saved_environment before;
 
     if (!object)
         return;
@@ -196,9 +196,9 @@ void invar_shared_object_close(invar_shared_object *object)
         object->table.close(object->self);
     if (object->library)
         dlclose(object->library);
-    put_back(&before);
+    restore_environment(&before);
     if (object->library)
-        atomic_fetch_sub(&loaded, 1);
+        atomic_fetch_sub(&n_loaded_objects, 1);
     invar_free(object);
 }
 
@@ -229,20 +229,20 @@ static size_t count_names(const invar_plugin_table *t)
     return count;
 }
 
-/* Of the rewards that were given just now. */
-static invar_status ask_parts(invar_shared_object *object, const invar_plugin_call *call,
-                              size_t names, double *values)
+/* Calls the parts function for the rewards that were given just now. */
+static invar_status call_parts(invar_shared_object *object, const invar_plugin_call *call,
+                               size_t names, double *values)
 {
     const invar_plugin_table *t = &object->table;
     char error[INVAR_PLUGIN_ERROR_SIZE] = "", where[INVAR_PLUGIN_ERROR_SIZE];
-    surroundings before;
+    saved_environment before;
     int rc;
 
     save_environment(&before);
     rc = t->parts(object->self, call->samples, call->count, values, error);
-    put_back(&before);
+    restore_environment(&before);
     if (rc)
-        return shared_object_refused(object, rc, error);
+        return fail_refused(object, rc, error);
     (void)snprintf(where, sizeof where, "plug-in %.100s", object->name);
     for (size_t i = 0; i < call->count * names; i++)
         INVAR_TRY(invar_reward_parts_add(&call->parts[i / names], t->part_names[i % names],
@@ -261,8 +261,8 @@ static invar_status add_parts(invar_shared_object *object, const invar_plugin_ca
     INVAR_TRY(
         invar_alloc((void **)&values, call->count * names, sizeof *values, "parts of rewards"));
     for (size_t i = 0; i < call->count * names; i++)
-        values[i] = (double)NAN; // one that is not given is seen
-    status = ask_parts(object, call, names, values);
+        values[i] = (double)NAN; // detects values that were not set
+    status = call_parts(object, call, names, values);
     invar_free(values);
     return status;
 }
@@ -289,18 +289,18 @@ static int call_function(const invar_plugin_table *t, void *self, const invar_pl
 invar_status invar_shared_object_call(invar_shared_object *object, const invar_plugin_call *call)
 {
     char error[INVAR_PLUGIN_ERROR_SIZE] = "";
-    surroundings before;
+    saved_environment before;
     int rc;
 
     save_environment(&before);
     rc = call_function(&object->table, object->self, call, error);
-    put_back(&before);
-    return rc ? shared_object_refused(object, rc, error) : add_parts(object, call);
+    restore_environment(&before);
+    return rc ? fail_refused(object, rc, error) : add_parts(object, call);
 }
 
 /* ---- hooks ----------------------------------------------------------------------------------- */
 
-/* What JSON has no form for. */
+/* Rejects values that JSON cannot represent. */
 static invar_status check_report(const invar_shared_object *object,
                                  const invar_plugin_report *report)
 {
@@ -342,15 +342,15 @@ invar_status invar_shared_object_report(invar_json_text *line_out, invar_shared_
 {
     invar_plugin_report report = {.loss_factor = 1.0};
     char error[INVAR_PLUGIN_ERROR_SIZE] = "";
-    surroundings before;
+    saved_environment before;
     int rc = 0;
 
     save_environment(&before);
     if (object->table.report)
         rc = object->table.report(object->self, call->event, &report, error);
-    put_back(&before);
+    restore_environment(&before);
     if (rc)
-        return shared_object_refused(object, rc, error);
+        return fail_refused(object, rc, error);
     INVAR_TRY(check_report(object, &report));
     write_report(line_out, &report);
     return line_out->status;
@@ -358,7 +358,7 @@ invar_status invar_shared_object_report(invar_json_text *line_out, invar_shared_
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* What JSON has no form for. */
+/* Rejects values that JSON cannot represent. */
 static invar_status check_next(const invar_shared_object *object, const invar_plugin_next *next,
                                size_t i, size_t names)
 {
@@ -376,19 +376,19 @@ static invar_status check_next(const invar_shared_object *object, const invar_pl
     return INVAR_OK;
 }
 
-static invar_status ask_turns(invar_shared_object *object, const invar_plugin_call *call,
-                              invar_plugin_next *next)
+static invar_status call_generate(invar_shared_object *object, const invar_plugin_call *call,
+                                  invar_plugin_next *next)
 {
     char error[INVAR_PLUGIN_ERROR_SIZE] = "";
     size_t names = count_names(&object->table);
-    surroundings before;
+    saved_environment before;
     int rc;
 
     save_environment(&before);
     rc = object->table.generate(object->self, call->turns, call->count, next, error);
-    put_back(&before);
+    restore_environment(&before);
     if (rc)
-        return shared_object_refused(object, rc, error);
+        return fail_refused(object, rc, error);
     for (size_t i = 0; i < call->count; i++)
         INVAR_TRY(check_next(object, &next[i], i, names));
     return INVAR_OK;
@@ -402,7 +402,7 @@ invar_status invar_shared_object_turns(invar_json_text *line_out, invar_shared_o
 
     INVAR_TRY(invar_alloc((void **)&next, call->count, sizeof *next, "what follows turns"));
     memset(next, 0, call->count * sizeof *next);
-    status = ask_turns(object, call, next);
+    status = call_generate(object, call, next);
     if (status == INVAR_OK) {
         invar_turn_write_next(line_out, next, call->count, object->table.part_names);
         status = line_out->status;

@@ -1,9 +1,9 @@
 /*
- * subprocess.c - a child process that does not outlive us; where we end it, nor do its descendants.
+ * subprocess.c - starts and kills child processes with all their descendants.
  *
- * posix_spawn cannot ask for the signal at our death, so this is vfork: until exec the child runs
- * in our memory while this thread waits, with all signals blocked and no handler of ours in force.
- * It makes system calls only.
+ * posix_spawn cannot request a signal on our death (PR_SET_PDEATHSIG), so this uses vfork: until
+ * exec the child runs in our memory while this thread waits, with all signals blocked and our
+ * handlers reset. The child makes system calls only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,13 +32,13 @@
 #include "base/invar_banned.h"
 
 #define MARK "INVAR_PLUGIN_CHILD"
-#define SWEEPS 100 /* descendants that keep forking are given up after so many */
+#define SWEEPS 100 /* attempts to kill descendants that keep forking */
 
 extern char **environ;
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* Ignored signals stay so in a program, but for those that a shell would not have left so. */
+/* Resets handlers. Ignored signals stay ignored, except those that a shell would reset. */
 static void reset_signals(void)
 {
     const struct sigaction standard = {.sa_handler = SIG_DFL};
@@ -51,7 +51,7 @@ static void reset_signals(void)
     }
 }
 
-/* In the child: only returns when it fails. */
+/* Runs in the child; returns only after a failure. */
 static int exec_program(char *const *words, char *const *variables, const int streams[3],
                         pid_t parent)
 {
@@ -72,12 +72,12 @@ static int exec_program(char *const *words, char *const *variables, const int st
     return errno;
 }
 
-/* 0 or errno. */
-static int pid_t_spawn(pid_t *pid_out, char *const *words, char *const *variables,
+/* Returns 0 or errno. */
+static int spawn_child(pid_t *pid_out, char *const *words, char *const *variables,
                        const int streams[3])
 {
     pid_t parent = getpid(), pid;
-    volatile int failure = 0; // the child writes into our memory
+    volatile int failure = 0; // the child writes to our memory
     sigset_t all, before;
 
     sigfillset(&all);
@@ -97,7 +97,7 @@ static int pid_t_spawn(pid_t *pid_out, char *const *words, char *const *variable
     return failure;
 }
 
-/* Our environment, with the mark in front. */
+/* Copies our environment, with the mark first. */
 static invar_status mark_environment(char ***out, char *mark)
 {
     size_t count = 0;
@@ -123,7 +123,7 @@ invar_status invar_subprocess_start(invar_subprocess *out, const char *name, cha
     (void)snprintf(out->mark, sizeof out->mark, MARK "=%d.%d.%" PRId64, (int)getpid(),
                    atomic_fetch_add(&started, 1), invar_process_clock_ms());
     INVAR_TRY(mark_environment(&variables, out->mark));
-    rc = pid_t_spawn(&out->pid, words, variables, streams);
+    rc = spawn_child(&out->pid, words, variables, streams);
     invar_free(variables);
     if (!rc)
         return INVAR_OK;
@@ -132,7 +132,7 @@ invar_status invar_subprocess_start(invar_subprocess *out, const char *name, cha
                       strerror(rc));
 }
 
-/* ---- talking --------------------------------------------------------------------------------- */
+/* ---- write ----------------------------------------------------------------------------------- */
 
 ssize_t invar_subprocess_write(int fd, const char *data, size_t bytes)
 {
@@ -161,13 +161,13 @@ bool invar_subprocess_ended(const invar_subprocess *child)
     siginfo_t info = {0};
 
     return waitid(P_PID, (id_t)child->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-           info.si_pid == child->pid; // the former: no child of ours any more
+           info.si_pid == child->pid; // an error means that it is no child of ours anymore
 }
 
-/* True when an environment, read piece by piece, has the mark. */
+/* Returns true if an environment, read block by block, contains the mark. */
 static bool has_mark(int fd, const char *mark)
 {
-    size_t bytes = strlen(mark) + 1, kept = 0; // with the NUL after it
+    size_t bytes = strlen(mark) + 1, kept = 0; // including the NUL
     char block[4096];
     ssize_t got;
 
@@ -191,14 +191,14 @@ static bool is_marked(const char *pid, const char *mark)
     (void)snprintf(path, sizeof path, "/proc/%.20s/environ", pid);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false; // somebody else's, or gone
+        return false; // the process belongs to another user or is gone
     marked = has_mark(fd, mark);
     close(fd);
     return marked;
 }
 
-/* Kills all that carry the mark; true when there were some. */
-static bool sweep(const char *mark)
+/* Kills all processes that carry the mark; returns true if there were any. */
+static bool kill_marked(const char *mark)
 {
     DIR *processes = opendir("/proc");
     const struct dirent *entry;
@@ -214,7 +214,7 @@ static bool sweep(const char *mark)
     return found;
 }
 
-/* The group is killed before the reaping, while the number is still ours. */
+/* The group is killed before the child is reaped, while its process id is still valid. */
 void invar_subprocess_kill(invar_subprocess *child)
 {
     if (!child->pid)
@@ -223,6 +223,6 @@ void invar_subprocess_kill(invar_subprocess *child)
     while (waitpid(child->pid, &child->wait_status, 0) < 0 && errno == EINTR)
         continue;
     child->pid = 0;
-    for (int i = 0; i < SWEEPS && sweep(child->mark); i++)
+    for (int i = 0; i < SWEEPS && kill_marked(child->mark); i++)
         continue;
 }

@@ -1,11 +1,11 @@
 /*
- * subprocess.h - a child process that does not outlive us; where we end it, nor do its descendants.
+ * subprocess.h - child process that dies with us, and is killed with all its descendants.
  *
- * It leads a process group, has none of our descriptors but its three streams, and is killed by the
- * kernel when the thread that started it ends. Its descendants carry a mark in their environment,
- * by which _kill finds them wherever they have gone: into another session, or away from their
- * parent. Where we are killed ourselves (SIGKILL), nobody looks for them: the kernel's signal
- * reaches the child alone. They see the end of what was our end of their input.
+ * The child leads a process group, inherits no descriptors except its three streams, and is killed
+ * by the kernel when the thread that started it ends. Its descendants carry a mark in their
+ * environment, by which invar_subprocess_kill finds them in other sessions and after their parent
+ * has exited. If this process is killed with SIGKILL, the kernel kills the child only; descendants
+ * see the end of their input.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,28 +23,25 @@ extern "C" {
 #endif
 
 typedef struct invar_subprocess {
-    pid_t pid;       /* 0: none, or ended and reaped */
-    int wait_status; /* of one that was reaped */
-    char mark[64];   /* NAME=VALUE */
+    pid_t pid;       /* 0 if there is no child, or after it was reaped */
+    int wait_status; /* wait status of a child that was reaped */
+    char mark[64];   /* NAME=VALUE in the environment of the child */
 } invar_subprocess;
 
 /*
- * Starts words[0], found as a shell finds it; words ends with a NULL. `streams` are the child's
- * ends of its standard streams. `name` is the plug-in's, for messages.
+ * Starts words[0], searched in PATH as by a shell; `words` ends with a NULL. `streams` are the
+ * child's ends of its standard streams. `name` is used in error messages only.
  */
 invar_status invar_subprocess_start(invar_subprocess *out, const char *name, char *const *words,
                                     const int streams[3]) INVAR_MUST_USE;
 
-/*
- * write(2) to a child's input, which a closed pipe makes fail and not deadly, whatever the process
- * does with SIGPIPE.
- */
+/* Like write(2), to the input of a child; a closed pipe fails with EPIPE and raises no SIGPIPE. */
 ssize_t invar_subprocess_write(int fd, const char *data, size_t bytes);
 
-/* True when it has ended by itself; it is not reaped yet. */
+/* Returns true if the child has exited; does not reap it. */
 bool invar_subprocess_ended(const invar_subprocess *child);
 
-/* Kills it and its descendants and reaps it. */
+/* Kills the child and its descendants, and reaps it. */
 void invar_subprocess_kill(invar_subprocess *child);
 
 #ifdef __cplusplus

@@ -1,5 +1,8 @@
 /*
- * turn_action.c - what a plug-in answers after a turn of a sample, from and to JSON.
+ * turn_action.c - JSON of the actions of a plug-in after a turn.
+ *
+ * An action has either "insert" (with optional "stop" and "max_tokens") or "end" (with an optional
+ * "reward"). The rules are strict, because an action that is misread changes the sample silently.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +17,8 @@
 
 #include "base/invar_banned.h"
 
-#define MOST_STOPS 64
-#define MOST_TOKENS 16777216 /* of a turn: the longest response that a recipe can ask for */
+#define MAX_STOPS 64
+#define MAX_TOKENS 16777216 /* longest response that a recipe can ask for */
 
 void invar_turn_action_release(invar_turn_action *next)
 {
@@ -55,12 +58,12 @@ static invar_status read_tokens(invar_turn_action *out, const json_t *list, cons
     return INVAR_OK;
 }
 
-/* Not empty: none would ever end a turn. */
+/* Checks stop strings. An empty one would never end a turn. */
 static invar_status check_stop(const json_t *list, const char *where)
 {
-    if (!json_is_array(list) || json_array_size(list) > MOST_STOPS)
+    if (!json_is_array(list) || json_array_size(list) > MAX_STOPS)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"stop\" is no list of at most %d texts", where,
-                          MOST_STOPS);
+                          MAX_STOPS);
     for (size_t i = 0; i < json_array_size(list); i++)
         if (json_string_length(json_array_get(list, i)) == 0)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"stop\" has no text at %zu", where, i);
@@ -98,7 +101,7 @@ static invar_status read_insertion(invar_turn_action *out, const json_t *object,
         INVAR_TRY(read_stop(out, stop, where));
     if (json_object_get(object, "max_tokens"))
         INVAR_TRY(invar_json_as_corrupt(
-            invar_json_int(&out->max_tokens, object, "max_tokens", where, 1, MOST_TOKENS)));
+            invar_json_int(&out->max_tokens, object, "max_tokens", where, 1, MAX_TOKENS)));
     if (json_is_string(value))
         return read_text(out, value);
     if (json_is_array(value))

@@ -1,6 +1,9 @@
 /*
  * journal.c - writes and checks line journals; the file format is in journal.h.
  *
+ * The writer and the reader keep the sum of the last line, which links it to the next one.
+ * After a failed append the journal is broken: nothing may follow a line that may be incomplete.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/files/journal.h"
@@ -50,7 +53,7 @@ static void make_sum(char out[SUM_BYTES + 1], invar_digest *chain, const char *l
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static invar_status cannot(const char *path, const char *what)
+static invar_status fail_io(const char *path, const char *what)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     int why = errno;
@@ -76,13 +79,13 @@ invar_status invar_journal_add_sums(invar_json_text *out, invar_digest *chain, c
     return out->status;
 }
 
-static invar_status begin(invar_journal *j, const char *path, const char *lines, size_t bytes)
+static invar_status create_file(invar_journal *j, const char *path, const char *lines, size_t bytes)
 {
     memcpy(j->path, path, strlen(path) + 1);
     INVAR_TRY(invar_journal_add_sums(&j->text, &j->sum, lines, bytes));
     INVAR_TRY(invar_file_write(path, j->text.data, j->text.bytes));
     j->fd = invar_fd_open(path, O_WRONLY | O_APPEND | O_CLOEXEC, 0);
-    return j->fd < 0 ? cannot(path, "open it") : INVAR_OK;
+    return j->fd < 0 ? fail_io(path, "open it") : INVAR_OK;
 }
 
 invar_status invar_journal_create(invar_journal **out, const char *path, const char *lines,
@@ -96,7 +99,7 @@ invar_status invar_journal_create(invar_journal **out, const char *path, const c
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%.200s...: the path is too long", path);
     INVAR_TRY(invar_alloc((void **)&j, 1, sizeof *j, "a journal"));
     *j = (invar_journal){.fd = -1};
-    status = begin(j, path, lines, bytes);
+    status = create_file(j, path, lines, bytes);
     if (status != INVAR_OK) {
         invar_journal_close(j);
         return status;
@@ -105,13 +108,13 @@ invar_status invar_journal_create(invar_journal **out, const char *path, const c
     return INVAR_OK;
 }
 
-/* Lines of a file without a name are lost with the process. */
+/* Fails if the file was unlinked: its lines would be lost with the process. */
 static invar_status check_name(const invar_journal *j)
 {
     struct stat info;
 
     if (fstat(j->fd, &info) != 0)
-        return cannot(j->path, "look at it");
+        return fail_io(j->path, "look at it");
     if (info.st_nlink > 0)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_STATE, 0,
@@ -136,11 +139,11 @@ invar_status invar_journal_append(invar_journal *j, const char *lines, size_t by
         ssize_t put = write(j->fd, at, (size_t)(end - at));
 
         if (put < 0 && errno != EINTR)
-            return cannot(j->path, "write to it");
+            return fail_io(j->path, "write to it");
         at += put > 0 ? put : 0;
     }
     if (invar_fd_sync(j->fd) != 0)
-        return cannot(j->path, "sync it");
+        return fail_io(j->path, "sync it");
     j->broken = false;
     return INVAR_OK;
 }
@@ -164,7 +167,7 @@ void invar_journal_read(invar_journal_reader *out, const char *kind, const char 
         .at = text, .end = bytes ? text + bytes : text, .file = file, .kind = kind};
 }
 
-/* Whether the line ends with the text of a sum, right or wrong. */
+/* Returns true if the line ends with the text of a sum, right or wrong. */
 static bool has_sum(const char *line, size_t bytes)
 {
     return bytes > SUM_BYTES && memcmp(line + bytes - SUM_BYTES, SUM_KEY, SUM_KEY_BYTES) == 0 &&
@@ -186,7 +189,10 @@ static invar_status check_sum(invar_journal_reader *r, const char *line, size_t 
                       r->where);
 }
 
-/* A complete line whose newline became another byte is damage, and not what a kill leaves. */
+/*
+ * Fails if the rest is a complete line whose newline is another byte: a killed writer cannot leave
+ * that, only damage can.
+ */
 static invar_status check_tail(invar_journal_reader *r)
 {
     size_t rest = (size_t)(r->end - r->at);

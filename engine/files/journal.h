@@ -61,6 +61,7 @@ invar_status invar_journal_create(invar_journal **out, const char *path, const c
  */
 invar_status invar_journal_append(invar_journal *journal, const char *lines,
                                   size_t bytes) INVAR_MUST_USE;
+/* Closes the file and frees the journal; NULL is ignored. */
 void invar_journal_close(invar_journal *journal);
 
 /*
@@ -78,11 +79,12 @@ typedef struct invar_journal_reader {
     const char *file;     /* used in error messages only */
     const char *kind;     /* first member of the first line; NULL for lines without a head */
     int64_t line;         /* number of the last line that was read, from 1 */
-    bool checked;         /* the lines have sums: version 2 */
+    bool checked;         /* the lines have sums (version 2) */
     invar_digest sum;     /* sum of the last line */
     char where[INVAR_JOURNAL_WHERE_SIZE]; /* "FILE:LINE" of the last line */
 } invar_journal_reader;
 
+/* Begins a pass over the text of a journal; `text` and `file` are borrowed. */
 void invar_journal_read(invar_journal_reader *out, const char *kind, const char *text, size_t bytes,
                         const char *file);
 

@@ -1,8 +1,8 @@
 /*
- * safetensors.c - tensors in files: the types and the reader.
+ * safetensors.c - types and reader of safetensors files.
  *
- * Nothing of the header is believed before it is checked against the size of the file; what is
- * allocated is bounded by the header's own bytes.
+ * Nothing in the header is used before it was checked against the size of the file, and allocations
+ * are bounded by the size of the header itself.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,7 +25,7 @@
 
 #include "base/invar_banned.h"
 
-#define MAX_HEADER 100000000 /* the format's own limit */
+#define MAX_HEADER 100000000 /* limit of the format */
 #define METADATA "__metadata__"
 
 /* ---- types ----------------------------------------------------------------------------------- */
@@ -55,35 +55,34 @@ size_t invar_safetensors_type_bytes(invar_safetensors_type type)
     return types[type].bytes;
 }
 
-/* ---- the header ------------------------------------------------------------------------------ */
+/* ---- header ---------------------------------------------------------------------------------- */
 
 struct invar_safetensors {
     int fd;
-    uint64_t data;   /* where the data begin */
-    uint64_t bytes;  /* of the file */
+    uint64_t data;   /* offset of the data */
+    uint64_t bytes;  /* size of the file */
     json_t *header;  /* owns the names */
-    json_t *strings; /* of the metadata; borrowed from the header, NULL: none */
+    json_t *strings; /* borrowed from the header; NULL if there are no metadata */
     int64_t count;
-    invar_safetensor *tensors;        /* (count) as in the header */
-    const invar_safetensor **by_data; /* (count) */
-    const invar_safetensor **by_name; /* (count) */
+    invar_safetensor *tensors;        /* (count) in header order */
+    const invar_safetensor **by_data; /* (count) sorted by offset */
+    const invar_safetensor **by_name; /* (count) sorted by name */
     char shown[INVAR_PATH_SHOWN_SIZE];
 };
 
-/* A tensor's name for messages. */
-static const char *quoted(char out[INVAR_TEXT_QUOTE_SIZE * 2], const char *name)
+/* Quotes a tensor's name for messages. */
+static const char *quote_name(char out[INVAR_TEXT_QUOTE_SIZE * 2], const char *name)
 {
     invar_text_quote(out, INVAR_TEXT_QUOTE_SIZE * 2, name, strlen(name));
     return out;
 }
 
-static invar_status safetensors_bad(const invar_safetensors *file, const char *name,
-                                    const char *why)
+static invar_status fail_tensor(const invar_safetensors *file, const char *name, const char *why)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE * 2];
 
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s': %s", file->shown, quoted(quote, name),
-                      why);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s': %s", file->shown,
+                      quote_name(quote, name), why);
 }
 
 static invar_status read_type(invar_safetensor *t, const invar_safetensors *file,
@@ -93,7 +92,7 @@ static invar_status read_type(invar_safetensor *t, const invar_safetensors *file
     const char *text = json_string_value(value);
 
     if (!text)
-        return safetensors_bad(file, t->name, "no string \"dtype\"");
+        return fail_tensor(file, t->name, "no string \"dtype\"");
     for (int i = 0; i < INVAR_SAFETENSORS_TYPE_COUNT; i++) {
         if (strcmp(text, types[i].name) == 0) {
             t->type = (invar_safetensors_type)i;
@@ -102,10 +101,10 @@ static invar_status read_type(invar_safetensor *t, const invar_safetensors *file
     }
     invar_text_quote(type, sizeof type, text, strlen(text));
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: tensor '%s': unknown dtype '%s'", file->shown,
-                      quoted(name, t->name), type);
+                      quote_name(name, t->name), type);
 }
 
-/* Also the number of elements, which no product of extents may overflow. */
+/* Reads the shape and computes the number of elements, without overflow. */
 static invar_status read_shape(invar_safetensor *t, const invar_safetensors *file,
                                const json_t *value)
 {
@@ -113,9 +112,9 @@ static invar_status read_shape(invar_safetensor *t, const invar_safetensors *fil
     bool empty = false;
 
     if (!json_is_array(value))
-        return safetensors_bad(file, t->name, "no list \"shape\"");
+        return fail_tensor(file, t->name, "no list \"shape\"");
     if (rank > INVAR_SAFETENSORS_MAX_RANK)
-        return safetensors_bad(file, t->name, "the shape has more than 8 extents");
+        return fail_tensor(file, t->name, "the shape has more than 8 extents");
     t->rank = (int32_t)rank;
     t->elements = 1;
     for (size_t i = 0; i < rank; i++) {
@@ -123,13 +122,13 @@ static invar_status read_shape(invar_safetensor *t, const invar_safetensors *fil
         int64_t n = json_integer_value(extent);
 
         if (!json_is_integer(extent) || n < 0)
-            return safetensors_bad(file, t->name, "an extent of the shape is not a natural number");
+            return fail_tensor(file, t->name, "an extent of the shape is not a natural number");
         empty = empty || n == 0;
         t->shape[i] = n;
     }
     for (size_t i = 0; i < rank && !empty; i++) {
         if (t->elements > INT64_MAX / 8 / t->shape[i])
-            return safetensors_bad(file, t->name, "the shape has too many elements");
+            return fail_tensor(file, t->name, "the shape has too many elements");
         t->elements *= t->shape[i];
     }
     if (empty)
@@ -145,13 +144,13 @@ static invar_status read_offsets(invar_safetensor *t, const invar_safetensors *f
     char name[INVAR_TEXT_QUOTE_SIZE * 2];
 
     if (json_array_size(value) != 2 || !json_is_integer(first) || !json_is_integer(last))
-        return safetensors_bad(file, t->name, "\"data_offsets\" are not two integers");
+        return fail_tensor(file, t->name, "\"data_offsets\" are not two integers");
     if (begin < 0 || end < begin)
-        return safetensors_bad(file, t->name, "the data end before they begin");
+        return fail_tensor(file, t->name, "the data end before they begin");
     if (end - begin != t->elements * (int64_t)types[t->type].bytes)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: tensor '%s': %lld bytes of data, dtype and shape need %lld",
-                          file->shown, quoted(name, t->name), (long long)(end - begin),
+                          file->shown, quote_name(name, t->name), (long long)(end - begin),
                           (long long)(t->elements * (int64_t)types[t->type].bytes));
     t->offset = file->data + (uint64_t)begin;
     return INVAR_OK;
@@ -162,7 +161,7 @@ static invar_status read_tensor(invar_safetensor *t, const invar_safetensors *fi
 {
     *t = (invar_safetensor){.name = name};
     if (!json_is_object(value) || json_object_size(value) != 3)
-        return safetensors_bad(file, name, "not described by dtype, shape and data_offsets alone");
+        return fail_tensor(file, name, "not described by dtype, shape and data_offsets alone");
     INVAR_TRY(read_type(t, file, json_object_get(value, "dtype")));
     INVAR_TRY(read_shape(t, file, json_object_get(value, "shape")));
     return read_offsets(t, file, json_object_get(value, "data_offsets"));
@@ -174,11 +173,11 @@ static invar_status check_metadata(const invar_safetensors *file, json_t *value)
     json_t *text;
 
     if (!json_is_object(value))
-        return safetensors_bad(file, METADATA, "not an object");
+        return fail_tensor(file, METADATA, "not an object");
     json_object_foreach(value, key, text)
     {
         if (!json_is_string(text))
-            return safetensors_bad(file, METADATA, "not only strings");
+            return fail_tensor(file, METADATA, "not only strings");
     }
     return INVAR_OK;
 }
@@ -223,7 +222,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Every byte of the data belongs to one tensor. */
+/* Checks that every byte of the data belongs to exactly one tensor. */
 static invar_status check_holes(const invar_safetensors *file)
 {
     uint64_t at = file->data;
@@ -231,9 +230,9 @@ static invar_status check_holes(const invar_safetensors *file)
     for (int64_t i = 0; i < file->count; i++) {
         const invar_safetensor *t = file->by_data[i];
         if (t->offset != at)
-            return safetensors_bad(file, t->name,
-                                   t->offset < at ? "the data overlap those of another tensor"
-                                                  : "there is a hole before the data");
+            return fail_tensor(file, t->name,
+                               t->offset < at ? "the data overlap those of another tensor"
+                                              : "there is a hole before the data");
         at = end_of(t);
     }
     if (at > file->bytes)
@@ -247,7 +246,7 @@ static invar_status check_holes(const invar_safetensors *file)
     return INVAR_OK;
 }
 
-static invar_status safetensors_order(invar_safetensors *file)
+static invar_status sort_tensors(invar_safetensors *file)
 {
     size_t count = (size_t)file->count;
 
@@ -260,7 +259,7 @@ static invar_status safetensors_order(invar_safetensors *file)
     return check_holes(file);
 }
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- file ------------------------------------------------------------------------------------ */
 
 static invar_status read_at(const invar_safetensors *file, void *out, size_t bytes, uint64_t at)
 {
@@ -290,16 +289,16 @@ static invar_status parse_header(invar_safetensors *file, const char *text, size
     if (bytes == 0 || text[0] != '{')
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the header does not begin with {", file->shown);
     status = invar_json_parse(&file->header, file->shown, text, bytes);
-    if (status == INVAR_E_INVALID) // whoever wrote the file has to mend it, not the caller
+    if (status == INVAR_E_INVALID) // the writer of the file is to blame, not the caller
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s", invar_error_last()->message);
     INVAR_TRY(status);
     INVAR_TRY(invar_alloc((void **)&file->tensors, json_object_size(file->header),
                           sizeof *file->tensors, file->shown));
     INVAR_TRY(read_tensors(file));
-    return safetensors_order(file);
+    return sort_tensors(file);
 }
 
-/* It is no damage, and whoever cloned the folder can fetch the file. */
+/* Detects a Git LFS pointer: not damage, the user only has to fetch the file. */
 static invar_status check_pointer(const invar_safetensors *file)
 {
     char text[INVAR_TEXT_POINTER_SIZE];
@@ -429,9 +428,9 @@ const char *invar_safetensors_metadata(const invar_safetensors *file, const char
 
 #define FORM_SIZE 64
 
-/* "BF16 (2, 3)" */
-static void format_form(char out[FORM_SIZE], invar_safetensors_type type, int32_t rank,
-                        const int64_t *shape)
+/* Formats type and shape, "BF16 (2, 3)". */
+static void format_type_shape(char out[FORM_SIZE], invar_safetensors_type type, int32_t rank,
+                              const int64_t *shape)
 {
     size_t used = (size_t)snprintf(out, FORM_SIZE, "%s (", types[type].name);
 
@@ -451,10 +450,10 @@ invar_status invar_safetensors_expect(const invar_safetensors *file, const invar
     if (tensor->type == type && tensor->rank == rank &&
         memcmp(tensor->shape, shape, (size_t)rank * sizeof *shape) == 0)
         return INVAR_OK;
-    format_form(is, tensor->type, tensor->rank, tensor->shape);
-    format_form(should, type, rank, shape);
+    format_type_shape(is, tensor->type, tensor->rank, tensor->shape);
+    format_type_shape(should, type, rank, shape);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s' is %s, expected %s", file->shown,
-                      quoted(name, tensor->name), is, should);
+                      quote_name(name, tensor->name), is, should);
 }
 
 invar_status invar_safetensors_read(void *out, const invar_safetensors *file,
@@ -491,8 +490,9 @@ invar_status invar_safetensors_read_f32(float *out, const invar_safetensors *fil
     if (tensor->type != INVAR_SAFETENSORS_BF16 && tensor->type != INVAR_SAFETENSORS_F16)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "%s: tensor '%s' is %s; weights are F32, BF16 or F16", file->shown,
-                          quoted(name, tensor->name), types[tensor->type].name);
-    // into the upper half, then upwards: a half is read before its place is written
+                          quote_name(name, tensor->name), types[tensor->type].name);
+    // read to the upper half of `out` and convert upwards: each half is read before it is
+    // overwritten
     INVAR_TRY(invar_safetensors_read((char *)out + (size_t)count * sizeof(uint16_t), file, tensor,
                                      first, count));
     for (int64_t i = 0; i < count; i++) {

@@ -1,13 +1,13 @@
 /*
- * safetensors.h - tensors in files: strict reading, byte-stable writing.
+ * safetensors.h - safetensors files: strict reader and byte-stable writer.
  *
- * The format: le64 length of the header; the header, JSON that names each tensor's type, shape and
- * place; the data, without holes. Reading keeps the header in memory and takes data from the file
- * when asked, so a file that is damaged or shrinks is an error and never a fault. Every error names
- * file and tensor; INVAR_E_CORRUPT is what the format forbids.
+ * File format: le64 length of the header; the header, JSON that names type, shape and offsets of
+ * each tensor; the data, without holes. The reader keeps the header in memory and reads data with
+ * pread, so a file that is damaged or shrinks causes an error and never a fault. Every error names
+ * file and tensor; violations of the format are INVAR_E_CORRUPT.
  *
- * Writing streams: the tensors are announced first, their data follow in that order. Equal calls
- * give equal files. The file has its name only when it is whole and synced.
+ * The writer streams: tensors are declared first, their data follow in that order. Equal calls give
+ * equal files. The file gets its name only when it is complete and synced.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -40,50 +40,54 @@ typedef enum invar_safetensors_type {
     INVAR_SAFETENSORS_TYPE_COUNT
 } invar_safetensors_type;
 
-/* "BF16"; the bytes of one element. */
+/* Name of a type ("BF16"), and bytes of one element. */
 const char *invar_safetensors_type_name(invar_safetensors_type type);
 size_t invar_safetensors_type_bytes(invar_safetensors_type type);
 
 #define INVAR_SAFETENSORS_MAX_RANK 8
 
 typedef struct invar_safetensor {
-    const char *name; /* of any length; of a reader: borrowed from it */
+    const char *name; /* any length; borrowed from the reader */
     invar_safetensors_type type;
-    int32_t rank; /* 0: one element */
+    int32_t rank; /* 0 for a scalar */
     int64_t shape[INVAR_SAFETENSORS_MAX_RANK];
-    /* Set by the reader; a writer computes them. */
+    /* set by the reader; computed by the writer */
     int64_t elements;
-    uint64_t offset; /* in the file */
+    uint64_t offset; /* offset of the data in the file */
 } invar_safetensor;
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct invar_safetensors invar_safetensors;
 
+/* Opens a file and checks its header. Close with invar_safetensors_close. */
 invar_status invar_safetensors_open(invar_safetensors **out, const char *path) INVAR_MUST_USE;
 void invar_safetensors_close(invar_safetensors *file);
 
-/* In the order of their data. Borrowed until _close. */
+/* Tensors in the order of their data; borrowed until the file is closed. */
 int64_t invar_safetensors_count(const invar_safetensors *file);
 const invar_safetensor *invar_safetensors_at(const invar_safetensors *file, int64_t i);
 
-/* NULL when there is none of that name. */
+/* Returns the tensor with this name; NULL if it does not exist. */
 const invar_safetensor *invar_safetensors_find(const invar_safetensors *file, const char *name);
 
-/* A string of __metadata__; NULL when there is none. Borrowed until _close. */
+/* Returns a string of __metadata__; NULL if absent. Borrowed until the file is closed. */
 const char *invar_safetensors_metadata(const invar_safetensors *file, const char *key);
 
-/* INVAR_E_CORRUPT, with both in the message, unless type and shape are these. */
+/* Returns INVAR_E_CORRUPT, with both in the message, unless the tensor has this type and shape. */
 invar_status invar_safetensors_expect(const invar_safetensors *file, const invar_safetensor *tensor,
                                       invar_safetensors_type type, int32_t rank,
                                       const int64_t *shape) INVAR_MUST_USE;
 
-/* Elements [first, first + count), as they are in the file (little-endian). */
+/* Reads elements [first, first + count) as they are in the file (little-endian). */
 invar_status invar_safetensors_read(void *out, const invar_safetensors *file,
                                     const invar_safetensor *tensor, int64_t first,
                                     int64_t count) INVAR_MUST_USE;
 
-/* The same as f32, exactly: of F32, BF16 and F16 only, else INVAR_E_UNSUPPORTED. */
+/*
+ * Like invar_safetensors_read, converted exactly to f32. Returns INVAR_E_UNSUPPORTED for types
+ * other than F32, BF16 and F16.
+ */
 invar_status invar_safetensors_read_f32(float *out, const invar_safetensors *file,
                                         const invar_safetensor *tensor, int64_t first,
                                         int64_t count) INVAR_MUST_USE;
@@ -98,32 +102,41 @@ typedef struct invar_safetensors_pair {
 typedef struct invar_safetensors_writer invar_safetensors_writer;
 
 /*
- * Writes the header. The order of tensors and of metadata is the given one. Refuses names that are
- * not UTF-8 or come twice, and a tensor that would not be aligned to its element (put wider types
- * first). `tensors` and what it points to stay until _close.
+ * Creates a file and writes its header, with tensors and metadata in the given order. Rejects names
+ * that are not UTF-8 or not unique, and a tensor that would not be aligned to its element (list
+ * wider types first). `tensors` and the names are borrowed until the writer is closed.
  */
 invar_status invar_safetensors_create(invar_safetensors_writer **out, const char *path,
                                       const invar_safetensor *tensors, int64_t count,
                                       const invar_safetensors_pair *metadata,
                                       int64_t n_metadata) INVAR_MUST_USE;
 
-/* Bytes of the file that _create, with the same arguments, begins; it fails as that does. */
+/*
+ * Computes the size of the file that invar_safetensors_create would begin with the same arguments;
+ * fails like it.
+ */
 invar_status invar_safetensors_measure(int64_t *bytes_out, const invar_safetensor *tensors,
                                        int64_t count, const invar_safetensors_pair *metadata,
                                        int64_t n_metadata) INVAR_MUST_USE;
 
-/* The next `count` elements of the current tensor, never beyond its end; then comes the next. */
+/*
+ * Writes the next `count` elements of the current tensor, at most to its end; then the next tensor
+ * becomes current.
+ */
 invar_status invar_safetensors_write(invar_safetensors_writer *writer, const void *data,
                                      int64_t count) INVAR_MUST_USE;
 
-/* The same from f32 into a tensor of F32, or of BF16, rounded to nearest even. */
+/*
+ * Like invar_safetensors_write, from f32 to a tensor of F32, or of BF16 with rounding to nearest
+ * even.
+ */
 invar_status invar_safetensors_put_f32(invar_safetensors_writer *writer, const float *data,
                                        int64_t count) INVAR_MUST_USE;
 
-/* When all data are there: sync, and the file's name. Afterwards there is only _close. */
+/* Syncs the file and gives it its name, after all data were written. Only close may follow. */
 invar_status invar_safetensors_commit(invar_safetensors_writer *writer) INVAR_MUST_USE;
 
-/* Without a commit nothing is left behind. NULL is allowed. */
+/* Closes a writer; without a commit the file is removed. `writer` may be NULL. */
 void invar_safetensors_writer_close(invar_safetensors_writer *writer);
 
 #ifdef __cplusplus

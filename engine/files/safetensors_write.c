@@ -1,5 +1,9 @@
 /*
- * safetensors_write.c - tensors in files: the writer.
+ * safetensors_write.c - writer of safetensors files.
+ *
+ * The header is written first, so all tensors are declared before their data. The order of tensors
+ * and metadata is the caller's, and the header is padded to 8 bytes with blanks: equal calls give
+ * equal bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,15 +25,15 @@
 
 struct invar_safetensors_writer {
     invar_file_writer *file;
-    const invar_safetensor *tensors; /* (count), of the caller */
+    const invar_safetensor *tensors; /* (count) borrowed */
     int64_t count;
-    int64_t current; /* the tensor that data go to; `count` when all are there */
-    int64_t done;    /* its elements that are written */
+    int64_t current; /* tensor that gets the next data; `count` if all are complete */
+    int64_t done;    /* elements of the current tensor that were written */
     char shown[INVAR_PATH_SHOWN_SIZE];
 };
 
-static invar_status safetensors_writer_fail(const invar_safetensors_writer *writer,
-                                            const char *name, const char *why)
+static invar_status fail_tensor(const invar_safetensors_writer *writer, const char *name,
+                                const char *why)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE * 2];
 
@@ -46,7 +50,7 @@ static int64_t elements_of(const invar_safetensor *t)
     return elements;
 }
 
-/* ---- the header ------------------------------------------------------------------------------ */
+/* ---- header ---------------------------------------------------------------------------------- */
 
 static bool is_utf8(const char *text)
 {
@@ -63,13 +67,13 @@ static bool is_utf8(const char *text)
     return true;
 }
 
-static invar_status no_memory(const invar_safetensors_writer *writer)
+static invar_status fail_no_memory(const invar_safetensors_writer *writer)
 {
     return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the header of %s", writer->shown);
 }
 
-/* A list of integers; NULL when there is no memory. */
-static json_t *list_of(const int64_t *numbers, int32_t count)
+/* Makes a list of integers; returns NULL if out of memory. */
+static json_t *make_int_list(const int64_t *numbers, int32_t count)
 {
     json_t *list = json_array();
 
@@ -90,16 +94,15 @@ static invar_status add_tensor(json_t *header, int64_t *end, const invar_safeten
 
     INVAR_CHECK(t->rank >= 0 && t->rank <= INVAR_SAFETENSORS_MAX_RANK);
     if (json_object_set_new(header, t->name, entry) != 0)
-        return no_memory(writer);
+        return fail_no_memory(writer);
     if (*end % bytes != 0)
-        return safetensors_writer_fail(writer, t->name,
-                                       "not aligned; wider types have to come first");
+        return fail_tensor(writer, t->name, "not aligned; wider types have to come first");
     offsets[0] = *end;
     offsets[1] = *end += elements_of(t) * bytes;
     if (json_object_set_new(entry, "dtype", json_string(invar_safetensors_type_name(t->type))) ||
-        json_object_set_new(entry, "shape", list_of(t->shape, t->rank)) ||
-        json_object_set_new(entry, "data_offsets", list_of(offsets, 2)))
-        return no_memory(writer);
+        json_object_set_new(entry, "shape", make_int_list(t->shape, t->rank)) ||
+        json_object_set_new(entry, "data_offsets", make_int_list(offsets, 2)))
+        return fail_no_memory(writer);
     return INVAR_OK;
 }
 
@@ -110,25 +113,25 @@ static invar_status build_header(json_t *header, const invar_safetensors_writer 
     int64_t end = 0;
 
     if (n_metadata > 0 && json_object_set_new(header, "__metadata__", strings) != 0)
-        return no_memory(writer);
+        return fail_no_memory(writer);
     for (int64_t i = 0; i < n_metadata; i++) {
         if (!is_utf8(metadata[i].key) || !is_utf8(metadata[i].value))
-            return safetensors_writer_fail(writer, "__metadata__", "a text is not UTF-8");
+            return fail_tensor(writer, "__metadata__", "a text is not UTF-8");
         if (json_object_set_new(strings, metadata[i].key, json_string(metadata[i].value)) != 0)
-            return no_memory(writer);
+            return fail_no_memory(writer);
     }
     for (int64_t i = 0; i < writer->count; i++) {
         const invar_safetensor *t = &writer->tensors[i];
         if (!is_utf8(t->name))
-            return safetensors_writer_fail(writer, t->name, "the name is not UTF-8");
+            return fail_tensor(writer, t->name, "the name is not UTF-8");
         if (strcmp(t->name, "__metadata__") == 0 || json_object_get(header, t->name))
-            return safetensors_writer_fail(writer, t->name, "the name is taken");
+            return fail_tensor(writer, t->name, "the name is taken");
         INVAR_TRY(add_tensor(header, &end, writer, t));
     }
     return INVAR_OK;
 }
 
-/* The header as text, and its bytes with the spaces after which data are aligned to 8 bytes. */
+/* Formats the header; *padded is its size with the blanks that align the data to 8 bytes. */
 static invar_status dump_header(char **text, size_t *bytes, size_t *padded,
                                 const invar_safetensors_writer *writer, const json_t *header)
 {
@@ -141,8 +144,8 @@ static invar_status dump_header(char **text, size_t *bytes, size_t *padded,
                       writer->shown, *padded, MAX_HEADER);
 }
 
-/* le64 length and the header. */
-static invar_status put_header(invar_safetensors_writer *writer, const json_t *header)
+/* Writes the le64 length and the header. */
+static invar_status write_header(invar_safetensors_writer *writer, const json_t *header)
 {
     char length[8], *text;
     size_t bytes, padded;
@@ -160,9 +163,9 @@ static invar_status put_header(invar_safetensors_writer *writer, const json_t *h
     return status;
 }
 
-/* ---- the writer ------------------------------------------------------------------------------ */
+/* ---- writer ---------------------------------------------------------------------------------- */
 
-/* Goes on to the tensor that the next element belongs to. */
+/* Advances to the tensor that gets the next element. */
 static void skip_complete(invar_safetensors_writer *writer)
 {
     while (writer->current < writer->count &&
@@ -189,7 +192,7 @@ invar_status invar_safetensors_create(invar_safetensors_writer **out, const char
     if (status == INVAR_OK)
         status = invar_file_writer_open(&writer->file, path);
     if (status == INVAR_OK)
-        status = put_header(writer, header);
+        status = write_header(writer, header);
     json_decref(header);
     if (status != INVAR_OK) {
         invar_safetensors_writer_close(writer);
@@ -230,8 +233,8 @@ invar_status invar_safetensors_measure(int64_t *bytes_out, const invar_safetenso
     return status;
 }
 
-/* The tensor that `count` elements go to. */
-static invar_status safetensor_current(const invar_safetensor **out,
+/* Returns the current tensor if it has room for `count` elements. */
+static invar_status get_current_tensor(const invar_safetensor **out,
                                        const invar_safetensors_writer *writer, int64_t count)
 {
     const invar_safetensor *t = &writer->tensors[writer->current];
@@ -239,7 +242,7 @@ static invar_status safetensor_current(const invar_safetensor **out,
     if (writer->current == writer->count)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: data after the last tensor", writer->shown);
     if (count > elements_of(t) - writer->done)
-        return safetensors_writer_fail(writer, t->name, "more data than elements");
+        return fail_tensor(writer, t->name, "more data than elements");
     *out = t;
     return INVAR_OK;
 }
@@ -251,7 +254,7 @@ invar_status invar_safetensors_write(invar_safetensors_writer *writer, const voi
 
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(safetensor_current(&t, writer, count));
+    INVAR_TRY(get_current_tensor(&t, writer, count));
     INVAR_TRY(invar_file_writer_put(writer->file, data,
                                     (size_t)count * invar_safetensors_type_bytes(t->type)));
     writer->done += count;
@@ -267,11 +270,11 @@ invar_status invar_safetensors_put_f32(invar_safetensors_writer *writer, const f
 
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(safetensor_current(&t, writer, count));
+    INVAR_TRY(get_current_tensor(&t, writer, count));
     if (t->type == INVAR_SAFETENSORS_F32)
         return invar_safetensors_write(writer, data, count);
     if (t->type != INVAR_SAFETENSORS_BF16)
-        return safetensors_writer_fail(writer, t->name, "f32 goes into F32 and BF16 only");
+        return fail_tensor(writer, t->name, "f32 goes into F32 and BF16 only");
     while (count > 0) {
         int64_t part = count < CHUNK ? count : CHUNK;
         for (int64_t i = 0; i < part; i++)
@@ -286,8 +289,7 @@ invar_status invar_safetensors_put_f32(invar_safetensors_writer *writer, const f
 invar_status invar_safetensors_commit(invar_safetensors_writer *writer)
 {
     if (writer->current < writer->count)
-        return safetensors_writer_fail(writer, writer->tensors[writer->current].name,
-                                       "its data are missing");
+        return fail_tensor(writer, writer->tensors[writer->current].name, "its data are missing");
     return invar_file_writer_commit(writer->file);
 }
 

@@ -1,8 +1,9 @@
 /*
- * tar.c - POSIX ustar archives of plain files.
+ * tar.c - writes and unpacks POSIX ustar archives of plain files.
  *
- * A header has one form for a name and a size. Reading takes the two, makes the header anew and
- * compares all its 512 bytes: whatever else an archive could ask for cannot be said.
+ * For a given name and size there is exactly one valid header. The reader takes these two values
+ * from a header, makes the header again and compares all 512 bytes, so an archive cannot ask for
+ * anything else (links, absolute paths, modes).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,7 +31,7 @@
 
 #define MAGIC "ustar"
 
-/* Where the fields of a header are. */
+/* offsets of the fields of a header */
 enum {
     AT_NAME = 0,
     AT_MODE = 100,
@@ -46,7 +47,7 @@ enum {
     SIZE_DIGITS = 11
 };
 
-static void put(uint8_t header[BLOCK], int at, const char *text)
+static void put_field(uint8_t header[BLOCK], int at, const char *text)
 {
     memcpy(header + at, text, strlen(text));
 }
@@ -57,23 +58,23 @@ static void make_header(uint8_t out[BLOCK], const char *name, int64_t bytes)
     unsigned sum = 0;
 
     memset(out, 0, BLOCK);
-    put(out, AT_NAME, name);
-    put(out, AT_MODE, "0000644");
-    put(out, AT_UID, "0000000");
-    put(out, AT_GID, "0000000");
+    put_field(out, AT_NAME, name);
+    put_field(out, AT_MODE, "0000644");
+    put_field(out, AT_UID, "0000000");
+    put_field(out, AT_GID, "0000000");
     (void)snprintf(digits, sizeof digits, "%0*" PRIo64, SIZE_DIGITS, (uint64_t)bytes);
-    put(out, AT_SIZE, digits);
-    put(out, AT_TIME, "00000000000");
-    put(out, AT_SUM, "        ");
-    put(out, AT_TYPE, "0");
-    put(out, AT_MAGIC, MAGIC);
-    put(out, AT_MAGIC + 6, "00");
-    put(out, AT_MAJOR, "0000000");
-    put(out, AT_MINOR, "0000000");
+    put_field(out, AT_SIZE, digits);
+    put_field(out, AT_TIME, "00000000000");
+    put_field(out, AT_SUM, "        ");
+    put_field(out, AT_TYPE, "0");
+    put_field(out, AT_MAGIC, MAGIC);
+    put_field(out, AT_MAGIC + 6, "00");
+    put_field(out, AT_MAJOR, "0000000");
+    put_field(out, AT_MINOR, "0000000");
     for (int i = 0; i < BLOCK; i++)
         sum += out[i];
     (void)snprintf(digits, sizeof digits, "%06o", sum);
-    memcpy(out + AT_SUM, digits, 7); // with its NUL; the blank after it stays
+    memcpy(out + AT_SUM, digits, 7); // including its NUL; the blank after it stays
 }
 
 static bool is_name_char(char c)
@@ -82,7 +83,10 @@ static bool is_name_char(char c)
            c == '_' || c == '-';
 }
 
-/* No part may begin with a dot, so there is no "..", and none is empty, so no path is absolute. */
+/*
+ * Checks a name. No component may begin with a dot, which excludes "..", and none is empty, which
+ * excludes absolute paths.
+ */
 static bool is_name(const char *name)
 {
     size_t length = strlen(name);
@@ -116,7 +120,8 @@ const invar_tar_member *invar_tar_find(const invar_tar_list *list, const char *n
     return NULL;
 }
 
-static invar_status refuse(invar_status status, const char *path, const char *name, const char *why)
+static invar_status fail_member(invar_status status, const char *path, const char *name,
+                                const char *why)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], quoted[INVAR_TEXT_QUOTE_SIZE];
 
@@ -125,18 +130,18 @@ static invar_status refuse(invar_status status, const char *path, const char *na
     return INVAR_FAIL(status, 0, "%s: the member \"%s\" %s", shown, quoted, why);
 }
 
-/* The next member of a list, checked. */
-static invar_status tar_list_append(invar_tar_member **out, invar_tar_list *list, const char *path,
-                                    const char *name, int64_t bytes, invar_status as)
+/* Appends a member to a list after checking its name and size. `as` is the status of a failure. */
+static invar_status append_member(invar_tar_member **out, invar_tar_list *list, const char *path,
+                                  const char *name, int64_t bytes, invar_status as)
 {
     if (!is_name(name))
-        return refuse(as, path, name, "has a name that no member may have");
+        return fail_member(as, path, name, "has a name that no member may have");
     if (invar_tar_find(list, name))
-        return refuse(as, path, name, "is there twice");
+        return fail_member(as, path, name, "is there twice");
     if (bytes > INVAR_TAR_MAX_BYTES)
-        return refuse(as, path, name, "has 8 GiB or more: a tar archive cannot hold it");
+        return fail_member(as, path, name, "has 8 GiB or more: a tar archive cannot hold it");
     if (list->count == INVAR_TAR_MAX_MEMBERS)
-        return refuse(as, path, name, "is one too many");
+        return fail_member(as, path, name, "is one too many");
     if (list->count == list->capacity) {
         int64_t capacity = list->capacity ? 2 * list->capacity : 32;
         void *grown = NULL;
@@ -212,17 +217,17 @@ static size_t padding(int64_t bytes)
     return (size_t)((BLOCK - bytes % BLOCK) % BLOCK);
 }
 
-static invar_status tar_writer_begin(invar_tar_member **out, invar_tar_writer *writer,
-                                     const char *name, int64_t bytes)
+static invar_status begin_member(invar_tar_member **out, invar_tar_writer *writer, const char *name,
+                                 int64_t bytes)
 {
     uint8_t header[BLOCK];
 
-    INVAR_TRY(tar_list_append(out, &writer->list, writer->path, name, bytes, INVAR_E_INVALID));
+    INVAR_TRY(append_member(out, &writer->list, writer->path, name, bytes, INVAR_E_INVALID));
     make_header(header, name, bytes);
     return invar_file_writer_put(writer->file, header, sizeof header);
 }
 
-static invar_status tar_writer_pad(invar_tar_writer *writer, int64_t bytes)
+static invar_status pad_member(invar_tar_writer *writer, int64_t bytes)
 {
     static const uint8_t zeros[BLOCK];
 
@@ -234,10 +239,10 @@ invar_status invar_tar_add(invar_tar_writer *writer, const char *name, const voi
 {
     invar_tar_member *member;
 
-    INVAR_TRY(tar_writer_begin(&member, writer, name, (int64_t)bytes));
+    INVAR_TRY(begin_member(&member, writer, name, (int64_t)bytes));
     invar_hash_bytes(&member->hash, data, bytes);
     INVAR_TRY(invar_file_writer_put(writer->file, data, bytes));
-    return tar_writer_pad(writer, (int64_t)bytes);
+    return pad_member(writer, (int64_t)bytes);
 }
 
 static invar_status add_open(invar_tar_writer *writer, const char *name, const char *path, int fd)
@@ -250,8 +255,8 @@ static invar_status add_open(invar_tar_writer *writer, const char *name, const c
     if (fstat(fd, &info) != 0)
         return io_error(path, "cannot be asked");
     if (!S_ISREG(info.st_mode))
-        return refuse(INVAR_E_INVALID, path, name, "is no regular file");
-    INVAR_TRY(tar_writer_begin(&member, writer, name, info.st_size));
+        return fail_member(INVAR_E_INVALID, path, name, "is no regular file");
+    INVAR_TRY(begin_member(&member, writer, name, info.st_size));
     invar_hasher_init(&hasher);
     for (left = info.st_size; left > 0;) {
         size_t most = left < (int64_t)PIECE ? (size_t)left : PIECE;
@@ -261,13 +266,13 @@ static invar_status add_open(invar_tar_writer *writer, const char *name, const c
         if (n < 0)
             return io_error(path, "cannot be read");
         if (n == 0)
-            return refuse(INVAR_E_IO, path, name, "became shorter while it was read");
+            return fail_member(INVAR_E_IO, path, name, "became shorter while it was read");
         invar_hasher_update(&hasher, writer->piece, (size_t)n);
         INVAR_TRY(invar_file_writer_put(writer->file, writer->piece, (size_t)n));
         left -= n;
     }
     invar_hasher_final(&member->hash, &hasher);
-    return tar_writer_pad(writer, info.st_size);
+    return pad_member(writer, info.st_size);
 }
 
 invar_status invar_tar_add_file(invar_tar_writer *writer, const char *name, const char *path)
@@ -284,21 +289,21 @@ invar_status invar_tar_add_file(invar_tar_writer *writer, const char *name, cons
 
 invar_status invar_tar_commit(invar_tar_writer *writer)
 {
-    memset(writer->piece, 0, 2 * BLOCK); // the end: two empty blocks
+    memset(writer->piece, 0, 2 * BLOCK); // two empty blocks end an archive
     INVAR_TRY(invar_file_writer_put(writer->file, writer->piece, 2 * BLOCK));
     return invar_file_writer_commit(writer->file);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-typedef struct reader {
+typedef struct tar_reader {
     const char *path, *folder;
     int fd;
-    int64_t left; /* bytes of the archive */
+    int64_t left; /* bytes of the archive that were not read yet */
     uint8_t *piece;
-} reader;
+} tar_reader;
 
-static invar_status reader_damaged(const reader *r, const char *why)
+static invar_status fail_damaged(const tar_reader *r, const char *why)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -306,13 +311,13 @@ static invar_status reader_damaged(const reader *r, const char *why)
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %s", shown, why);
 }
 
-/* Exactly so many bytes, which the archive has. */
-static invar_status reader_get(reader *r, void *out, size_t bytes)
+/* Reads exactly `bytes` bytes; fails if the archive ends before. */
+static invar_status read_bytes(tar_reader *r, void *out, size_t bytes)
 {
     uint8_t *to = out;
 
     if (r->left < (int64_t)bytes)
-        return reader_damaged(r, "the archive ends too early");
+        return fail_damaged(r, "the archive ends too early");
     r->left -= (int64_t)bytes;
     while (bytes > 0) {
         ssize_t n = read(r->fd, to, bytes);
@@ -321,7 +326,7 @@ static invar_status reader_get(reader *r, void *out, size_t bytes)
         if (n < 0)
             return io_error(r->path, "cannot be read");
         if (n == 0)
-            return reader_damaged(r, "the archive ends too early");
+            return fail_damaged(r, "the archive ends too early");
         to += n;
         bytes -= (size_t)n;
     }
@@ -336,19 +341,19 @@ static bool is_zero(const uint8_t *bytes, size_t count)
     return true;
 }
 
-/* *name_out is "" at the end of the archive. */
-static invar_status get_header(char name_out[INVAR_TAR_NAME_BYTES + 1], int64_t *bytes_out,
-                               reader *r)
+/* Reads a header; *name_out is "" at the end of the archive. */
+static invar_status read_header(char name_out[INVAR_TAR_NAME_BYTES + 1], int64_t *bytes_out,
+                                tar_reader *r)
 {
     uint8_t header[BLOCK], expected[BLOCK];
 
     name_out[0] = '\0';
     *bytes_out = 0;
-    INVAR_TRY(reader_get(r, header, sizeof header));
+    INVAR_TRY(read_bytes(r, header, sizeof header));
     if (is_zero(header, sizeof header)) {
-        INVAR_TRY(reader_get(r, header, sizeof header));
+        INVAR_TRY(read_bytes(r, header, sizeof header));
         if (!is_zero(header, sizeof header) || r->left != 0)
-            return reader_damaged(r, "something follows the end of the archive");
+            return fail_damaged(r, "something follows the end of the archive");
         return INVAR_OK;
     }
     memcpy(name_out, header + AT_NAME, INVAR_TAR_NAME_BYTES);
@@ -359,7 +364,7 @@ static invar_status get_header(char name_out[INVAR_TAR_NAME_BYTES + 1], int64_t 
     }
     make_header(expected, name_out, *bytes_out);
     if (!is_name(name_out) || memcmp(expected, header, BLOCK) != 0)
-        return reader_damaged(r, "a header of the archive is damaged, or not of invar's making");
+        return fail_damaged(r, "a header of the archive is damaged, or not of invar's making");
     return INVAR_OK;
 }
 
@@ -377,26 +382,26 @@ static invar_status write_all(int fd, const char *path, const uint8_t *data, siz
     return INVAR_OK;
 }
 
-static invar_status unpack_open(invar_tar_member *member, reader *r, const char *path, int fd)
+static invar_status unpack_open(invar_tar_member *member, tar_reader *r, const char *path, int fd)
 {
     invar_hasher hasher;
 
     invar_hasher_init(&hasher);
     for (int64_t left = member->bytes; left > 0;) {
         size_t n = left < (int64_t)PIECE ? (size_t)left : PIECE;
-        INVAR_TRY(reader_get(r, r->piece, n));
+        INVAR_TRY(read_bytes(r, r->piece, n));
         invar_hasher_update(&hasher, r->piece, n);
         INVAR_TRY(write_all(fd, path, r->piece, n));
         left -= (int64_t)n;
     }
     invar_hasher_final(&member->hash, &hasher);
-    INVAR_TRY(reader_get(r, r->piece, padding(member->bytes)));
+    INVAR_TRY(read_bytes(r, r->piece, padding(member->bytes)));
     if (!is_zero(r->piece, padding(member->bytes)))
-        return reader_damaged(r, "something stands behind a member of the archive");
+        return fail_damaged(r, "something stands behind a member of the archive");
     return INVAR_OK;
 }
 
-static invar_status unpack_member(invar_tar_member *member, reader *r)
+static invar_status unpack_member(invar_tar_member *member, tar_reader *r)
 {
     char path[INVAR_PATH_SIZE], *slash;
     invar_status status;
@@ -416,24 +421,24 @@ static invar_status unpack_member(invar_tar_member *member, reader *r)
     return status;
 }
 
-static invar_status reader_unpack(invar_tar_list *out, reader *r)
+static invar_status unpack_all(invar_tar_list *out, tar_reader *r)
 {
     for (;;) {
         char name[INVAR_TAR_NAME_BYTES + 1];
         invar_tar_member *member;
         int64_t bytes;
 
-        INVAR_TRY(get_header(name, &bytes, r));
+        INVAR_TRY(read_header(name, &bytes, r));
         if (!name[0])
             return INVAR_OK;
         if (bytes > r->left)
-            return reader_damaged(r, "the archive ends too early");
-        INVAR_TRY(tar_list_append(&member, out, r->path, name, bytes, INVAR_E_CORRUPT));
+            return fail_damaged(r, "the archive ends too early");
+        INVAR_TRY(append_member(&member, out, r->path, name, bytes, INVAR_E_CORRUPT));
         INVAR_TRY(unpack_member(member, r));
     }
 }
 
-static invar_status open_archive(reader *r)
+static invar_status open_archive(tar_reader *r)
 {
     struct stat info;
 
@@ -443,20 +448,20 @@ static invar_status open_archive(reader *r)
     if (fstat(r->fd, &info) != 0)
         return io_error(r->path, "cannot be asked");
     if (!S_ISREG(info.st_mode))
-        return reader_damaged(r, "it is no regular file");
+        return fail_damaged(r, "it is no regular file");
     r->left = info.st_size;
     return invar_alloc((void **)&r->piece, PIECE, 1, "a piece of an archive");
 }
 
 invar_status invar_tar_unpack(invar_tar_list *out, const char *path, const char *folder)
 {
-    reader r = {.path = path, .folder = folder, .fd = -1};
+    tar_reader r = {.path = path, .folder = folder, .fd = -1};
     invar_status status;
 
     *out = (invar_tar_list){0};
     status = open_archive(&r);
     if (status == INVAR_OK)
-        status = reader_unpack(out, &r);
+        status = unpack_all(out, &r);
     invar_free(r.piece);
     if (r.fd >= 0)
         (void)close(r.fd);

@@ -1,14 +1,14 @@
 /*
- * tar.h - files in one file: POSIX ustar archives of plain files, as `tar tf` lists them.
+ * tar.h - POSIX ustar archives of plain files, as `tar tf` lists them.
  *
  *     invar_tar_writer_open(&tar, "a.tar");
  *     invar_tar_add_file(tar, "checkpoint/state.json", "/where/it/is");
  *     invar_tar_commit(tar);
  *     invar_tar_writer_close(tar);
  *
- * Reading accepts what this writer writes and nothing else: names of letters, digits, '.', '_' and
- * '-', in folders below the one that is unpacked into, none twice; no links, no owners, no times.
- * Equal files give equal archives.
+ * The reader accepts only what this writer writes: unique names of letters, digits, '.', '_' and
+ * '-', in folders below the target folder; no links, owners or times. Equal files give equal
+ * archives.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,15 +28,16 @@ extern "C" {
 
 #define INVAR_TAR_NAME_BYTES 100
 #define INVAR_TAR_MAX_MEMBERS 4096
-#define INVAR_TAR_MAX_BYTES ((INT64_C(1) << 33) - 1) /* of a member: what the format can say */
+#define INVAR_TAR_MAX_BYTES                                                                        \
+    ((INT64_C(1) << 33) - 1) /* largest member that the format can represent */
 
 typedef struct invar_tar_member {
     char name[INVAR_TAR_NAME_BYTES + 1];
     int64_t bytes;
-    invar_digest hash; /* of its content */
+    invar_digest hash; /* hash of its content */
 } invar_tar_member;
 
-/* In order of the archive. Zeroed at first; release. */
+/* Members in archive order. Zero-initialize before use; release with invar_tar_list_release. */
 typedef struct invar_tar_list {
     invar_tar_member *items; /* (count) */
     int64_t count, capacity;
@@ -44,34 +45,35 @@ typedef struct invar_tar_list {
 
 void invar_tar_list_release(invar_tar_list *list);
 
-/* NULL: there is none of that name. */
+/* Returns the member with this name; NULL if it does not exist. */
 const invar_tar_member *invar_tar_find(const invar_tar_list *list, const char *name);
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
 typedef struct invar_tar_writer invar_tar_writer;
 
-/* The file appears when it is committed, whole. */
+/* Begins an archive. The file appears, complete, when it is committed. */
 invar_status invar_tar_writer_open(invar_tar_writer **out, const char *path) INVAR_MUST_USE;
 invar_status invar_tar_add(invar_tar_writer *writer, const char *name, const void *data,
                            size_t bytes) INVAR_MUST_USE;
 invar_status invar_tar_add_file(invar_tar_writer *writer, const char *name,
                                 const char *path) INVAR_MUST_USE;
 
-/* What was added so far; borrowed until the next call. */
+/* Members added so far; borrowed until the next call. */
 const invar_tar_list *invar_tar_members(const invar_tar_writer *writer);
 
 invar_status invar_tar_commit(invar_tar_writer *writer) INVAR_MUST_USE;
-void invar_tar_writer_close(invar_tar_writer *writer); /* NULL is allowed */
+void invar_tar_writer_close(invar_tar_writer *writer);
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* True when the file begins like a tar archive. */
+/* Returns true if the file begins like a tar archive. */
 bool invar_tar_is(const char *path);
 
 /*
- * Unpacks all members below `folder`, which is there. INVAR_E_CORRUPT: damaged, hostile, or written
- * by another program; INVAR_E_IO. After a failure part of it may have been unpacked.
+ * Unpacks all members into `folder`, which must exist. Returns INVAR_E_CORRUPT if the archive is
+ * damaged, hostile, or written by another program. After a failure some members may have been
+ * unpacked.
  */
 invar_status invar_tar_unpack(invar_tar_list *out, const char *path,
                               const char *folder) INVAR_MUST_USE;

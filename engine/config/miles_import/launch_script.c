@@ -1,5 +1,9 @@
 /*
- * launch_script.c - what a launch script hands to train.py: its texts, variables and files.
+ * launch_script.c - reads a launch script with the files that it sources, and returns the
+ * arguments.
+ *
+ * All texts, words and variables are in one block of fixed size (invar_shell_state), which bounds
+ * the memory of hostile scripts; every array has a limit with an error of its own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,9 +18,9 @@
 
 #include "base/invar_banned.h"
 
-/* ---- what the words are made of -------------------------------------------------------------- */
+/* ---- texts, words and variables -------------------------------------------------------------- */
 
-static invar_status too_many(const invar_shell_state *shell, const char *what, int most)
+static invar_status fail_too_many(const invar_shell_state *shell, const char *what, int most)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the script has more than %d %s",
                       shell->texts + shell->files[0], most, what);
@@ -25,7 +29,8 @@ static invar_status too_many(const invar_shell_state *shell, const char *what, i
 invar_status invar_shell_state_put(invar_shell_state *shell, char byte)
 {
     if (shell->used + 1 >= INVAR_SHELL_STATE_TEXTS)
-        return too_many(shell, "bytes of text, its variables written out", INVAR_SHELL_STATE_TEXTS);
+        return fail_too_many(shell, "bytes of text, its variables written out",
+                             INVAR_SHELL_STATE_TEXTS);
     shell->texts[shell->used++] = byte;
     return INVAR_OK;
 }
@@ -34,7 +39,8 @@ invar_status invar_shell_state_text(uint32_t *out, invar_shell_state *shell, con
                                     size_t bytes)
 {
     if (bytes + 1 >= INVAR_SHELL_STATE_TEXTS - shell->used)
-        return too_many(shell, "bytes of text, its variables written out", INVAR_SHELL_STATE_TEXTS);
+        return fail_too_many(shell, "bytes of text, its variables written out",
+                             INVAR_SHELL_STATE_TEXTS);
     *out = shell->used;
     memcpy(shell->texts + shell->used, text, bytes);
     shell->used += (uint32_t)bytes;
@@ -48,7 +54,7 @@ invar_status invar_shell_state_add(invar_shell_token_list *list, invar_shell_sta
     int32_t at = shell->n_words;
 
     if (at == INVAR_SHELL_STATE_WORDS)
-        return too_many(shell, "words", INVAR_SHELL_STATE_WORDS);
+        return fail_too_many(shell, "words", INVAR_SHELL_STATE_WORDS);
     shell->words[at] = word;
     shell->words[at].next = -1;
     if (list->last >= 0)
@@ -79,7 +85,7 @@ invar_status invar_shell_state_define(invar_shell_var **out, invar_shell_state *
     if (*out)
         return INVAR_OK;
     if (shell->n_names == INVAR_SHELL_STATE_NAMES)
-        return too_many(shell, "variables", INVAR_SHELL_STATE_NAMES);
+        return fail_too_many(shell, "variables", INVAR_SHELL_STATE_NAMES);
     INVAR_TRY(invar_shell_state_text(&made.name, shell, name, bytes));
     shell->names[shell->n_names] = made;
     *out = &shell->names[shell->n_names++];
@@ -91,7 +97,7 @@ static invar_status add_file(int *out, invar_shell_state *shell, const char *pat
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     if (shell->n_files == INVAR_SHELL_STATE_FILES)
-        return too_many(shell, "files of source", INVAR_SHELL_STATE_FILES - 1);
+        return fail_too_many(shell, "files of source", INVAR_SHELL_STATE_FILES - 1);
     invar_path_show(shown, path);
     INVAR_TRY(invar_shell_state_text(&shell->files[shell->n_files], shell, shown, strlen(shown)));
     *out = shell->n_files++;
@@ -114,10 +120,13 @@ invar_status invar_shell_state_source(invar_shell_state *shell, const char *path
     return status;
 }
 
-/* ---- the result ------------------------------------------------------------------------------ */
+/* ---- result ---------------------------------------------------------------------------------- */
 
-/* All arrays NAME_ARGS in the order of their first lines, where no command hands them on. */
-static invar_status shell_state_gather(invar_shell_state *shell)
+/*
+ * Collects the words of all arrays NAME_ARGS, in the order of definition, if no command starts
+ * train.py.
+ */
+static invar_status collect_arg_arrays(invar_shell_state *shell)
 {
     for (int i = 0; i < shell->n_names; i++) {
         const invar_shell_var *n = &shell->names[i];
@@ -134,8 +143,8 @@ static invar_status shell_state_gather(invar_shell_state *shell)
     return INVAR_OK;
 }
 
-static invar_status shell_state_flatten(invar_launch_word **out, int *count_out,
-                                        const invar_shell_state *shell, invar_shell_token_list list)
+static invar_status copy_words(invar_launch_word **out, int *count_out,
+                               const invar_shell_state *shell, invar_shell_token_list list)
 {
     int count = 0;
 
@@ -153,33 +162,32 @@ static invar_status shell_state_flatten(invar_launch_word **out, int *count_out,
     return INVAR_OK;
 }
 
-static invar_status shell_state_finish(invar_launch_script *out, invar_shell_state *shell)
+static invar_status fill_script(invar_launch_script *out, invar_shell_state *shell)
 {
     if (!shell->train_line)
-        INVAR_TRY(shell_state_gather(shell));
+        INVAR_TRY(collect_arg_arrays(shell));
     out->async = shell->async;
-    INVAR_TRY(shell_state_flatten(&out->words, &out->count, shell, shell->train));
-    return shell_state_flatten(&out->unread, &out->n_unread, shell, shell->unread);
+    INVAR_TRY(copy_words(&out->words, &out->count, shell, shell->train));
+    return copy_words(&out->unread, &out->n_unread, shell, shell->unread);
 }
 
-static invar_status launch_script_make(invar_shell_state **out, invar_launch_script *script,
-                                       bool follow)
+static invar_status make_shell(invar_shell_state **out, invar_launch_script *script, bool follow)
 {
     memset(script, 0, sizeof *script);
     INVAR_TRY(invar_alloc(&script->store, 1, sizeof **out, "script"));
     *out = script->store;
-    // texts and words are written before they are read
+    // the other fields are written before they are read
     memset(*out, 0, offsetof(invar_shell_state, names));
     (*out)->unread = (*out)->train = (invar_shell_token_list){-1, -1};
     (*out)->follow = follow;
     return INVAR_OK;
 }
 
-static invar_status shell_state_finalize(invar_launch_script *out, invar_shell_state *shell,
-                                         invar_status status)
+static invar_status finish_script(invar_launch_script *out, invar_shell_state *shell,
+                                  invar_status status)
 {
     if (status == INVAR_OK)
-        status = shell_state_finish(out, shell);
+        status = fill_script(out, shell);
     if (status != INVAR_OK)
         invar_launch_script_release(out);
     return status;
@@ -189,8 +197,8 @@ invar_status invar_launch_script_read(invar_launch_script *out, const char *path
 {
     invar_shell_state *shell;
 
-    INVAR_TRY(launch_script_make(&shell, out, true));
-    return shell_state_finalize(out, shell, invar_shell_state_source(shell, path, false));
+    INVAR_TRY(make_shell(&shell, out, true));
+    return finish_script(out, shell, invar_shell_state_source(shell, path, false));
 }
 
 invar_status invar_launch_script_parse(invar_launch_script *out, const char *file, const char *text,
@@ -200,11 +208,11 @@ invar_status invar_launch_script_parse(invar_launch_script *out, const char *fil
     invar_status status;
     int index;
 
-    INVAR_TRY(launch_script_make(&shell, out, false));
+    INVAR_TRY(make_shell(&shell, out, false));
     status = add_file(&index, shell, file);
     if (status == INVAR_OK)
         status = invar_shell_state_run(shell, index, "", false, text, bytes);
-    return shell_state_finalize(out, shell, status);
+    return finish_script(out, shell, status);
 }
 
 void invar_launch_script_release(invar_launch_script *script)

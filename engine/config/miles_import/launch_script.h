@@ -1,12 +1,11 @@
 /*
- * launch_script.h - the words that a launch script of Miles hands to train.py, without executing
- * it.
+ * launch_script.h - extracts the arguments that a Miles launch script passes to train.py.
  *
- * A script is bash. Read are assignments (NAME=value, NAME=( ... ), +=), quotes, comments,
- * continued lines, here-documents, ${NAME}, ${NAME:-value}, ${NAME[@]}, and `source` of a file
- * beside the script. Nothing is executed and no variable of the environment is read: a value that
- * only a shell could know is marked as such, and so is what an if, a loop, a function or && may
- * leave out. The text may be hostile: all that it can take is bounded.
+ * A script is bash. Supported are assignments (NAME=value, NAME=( ... ), +=), quotes, comments,
+ * continued lines, here-documents, ${NAME}, ${NAME:-value}, ${NAME[@]}, and `source` of a file next
+ * to the script. Nothing is executed and no environment variable is read: a value that only a shell
+ * could know is marked as such, and so is a value that an if, a loop, a function or && may skip.
+ * The text may be hostile: its use of memory and time is bounded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,40 +21,41 @@
 extern "C" {
 #endif
 
-#define INVAR_LAUNCH_SCRIPT_MAX_BYTES 1048576 /* of a file */
+#define INVAR_LAUNCH_SCRIPT_MAX_BYTES 1048576 /* limit of one file */
 
 typedef enum invar_launch_word_state {
     INVAR_LAUNCH_SCRIPT_PLAIN,
-    INVAR_LAUNCH_SCRIPT_COMPUTED,   /* by a command, or in a way that is not read */
-    INVAR_LAUNCH_SCRIPT_BRACES,     /* {a,b} or {1..3}, of which a shell makes several words */
+    INVAR_LAUNCH_SCRIPT_COMPUTED,   /* set by a command, or in a way that is not supported */
+    INVAR_LAUNCH_SCRIPT_BRACES,     /* {a,b} or {1..3}, which a shell expands to several words */
     INVAR_LAUNCH_SCRIPT_UNSET,      /* a variable that the script does not set */
-    INVAR_LAUNCH_SCRIPT_CONDITIONAL /* set by what may not be executed */
+    INVAR_LAUNCH_SCRIPT_CONDITIONAL /* set by a command that may not be executed */
 } invar_launch_word_state;
 
 typedef struct invar_launch_word {
-    const char *text; /* not PLAIN: as it stands in the script, or an excerpt */
-    const char *file; /* as messages show it */
+    const char *text; /* value; if not PLAIN, the text in the script or an excerpt */
+    const char *file; /* name for messages */
     int line;
     invar_launch_word_state state;
 } invar_launch_word;
 
 typedef struct invar_launch_script {
-    invar_launch_word *words; /* (count) behind train.py, else of all arrays NAME_ARGS */
+    /* (count) arguments of train.py; without such a command, all arrays NAME_ARGS */
+    invar_launch_word *words;
     int count;
     invar_launch_word *unread; /* (n_unread) files of `source` that were not read */
     int n_unread;
-    bool async;  /* it starts train_async.py */
-    void *store; /* of the texts */
+    bool async;  /* the script starts train_async.py */
+    void *store; /* owns the texts */
 } invar_launch_script;
 
-/* Reads a script, and files that it sources. The caller releases what was read. */
+/* Reads a script and the files that it sources. Release with invar_launch_script_release. */
 invar_status invar_launch_script_read(invar_launch_script *out, const char *path) INVAR_MUST_USE;
 
-/* The same from memory; `file` names it. No other file is read. */
+/* Like invar_launch_script_read, from memory; `file` is used in messages. No other file is read. */
 invar_status invar_launch_script_parse(invar_launch_script *out, const char *file, const char *text,
                                        size_t bytes) INVAR_MUST_USE;
 
-/* Zeroed is fine. */
+/* Releases a script; a zeroed one is allowed. */
 void invar_launch_script_release(invar_launch_script *script);
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
 /*
- * miles_import.c - a launch script of Miles as a recipe: flags to keys.
+ * miles_import.c - maps the flags of a Miles launch script to recipe keys.
  *
- * As argparse does, of a flag that is given twice the last counts, and whatever follows a flag and
- * does not begin with two dashes is a value of it.
+ * The rules are those of argparse: the last of repeated flags wins, and all words after a flag that
+ * do not begin with two dashes are its values. The recipe is built repeatedly: as long as a key has
+ * no effect, it is dropped with a note, and the recipe is built again without it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,29 +21,29 @@
 
 /* A flag of the script and its values. */
 typedef struct flag {
-    const char *name; /* without the dashes, up to `length` */
+    const char *name; /* without the dashes; not terminated, `length` bytes */
     size_t length;
-    const char *equals; /* the value behind a =; NULL: there is none */
+    const char *equals; /* value after "="; NULL if there is no "=" */
     const invar_launch_word *word;
-    int values; /* that many words follow it */
+    int values; /* number of words after the flag */
     invar_launch_word_state state;
 } flag;
 
-/* What a key becomes, and the flag that says so. */
-typedef struct value {
-    char *text; /* NULL: nothing */
+/* Value of a key, and the flag that it comes from. */
+typedef struct key_value {
+    char *text; /* NULL if the key is not set */
     flag from;
-    bool alias; /* by another name than the key's */
-} value;
+    bool alias; /* the flag has another name than the key */
+} key_value;
 
 typedef struct importer {
     invar_import *out;
-    value values[INVAR_KEY_COUNT];
+    key_value values[INVAR_KEY_COUNT];
 } importer;
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
-static const char *const doubts[] = {
+static const char *const state_reasons[] = {
     [INVAR_LAUNCH_SCRIPT_COMPUTED] = "a command of the script computes it, and nothing is executed",
     [INVAR_LAUNCH_SCRIPT_BRACES] = "bash makes several words of {a,b} and {1..3}; write them out",
     [INVAR_LAUNCH_SCRIPT_UNSET] = "the script does not say what the variable is",
@@ -56,7 +57,7 @@ static invar_status add_note(importer *im, invar_import_kind kind, const invar_l
     invar_import *o = im->out;
     invar_import_note *n;
 
-    if (o->count == o->room) { // every flag, key and file has one note at most
+    if (o->count == o->room) { // at most one note per flag, key and file
         int room = o->script.count + o->script.n_unread + 2 * INVAR_KEY_COUNT;
         INVAR_CHECK(o->room == 0);
         INVAR_TRY(invar_alloc((void **)&o->notes, (size_t)room, sizeof *o->notes, "notes"));
@@ -70,7 +71,7 @@ static invar_status add_note(importer *im, invar_import_kind kind, const invar_l
     return INVAR_OK;
 }
 
-/* "--name first-value ...". */
+/* Adds a note with the text "--name first-value ...". */
 static invar_status note_flag(importer *im, invar_import_kind kind, const flag *f, const char *why)
 {
     char text[2 * INVAR_IMPORT_FLAG_SIZE];
@@ -92,8 +93,8 @@ static int value_count(const flag *f)
     return f->equals ? 1 : f->values;
 }
 
-/* A byte of a JSON string; returns how many were written, at most 6. */
-static size_t escape(char *out, char c)
+/* Writes a byte of a JSON string; returns the number of bytes written, at most 6. */
+static size_t escape_json_char(char *out, char c)
 {
     if ((unsigned char)c < 0x20)
         return (size_t)snprintf(out, 7, "\\u%04x", (unsigned)c);
@@ -106,8 +107,8 @@ static size_t escape(char *out, char c)
     return 1;
 }
 
-/* All values as one text, as the key has it. The caller owns *out. */
-static invar_status flag_join(char **out, const flag *f, invar_flag_alias_kind how)
+/* Joins all values to one text in the form of the key. The caller owns *out. */
+static invar_status join_values(char **out, const flag *f, invar_flag_alias_kind how)
 {
     const bool strings = how == INVAR_FLAG_ALIAS_STRINGS, words = how == INVAR_FLAG_ALIAS_WORDS;
     const int count = value_count(f);
@@ -127,7 +128,7 @@ static invar_status flag_join(char **out, const flag *f, invar_flag_alias_kind h
             (*out)[used++] = '"';
         for (; *text; text++) {
             if (strings)
-                used += escape(*out + used, *text);
+                used += escape_json_char(*out + used, *text);
             else
                 (*out)[used++] = *text;
         }
@@ -140,11 +141,11 @@ static invar_status flag_join(char **out, const flag *f, invar_flag_alias_kind h
     return INVAR_OK;
 }
 
-/* Sets a key; the name of the key itself is stronger than another name of it. */
-static invar_status importer_take(importer *im, invar_key key, const flag *f, char *text)
+/* Sets a key. A flag with the key's own name overrides an alias. */
+static invar_status set_value(importer *im, invar_key key, const flag *f, char *text)
 {
     const char *name = invar_config_schema()->keys[key].name;
-    value *v = &im->values[key];
+    key_value *v = &im->values[key];
     bool alias = strlen(name) != f->length || memcmp(name, f->name, f->length) != 0;
 
     if (v->text && alias && !v->alias) {
@@ -152,11 +153,12 @@ static invar_status importer_take(importer *im, invar_key key, const flag *f, ch
         return note_flag(im, INVAR_IMPORT_MOOT, f, "the script has the key itself, too");
     }
     invar_free(v->text);
-    *v = (value){text, *f, alias};
+    *v = (key_value){text, *f, alias};
     return INVAR_OK;
 }
 
-static invar_status take_key(importer *im, const flag *f, invar_key key, invar_flag_alias_kind how)
+static invar_status import_key(importer *im, const flag *f, invar_key key,
+                               invar_flag_alias_kind how)
 {
     const invar_recipe_key *k = &invar_config_schema()->keys[key];
     const bool listed = how == INVAR_FLAG_ALIAS_STRINGS || how == INVAR_FLAG_ALIAS_WORDS ||
@@ -166,18 +168,21 @@ static invar_status take_key(importer *im, const flag *f, invar_key key, invar_f
     if (value_count(f) == 0 && k->type == INVAR_RECIPE_TYPE_BOOL) {
         INVAR_TRY(invar_alloc((void **)&text, sizeof "true", 1, "value of a flag"));
         memcpy(text, "true", sizeof "true");
-        return importer_take(im, key, f, text);
+        return set_value(im, key, f, text);
     }
     if (value_count(f) == 0)
         return note_flag(im, INVAR_IMPORT_LOST, f, "it has no value in the script");
     if (value_count(f) > 1 && !listed)
         return note_flag(im, INVAR_IMPORT_LOST, f, "it has several values; the key takes one");
-    INVAR_TRY(flag_join(&text, f, how));
-    return importer_take(im, key, f, text);
+    INVAR_TRY(join_values(&text, f, how));
+    return set_value(im, key, f, text);
 }
 
-/* A function of Python has no file here; the one filter that Miles ships is a key. */
-static invar_status take_plugin(importer *im, const flag *f, const invar_flag_alias *what)
+/*
+ * Imports a plug-in. A Python function has no file here; the only filter that Miles ships becomes a
+ * key.
+ */
+static invar_status import_plugin(importer *im, const flag *f, const invar_flag_alias *what)
 {
     static const char filter[] = "check_reward_nonzero_std";
     const char *text = value_count(f) == 1 ? value_at(f, 0) : "";
@@ -187,12 +192,12 @@ static invar_status take_plugin(importer *im, const flag *f, const invar_flag_al
         invar_text_has_suffix(text, filter)) {
         INVAR_TRY(invar_alloc((void **)&word, sizeof "nonzero_std", 1, "value of a flag"));
         memcpy(word, "nonzero_std", sizeof "nonzero_std");
-        return importer_take(im, INVAR_KEY_DYNAMIC_SAMPLING_FILTER, f, word);
+        return set_value(im, INVAR_KEY_DYNAMIC_SAMPLING_FILTER, f, word);
     }
     if (!strchr(text, '/') && !invar_text_has_suffix(text, ".py") &&
         !invar_text_has_suffix(text, ".so"))
         return note_flag(im, INVAR_IMPORT_LOST, f, what->sentence);
-    return take_key(im, f, what->key, what->how);
+    return import_key(im, f, what->key, what->how);
 }
 
 static bool is_same(const char *text, const char *only)
@@ -209,7 +214,7 @@ static bool is_same(const char *text, const char *only)
     return a == b;
 }
 
-static invar_status take_flag(importer *im, const flag *f)
+static invar_status import_flag(importer *im, const flag *f)
 {
     invar_flag_alias what;
     bool same;
@@ -221,31 +226,31 @@ static invar_status take_flag(importer *im, const flag *f)
     if (what.how == INVAR_FLAG_ALIAS_LOST)
         return note_flag(im, INVAR_IMPORT_LOST, f, what.sentence);
     if (f->state != INVAR_LAUNCH_SCRIPT_PLAIN)
-        return note_flag(im, INVAR_IMPORT_LOST, f, doubts[f->state]);
+        return note_flag(im, INVAR_IMPORT_LOST, f, state_reasons[f->state]);
     if (what.how == INVAR_FLAG_ALIAS_ONLY) {
         same = value_count(f) == 1 && is_same(value_at(f, 0), what.only);
         return note_flag(im, same ? INVAR_IMPORT_MOOT : INVAR_IMPORT_LOST, f, what.sentence);
     }
     if (what.how == INVAR_FLAG_ALIAS_PLUGIN)
-        return take_plugin(im, f, &what);
-    return take_key(im, f, what.key, what.how);
+        return import_plugin(im, f, &what);
+    return import_key(im, f, what.key, what.how);
 }
 
-/* ---- the words of the script ----------------------------------------------------------------- */
+/* ---- words of the script --------------------------------------------------------------------- */
 
 static bool is_flag(const char *text)
 {
     return text[0] == '-' && text[1] == '-' && text[2] && !strchr("0123456789.", text[2]);
 }
 
-/* "$@", "${MORE[@]}": words of which not even the number is known. */
+/* Returns true for "$@" or "${MORE[@]}", which stand for an unknown number of words. */
 static bool is_open(const invar_launch_word *w)
 {
     return w->state == INVAR_LAUNCH_SCRIPT_UNSET &&
            (strstr(w->text, "[@]") || strstr(w->text, "[*]") || strstr(w->text, "$@"));
 }
 
-/* The flag at words[*at], which is moved behind its values. */
+/* Returns the flag at words[*at] and advances *at past its values. */
 static flag next_flag(const invar_launch_script *s, int *at)
 {
     const invar_launch_word *w = &s->words[(*at)++];
@@ -261,7 +266,7 @@ static flag next_flag(const invar_launch_script *s, int *at)
     return f;
 }
 
-static invar_status take_words(importer *im)
+static invar_status import_words(importer *im)
 {
     const invar_launch_script *s = &im->out->script;
 
@@ -272,24 +277,24 @@ static invar_status take_words(importer *im)
         const invar_launch_word *w = &s->words[i];
         if (is_flag(w->text)) {
             flag f = next_flag(s, &i);
-            INVAR_TRY(take_flag(im, &f));
+            INVAR_TRY(import_flag(im, &f));
             continue;
         }
         INVAR_TRY(add_note(im, INVAR_IMPORT_LOST, w, w->text,
                            w->state == INVAR_LAUNCH_SCRIPT_PLAIN ? "a word that belongs to no flag"
-                                                                 : doubts[w->state]));
+                                                                 : state_reasons[w->state]));
         i++;
     }
     return INVAR_OK;
 }
 
-/* ---- what Miles means beside its flags ------------------------------------------------------- */
+/* ---- values that Miles implies --------------------------------------------------------------- */
 
-/* A key that the script does not have, and why it gets this value. */
-static invar_status importer_choose(importer *im, invar_key key, const char *text, const char *why)
+/* Sets a key that the script does not have; the note gives the reason. */
+static invar_status choose_value(importer *im, invar_key key, const char *text, const char *why)
 {
     char shown[INVAR_IMPORT_FLAG_SIZE];
-    value *v = &im->values[key];
+    key_value *v = &im->values[key];
 
     if (v->text)
         return INVAR_OK;
@@ -304,8 +309,8 @@ static const char *text_of(const importer *im, invar_key key)
     return im->values[key].text ? im->values[key].text : "";
 }
 
-/* The note about a key that was chosen, and is left out after all. */
-static void forget_choice(invar_import *o, invar_key key)
+/* Removes the note about a chosen key that is dropped again. */
+static void remove_choice_note(invar_import *o, invar_key key)
 {
     const char *name = invar_config_schema()->keys[key].name;
     size_t bytes = strlen(name);
@@ -318,22 +323,24 @@ static void forget_choice(invar_import *o, invar_key key)
         }
 }
 
-static invar_status importer_drop(importer *im, invar_key key, invar_import_kind kind,
-                                  const char *why)
+static invar_status drop_value(importer *im, invar_key key, invar_import_kind kind, const char *why)
 {
-    value *v = &im->values[key];
+    key_value *v = &im->values[key];
     invar_status status = INVAR_OK;
 
     if (v->from.word)
         status = note_flag(im, kind, &v->from, why);
     else
-        forget_choice(im->out, key);
+        remove_choice_note(im->out, key);
     invar_free(v->text);
-    *v = (value){0};
+    *v = (key_value){0};
     return status;
 }
 
-/* Folders of Megatron: those of hf-checkpoint, and the one of save, say nothing that is needed. */
+/*
+ * Drops folders of Megatron: those of hf-checkpoint and of save are the defaults, others cannot be
+ * read.
+ */
 static invar_status drop_weights(importer *im)
 {
     static const invar_key keys[] = {INVAR_KEY_LOAD, INVAR_KEY_REF_LOAD, INVAR_KEY_CRITIC_LOAD};
@@ -353,12 +360,12 @@ static invar_status drop_weights(importer *im)
         INVAR_CHECK(invar_flag_alias_find(&what, name, strlen(name)));
         if (keys[i] == INVAR_KEY_LOAD && strcmp(path, save) == 0)
             INVAR_TRY(
-                importer_drop(im, keys[i], INVAR_IMPORT_MOOT, "the folder of save is its default"));
+                drop_value(im, keys[i], INVAR_IMPORT_MOOT, "the folder of save is its default"));
         else if (same)
-            INVAR_TRY(importer_drop(im, keys[i], INVAR_IMPORT_MOOT,
-                                    "the weights of hf-checkpoint are its default"));
+            INVAR_TRY(drop_value(im, keys[i], INVAR_IMPORT_MOOT,
+                                 "the weights of hf-checkpoint are its default"));
         else
-            INVAR_TRY(importer_drop(im, keys[i], INVAR_IMPORT_LOST, what.sentence));
+            INVAR_TRY(drop_value(im, keys[i], INVAR_IMPORT_LOST, what.sentence));
     }
     return INVAR_OK;
 }
@@ -371,8 +378,10 @@ static bool has_flag(const invar_launch_script *s, const char *name)
     return false;
 }
 
-/* Sums have as many pieces as ranks divide a layer. */
-static invar_status choose_pieces(importer *im)
+/*
+ * Sets logical-tp to the number of ranks that divide a layer, so that sums have one shard per rank.
+ */
+static invar_status choose_logical_tp(importer *im)
 {
     const char *sizes[] = {text_of(im, INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE),
                            *text_of(im, INVAR_KEY_ROLLOUT_NUM_GPUS)
@@ -382,7 +391,7 @@ static invar_status choose_pieces(importer *im)
 
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
         if (strcmp(sizes[0], pieces[i]) == 0 || strcmp(sizes[1], pieces[i]) == 0)
-            return importer_choose(
+            return choose_value(
                 im, INVAR_KEY_LOGICAL_TP, pieces[i],
                 "so many ranks can divide a layer; the sums are made of as many pieces");
     return INVAR_OK;
@@ -395,10 +404,10 @@ static bool is_before(const char *a, const char *b)
     if (invar_number_parse(&x, a) == INVAR_OK && invar_number_parse(&y, b) == INVAR_OK)
         return x < y;
     invar_error_clear();
-    return true; // what is no number is left out, with its reason
+    return true; // values that are not numbers are dropped later, with the reason
 }
 
-/* The window of its profiler: an end that the script does not say is that of Miles. */
+/* Sets the profiler window: an end that is missing in the script has Miles' default. */
 static invar_status choose_window(importer *im)
 {
     static const invar_key ends[] = {INVAR_KEY_PROFILE_STEP_START, INVAR_KEY_PROFILE_STEP_END};
@@ -407,41 +416,39 @@ static invar_status choose_window(importer *im)
 
     if (!im->values[ends[0]].text && !im->values[ends[1]].text)
         return INVAR_OK;
-    INVAR_TRY(importer_choose(im, ends[0], "10", "Miles' default"));
-    INVAR_TRY(importer_choose(im, ends[1], "12", "Miles' default"));
+    INVAR_TRY(choose_value(im, ends[0], "10", "Miles' default"));
+    INVAR_TRY(choose_value(im, ends[1], "12", "Miles' default"));
     if (!has_flag(s, "--use-pytorch-profiler") && !has_flag(s, "--profile"))
         why = "without use-pytorch-profiler Miles profiles no step, either";
     else if (!is_before(text_of(im, ends[0]), text_of(im, ends[1])))
         why = "no step lies between profile-step-start and profile-step-end, which are 10 and 12 "
               "where the script does not say them";
     for (int i = 0; why && i < 2; i++)
-        INVAR_TRY(importer_drop(im, ends[i], INVAR_IMPORT_MOOT, why));
+        INVAR_TRY(drop_value(im, ends[i], INVAR_IMPORT_MOOT, why));
     return INVAR_OK;
 }
 
-/* Defaults of Miles that are others here, and what it has no flag for. */
+/* Adds defaults of Miles that differ here, and values for which Miles has no flag. */
 static invar_status add_defaults(importer *im)
 {
     const invar_launch_script *s = &im->out->script;
 
     INVAR_TRY(drop_weights(im));
     if (has_flag(s, "--colocate") && im->values[INVAR_KEY_ROLLOUT_NUM_GPUS].text)
-        INVAR_TRY(importer_drop(im, INVAR_KEY_ROLLOUT_NUM_GPUS, INVAR_IMPORT_MOOT,
-                                "with colocate Miles ignores it, too"));
+        INVAR_TRY(drop_value(im, INVAR_KEY_ROLLOUT_NUM_GPUS, INVAR_IMPORT_MOOT,
+                             "with colocate Miles ignores it, too"));
     if (s->async)
-        INVAR_TRY(
-            importer_choose(im, INVAR_KEY_ROLLOUT_LAG, "1", "the schedule of train_async.py"));
-    INVAR_TRY(choose_pieces(im));
+        INVAR_TRY(choose_value(im, INVAR_KEY_ROLLOUT_LAG, "1", "the schedule of train_async.py"));
+    INVAR_TRY(choose_logical_tp(im));
     INVAR_TRY(choose_window(im));
-    INVAR_TRY(importer_choose(im, INVAR_KEY_DEVICE, "cuda", "Miles runs on GPUs"));
-    INVAR_TRY(importer_choose(
-        im, INVAR_KEY_NUMERICS, "sm90",
-        "the arithmetic of an H200, which CPUs have, too; ieee is faster on those"));
+    INVAR_TRY(choose_value(im, INVAR_KEY_DEVICE, "cuda", "Miles runs on GPUs"));
     INVAR_TRY(
-        importer_choose(im, INVAR_KEY_ROLLOUT_SKIP_SPECIAL_TOKENS, "false", "Miles' default"));
+        choose_value(im, INVAR_KEY_NUMERICS, "sm90",
+                     "the arithmetic of an H200, which CPUs have, too; ieee is faster on those"));
+    INVAR_TRY(choose_value(im, INVAR_KEY_ROLLOUT_SKIP_SPECIAL_TOKENS, "false", "Miles' default"));
     if (im->values[INVAR_KEY_USE_KL_LOSS].text ||
         (im->values[INVAR_KEY_KL_COEF].text && !is_same(text_of(im, INVAR_KEY_KL_COEF), "0")))
-        INVAR_TRY(importer_choose(im, INVAR_KEY_KL_LOSS_TYPE, "k1", "Miles' default"));
+        INVAR_TRY(choose_value(im, INVAR_KEY_KL_LOSS_TYPE, "k1", "Miles' default"));
     if (!im->values[INVAR_KEY_LR_DECAY_STYLE].text)
         INVAR_TRY(add_note(im, INVAR_IMPORT_LOST, NULL, "--lr-decay-style",
                            "without it Megatron decays linearly over all steps, here lr is "
@@ -449,9 +456,9 @@ static invar_status add_defaults(importer *im)
     return INVAR_OK;
 }
 
-/* ---- the recipe ------------------------------------------------------------------------------ */
+/* ---- recipe ---------------------------------------------------------------------------------- */
 
-/* Is it one of the rewards that are here? */
+/* Checks that a reward is one of the built-in ones. */
 static invar_status check_reward(const importer *im, invar_key key)
 {
     invar_reward reward;
@@ -462,7 +469,9 @@ static invar_status check_reward(const importer *im, invar_key key)
     return invar_reward_parse(&reward, &boxed, im->values[key].text);
 }
 
-/* A value that a key cannot have is left out; where no bit depends on it, this is no loss. */
+/*
+ * Sets all keys. A value that a key cannot have is dropped, which is not a loss if the key is free.
+ */
 static invar_status set_keys(importer *im, invar_recipe *recipe)
 {
     const invar_recipe_schema *schema = invar_config_schema();
@@ -483,13 +492,15 @@ static invar_status set_keys(importer *im, invar_recipe *recipe)
         if (status != INVAR_E_INVALID)
             return status;
         invar_error_take(&reason);
-        INVAR_TRY(importer_drop(im, (invar_key)i, semantic ? INVAR_IMPORT_LOST : INVAR_IMPORT_MOOT,
-                                reason.message));
+        INVAR_TRY(drop_value(im, (invar_key)i, semantic ? INVAR_IMPORT_LOST : INVAR_IMPORT_MOOT,
+                             reason.message));
     }
     return INVAR_OK;
 }
 
-/* One try: a recipe of what is left. *unused_out: a key that nothing would read. */
+/*
+ * Builds a recipe from the remaining values. *unused_out is a key without effect, if there is one.
+ */
 static invar_status try_recipe(invar_key *unused_out, importer *im)
 {
     invar_import *o = im->out;
@@ -512,7 +523,7 @@ static invar_status try_recipe(invar_key *unused_out, importer *im)
     return INVAR_OK;
 }
 
-/* "'lr' would be ignored: it needs ..." without the key's place. */
+/* Returns "would be ignored: it needs ..." without the origin and name of the key. */
 static const char *reason_of(const char *refusal)
 {
     const char *at = strstr(refusal, "would be ignored: ");
@@ -525,14 +536,14 @@ static invar_status make_recipe(importer *im)
     invar_key unused;
     char why[INVAR_IMPORT_WHY_SIZE];
 
-    INVAR_TRY(take_words(im));
+    INVAR_TRY(import_words(im));
     INVAR_TRY(add_defaults(im));
     for (;;) {
         INVAR_TRY(try_recipe(&unused, im));
         if (unused == INVAR_KEY_NONE)
             return INVAR_OK;
         memcpy(why, im->out->refusal, sizeof why);
-        INVAR_TRY(importer_drop(im, unused, INVAR_IMPORT_MOOT, reason_of(why)));
+        INVAR_TRY(drop_value(im, unused, INVAR_IMPORT_MOOT, reason_of(why)));
     }
 }
 
@@ -584,7 +595,7 @@ bool invar_import_is_whole(const invar_import *import)
     return !import->refusal[0];
 }
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- file ------------------------------------------------------------------------------------ */
 
 const char *invar_import_title(invar_import_kind kind)
 {

@@ -1,7 +1,9 @@
 /*
- * shell_expand.c - words of bash: quotes, expansions, arrays.
+ * shell_expand.c - reads words of bash: quotes, expansions, arrays.
  *
- * A word that no reading can know is kept as it stands in the file.
+ * A word whose value cannot be known without a shell keeps its text in the file, or an excerpt,
+ * with a state that says why. A value of a variable is copied from the texts by offset, because it
+ * may belong to the word that is being read.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -57,14 +59,14 @@ static void begin_word(invar_shell_scanner *r)
     r->name = 0;
 }
 
-static invar_status shell_scanner_put(invar_shell_scanner *r, char c)
+static invar_status put_char(invar_shell_scanner *r, char c)
 {
     r->active = true;
     return invar_shell_state_put(r->shell, c);
 }
 
-/* Nobody but a shell knows what it becomes. */
-static void cannot_know(invar_shell_scanner *r, invar_launch_word_state state)
+/* Marks the value of the word as unknown. */
+static void set_unknown(invar_shell_scanner *r, invar_launch_word_state state)
 {
     r->active = true;
     r->state = state;
@@ -96,7 +98,7 @@ static invar_status end_word(invar_shell_scanner *r)
     return invar_shell_state_add(r->list, s, word);
 }
 
-/* Skips what stands between brackets, whatever is quoted in it; `at` is behind the first. */
+/* Skips to the closing bracket, including quoted text; `at` is after the opening one. */
 static invar_status skip_nested(invar_shell_scanner *r, char open, char close)
 {
     int depth = 1;
@@ -126,12 +128,12 @@ static invar_status skip_nested(invar_shell_scanner *r, char open, char close)
     return INVAR_OK;
 }
 
-/* A value into the word; outside of quotes its blanks end words. */
+/* Appends a value to the word; blanks outside of quotes end words. */
 static invar_status put_value(invar_shell_scanner *r, const char *value, bool quoted)
 {
     for (; *value; value++) {
         if (quoted || !invar_shell_is_blank(*value)) {
-            INVAR_TRY(shell_scanner_put(r, *value));
+            INVAR_TRY(put_char(r, *value));
             continue;
         }
         INVAR_TRY(end_word(r));
@@ -149,26 +151,26 @@ static invar_status put_variable(invar_shell_scanner *r, const char *name, size_
     uint32_t text = n ? n->text : 0;
 
     if (!n || n->array || n->state != INVAR_LAUNCH_SCRIPT_PLAIN) {
-        cannot_know(r,
+        set_unknown(r,
                     n && !n->array ? (invar_launch_word_state)n->state : INVAR_LAUNCH_SCRIPT_UNSET);
         return INVAR_OK;
     }
-    // by place: texts do not move, but a value may be that of this very word
+    // by offset: texts do not move, but the value may be that of this very word
     return put_value(r, r->shell->texts + text, quoted);
 }
 
-/* The words of an array, each one of its own. */
+/* Appends the words of an array as separate words. */
 static invar_status put_array(invar_shell_scanner *r, const char *name, size_t bytes)
 {
     const invar_shell_var *n = invar_shell_state_find(r->shell, name, bytes);
     int32_t at = n && n->array ? n->words.first : -1, last = n ? n->words.last : -1;
 
     if (!n || !n->array) {
-        cannot_know(r, INVAR_LAUNCH_SCRIPT_UNSET);
+        set_unknown(r, INVAR_LAUNCH_SCRIPT_UNSET);
         return INVAR_OK;
     }
     if (r->shell->used > r->start ||
-        r->state != INVAR_LAUNCH_SCRIPT_PLAIN) // not the quote before it
+        r->state != INVAR_LAUNCH_SCRIPT_PLAIN) // not for the quote before the array
         INVAR_TRY(end_word(r));
     for (; at >= 0; at = at == last ? -1 : r->shell->words[at].next)
         INVAR_TRY(invar_shell_state_add(r->list, r->shell, r->shell->words[at]));
@@ -177,7 +179,7 @@ static invar_status put_array(invar_shell_scanner *r, const char *name, size_t b
     return INVAR_OK;
 }
 
-/* "value}" of ${NAME:-value}: plain text, in quotes or not; another is not read. */
+/* Reads "value}" of ${NAME:-value}: plain text, with or without quotes; other forms are unknown. */
 static invar_status put_fallback(invar_shell_scanner *r, bool known, const char *name, size_t bytes,
                                  bool quoted)
 {
@@ -194,16 +196,16 @@ static invar_status put_fallback(invar_shell_scanner *r, bool known, const char 
     }
     for (size_t i = 0; i < length; i++)
         if (strchr("$`\"'\\{", from[i])) {
-            cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
+            set_unknown(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
             return INVAR_OK;
         }
     r->active = true;
     for (size_t i = 0; i < length; i++)
-        INVAR_TRY(shell_scanner_put(r, from[i]));
+        INVAR_TRY(put_char(r, from[i]));
     return INVAR_OK;
 }
 
-/* Behind "${". */
+/* Expands ${...}; `at` is after "${". */
 static invar_status expand_braces(invar_shell_scanner *r, bool quoted)
 {
     const char *name = r->at;
@@ -226,14 +228,14 @@ static invar_status expand_braces(invar_shell_scanner *r, bool quoted)
         r->at += r->at[0] == ':' ? 2 : 1;
         return put_fallback(r, known, name, bytes, quoted);
     }
-    cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
+    set_unknown(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
     return skip_nested(r, '{', '}');
 }
 
 static invar_status read_single(invar_shell_scanner *r);
 
-/* Behind "$". */
-static invar_status shell_scanner_expand(invar_shell_scanner *r, bool quoted)
+/* Expands $...; `at` is after "$". */
+static invar_status expand_dollar(invar_shell_scanner *r, bool quoted)
 {
     size_t bytes = invar_shell_name_length(r->at, r->end);
     const char *name = r->at;
@@ -244,18 +246,18 @@ static invar_status shell_scanner_expand(invar_shell_scanner *r, bool quoted)
         return put_variable(r, name, bytes, quoted);
     }
     if (r->at == r->end || invar_shell_is_blank(*r->at) || *r->at == '"')
-        return shell_scanner_put(r, '$');
+        return put_char(r, '$');
     switch (invar_shell_next(r)) {
     case '{': return expand_braces(r, quoted);
-    case '(': cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED); return skip_nested(r, '(', ')');
-    case '\'': cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED); return read_single(r);
-    default: cannot_know(r, INVAR_LAUNCH_SCRIPT_UNSET); return INVAR_OK; // $1, $@, $?
+    case '(': set_unknown(r, INVAR_LAUNCH_SCRIPT_COMPUTED); return skip_nested(r, '(', ')');
+    case '\'': set_unknown(r, INVAR_LAUNCH_SCRIPT_COMPUTED); return read_single(r);
+    default: set_unknown(r, INVAR_LAUNCH_SCRIPT_UNSET); return INVAR_OK; // $1, $@, $?
     }
 }
 
 static invar_status skip_backquotes(invar_shell_scanner *r)
 {
-    cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
+    set_unknown(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
     r->bare = false;
     while (r->at < r->end) {
         char c = invar_shell_next(r);
@@ -267,7 +269,7 @@ static invar_status skip_backquotes(invar_shell_scanner *r)
     return invar_shell_refuse(r, "the file ends within backquotes");
 }
 
-/* Behind the quote. */
+/* Reads a single-quoted string; `at` is after the quote. */
 static invar_status read_single(invar_shell_scanner *r)
 {
     r->active = true;
@@ -276,7 +278,7 @@ static invar_status read_single(invar_shell_scanner *r)
         char c = invar_shell_next(r);
         if (c == '\'')
             return INVAR_OK;
-        INVAR_TRY(shell_scanner_put(r, c));
+        INVAR_TRY(put_char(r, c));
     }
     return invar_shell_refuse(r, "the file ends within a quote");
 }
@@ -290,21 +292,21 @@ static invar_status read_double(invar_shell_scanner *r)
         if (c == '"')
             return INVAR_OK;
         if (c == '$') {
-            INVAR_TRY(shell_scanner_expand(r, true));
+            INVAR_TRY(expand_dollar(r, true));
         } else if (c == '`') {
             INVAR_TRY(skip_backquotes(r));
         } else if (c == '\\' && r->at < r->end && strchr("$`\"\\\n", *r->at)) {
             c = invar_shell_next(r);
             if (c != '\n')
-                INVAR_TRY(shell_scanner_put(r, c));
+                INVAR_TRY(put_char(r, c));
         } else {
-            INVAR_TRY(shell_scanner_put(r, c));
+            INVAR_TRY(put_char(r, c));
         }
     }
     return invar_shell_refuse(r, "the file ends within a quote");
 }
 
-/* Is the word so far NAME or NAME+, so that an = makes it an assignment? */
+/* Returns true if the word so far is NAME or NAME+, so that = makes it an assignment. */
 static bool is_assigned(const invar_shell_scanner *r)
 {
     const char *text = r->shell->texts + r->start;
@@ -316,7 +318,7 @@ static bool is_assigned(const invar_shell_scanner *r)
     return name && (name == bytes || (name + 1 == bytes && text[name] == '+'));
 }
 
-/* The number before a redirection, as in 2>&1, is no word. */
+/* Returns true for the number before a redirection, as in 2>&1, which is not a word. */
 static bool is_descriptor(const invar_shell_scanner *r)
 {
     const char *text = r->shell->texts + r->start;
@@ -327,7 +329,7 @@ static bool is_descriptor(const invar_shell_scanner *r)
     return r->bare && r->active;
 }
 
-/* Behind a {: is this a list or a range? Alone, or around one thing, it is a letter. */
+/* Returns true if a { begins a list or a range; otherwise it is an ordinary character. */
 static bool is_expansion(const char *at, const char *end)
 {
     bool several = false;
@@ -361,40 +363,40 @@ invar_status invar_shell_read_word(invar_shell_scanner *r)
             if (r->at < r->end && *r->at != '\n') {
                 r->bare = false;
                 c = invar_shell_next(r);
-                INVAR_TRY(shell_scanner_put(r, c));
+                INVAR_TRY(put_char(r, c));
             } else if (r->at < r->end) {
                 (void)invar_shell_next(r);
                 if (!r->active)
-                    return INVAR_OK; // what follows may be a comment
+                    return INVAR_OK; // a comment may follow
                 r->bare = false;
             }
             break;
         case '\'': INVAR_TRY(read_single(r)); break;
         case '"': INVAR_TRY(read_double(r)); break;
-        case '$': INVAR_TRY(shell_scanner_expand(r, false)); break;
+        case '$': INVAR_TRY(expand_dollar(r, false)); break;
         case '`': INVAR_TRY(skip_backquotes(r)); break;
         case '=':
             if (is_assigned(r))
                 r->name = (int32_t)invar_shell_name_length(r->shell->texts + r->start,
                                                            r->shell->texts + r->shell->used);
-            INVAR_TRY(shell_scanner_put(r, c));
+            INVAR_TRY(put_char(r, c));
             if (r->name && r->at < r->end && *r->at == '(' && r->list == &r->command)
                 return read_array(r);
             break;
         case '{':
             if (is_expansion(r->at, r->end))
-                cannot_know(r, INVAR_LAUNCH_SCRIPT_BRACES);
-            INVAR_TRY(shell_scanner_put(r, c));
+                set_unknown(r, INVAR_LAUNCH_SCRIPT_BRACES);
+            INVAR_TRY(put_char(r, c));
             break;
-        case '*': // file names
-        case '?': cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED); break;
-        case '~': // a home
+        case '*': // patterns for file names
+        case '?': set_unknown(r, INVAR_LAUNCH_SCRIPT_COMPUTED); break;
+        case '~': // a home directory
             if (r->shell->used == r->start)
-                cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
+                set_unknown(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
             else
-                INVAR_TRY(shell_scanner_put(r, c));
+                INVAR_TRY(put_char(r, c));
             break;
-        default: INVAR_TRY(shell_scanner_put(r, c)); break;
+        default: INVAR_TRY(put_char(r, c)); break;
         }
     }
     if (r->at < r->end && strchr("<>", *r->at) && is_descriptor(r))
@@ -435,7 +437,7 @@ bool invar_shell_in_block(const invar_shell_scanner *r)
     return memchr(r->open, '{', (size_t)r->nesting) != NULL;
 }
 
-/* These words may be left out. */
+/* Marks words that the script may leave out. */
 static void mark_conditional(invar_shell_scanner *r, invar_shell_token_list list)
 {
     for (int32_t at = list.first; at >= 0; at = r->shell->words[at].next)
@@ -443,8 +445,8 @@ static void mark_conditional(invar_shell_scanner *r, invar_shell_token_list list
             r->shell->words[at].state = INVAR_LAUNCH_SCRIPT_CONDITIONAL;
 }
 
-static void shell_scanner_append(invar_shell_scanner *r, invar_shell_token_list *list,
-                                 invar_shell_token_list more)
+static void append_list(invar_shell_scanner *r, invar_shell_token_list *list,
+                        invar_shell_token_list more)
 {
     if (list->last >= 0 && more.first >= 0)
         r->shell->words[list->last].next = more.first;
@@ -454,7 +456,7 @@ static void shell_scanner_append(invar_shell_scanner *r, invar_shell_token_list 
         list->last = more.last;
 }
 
-/* NAME=( ... ) or NAME+=( ... ): the word has what stands before the bracket. */
+/* Reads NAME=( ... ) or NAME+=( ... ); the word has the text before the bracket. */
 static invar_status read_array(invar_shell_scanner *r)
 {
     const bool opens = r->command.first >= 0 && invar_shell_opens_block(r, r->command.first);
@@ -492,11 +494,11 @@ static invar_status read_array(invar_shell_scanner *r)
     if (may_miss) {
         mark_conditional(r, words);
         if (!more)
-            mark_conditional(r, n->words); // they stay if the command is left out
+            mark_conditional(r, n->words); // the old words stay if the command is skipped
     }
     if (!n->array || (!more && !may_miss))
         n->words = (invar_shell_token_list){-1, -1};
-    shell_scanner_append(r, &n->words, words);
+    append_list(r, &n->words, words);
     n->array = true;
     n->state = INVAR_LAUNCH_SCRIPT_PLAIN;
     return INVAR_OK;

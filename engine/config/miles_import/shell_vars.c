@@ -1,8 +1,8 @@
 /*
- * shell_vars.c - reads bash command by command, and executes nothing.
+ * shell_vars.c - interprets a bash script command by command, without executing anything.
  *
- * A command is looked at for assignments, `source` and train.py; of keywords only their nesting
- * matters: whatever stands inside of one may be left out by a shell, so what it assigns is
+ * Commands are only searched for assignments, `source` and train.py; for keywords only their
+ * nesting matters: a shell may skip everything inside of one, so variables assigned there are
  * conditional.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -18,12 +18,12 @@
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-static int32_t shell_scanner_following(const invar_shell_scanner *r, int32_t word)
+static int32_t next_word(const invar_shell_scanner *r, int32_t word)
 {
     return word < 0 || word == r->command.last ? -1 : r->shell->words[word].next;
 }
 
-static invar_status shell_scanner_push(invar_shell_scanner *r, char what)
+static invar_status push_open(invar_shell_scanner *r, char what)
 {
     if (r->nesting == INVAR_SHELL_NESTING)
         return invar_shell_refuse(r, "commands are nested more than 64 deep");
@@ -31,20 +31,20 @@ static invar_status shell_scanner_push(invar_shell_scanner *r, char what)
     return INVAR_OK;
 }
 
-static char shell_scanner_top(const invar_shell_scanner *r)
+static char top_open(const invar_shell_scanner *r)
 {
     return r->nesting ? r->open[r->nesting - 1] : '\0';
 }
 
-/* Where something else is open, it stays so: what follows counts as conditional. */
-static void shell_scanner_pop(invar_shell_scanner *r, const char *what)
+/* Closes a construct. If another one is open, it stays open: what follows counts as conditional. */
+static void pop_open(invar_shell_scanner *r, const char *what)
 {
-    if (shell_scanner_top(r) && strchr(what, shell_scanner_top(r)))
+    if (top_open(r) && strchr(what, top_open(r)))
         r->nesting--;
 }
 
-/* NAME=value or NAME+=value. */
-static invar_status shell_scanner_assign(invar_shell_scanner *r, int32_t word)
+/* Assigns NAME=value or NAME+=value. */
+static invar_status assign_variable(invar_shell_scanner *r, int32_t word)
 {
     invar_shell_state *s = r->shell;
     const invar_shell_token *w = &s->words[word];
@@ -67,11 +67,10 @@ static invar_status shell_scanner_assign(invar_shell_scanner *r, int32_t word)
 }
 
 /*
- * The path of `source` in the folder of the script. ${DIR}/rest is taken as rest: a directory that
- * a script computes is its own. False: it cannot be known.
+ * Finds the file of `source` in the folder of the script. ${DIR}/rest is read as rest: a directory
+ * that a script computes is assumed to be its own. Returns false if the path is unknown.
  */
-static bool shell_scanner_beside(const invar_shell_scanner *r, char out[INVAR_PATH_SIZE],
-                                 int32_t word)
+static bool find_sourced_file(const invar_shell_scanner *r, char out[INVAR_PATH_SIZE], int32_t word)
 {
     const char *path = invar_shell_text_of(r, word);
 
@@ -94,13 +93,13 @@ static bool shell_scanner_beside(const invar_shell_scanner *r, char out[INVAR_PA
     return true;
 }
 
-static invar_status shell_scanner_source(invar_shell_scanner *r, int32_t word)
+static invar_status source_file(invar_shell_scanner *r, int32_t word)
 {
     char path[INVAR_PATH_SIZE];
 
     if (word < 0)
         return INVAR_OK;
-    if (!r->shell->follow || !shell_scanner_beside(r, path, word) || !invar_path_exists(path))
+    if (!r->shell->follow || !find_sourced_file(r, path, word) || !invar_path_exists(path))
         return invar_shell_state_add(&r->shell->unread, r->shell, r->shell->words[word]);
     return invar_shell_state_source(r->shell, path, r->conditional || r->nesting > 0);
 }
@@ -114,16 +113,16 @@ static bool is_train(const char *word, bool *async_out)
     return *async_out || strcmp(name, "train.py") == 0;
 }
 
-/* The words behind train.py, wherever in the command it stands. */
+/* Finds train.py anywhere in the command, and keeps the words after it. */
 static invar_status find_train(invar_shell_scanner *r, int32_t word)
 {
     invar_shell_state *s = r->shell;
-    bool async = false, python = false; // others, such as pkill, name train.py, too
+    bool async = false, python = false; // other commands, such as pkill, also mention train.py
 
     while (word >= 0 && !(python && is_train(invar_shell_text_of(r, word), &async))) {
         python = python || strstr(invar_shell_text_of(r, word), "python") ||
                  strstr(invar_shell_text_of(r, word), "torchrun");
-        word = shell_scanner_following(r, word);
+        word = next_word(r, word);
     }
     if (word < 0)
         return INVAR_OK;
@@ -131,15 +130,14 @@ static invar_status find_train(invar_shell_scanner *r, int32_t word)
         return invar_shell_refuse(r, "train.py is started a second time; keep one of the commands");
     s->train_line = s->words[word].line;
     s->async = async;
-    for (word = shell_scanner_following(r, word); word >= 0;
-         word = shell_scanner_following(r, word))
+    for (word = next_word(r, word); word >= 0; word = next_word(r, word))
         INVAR_TRY(invar_shell_state_add(&s->train, s, s->words[word]));
     return INVAR_OK;
 }
 
 /* ---- commands that assign -------------------------------------------------------------------- */
 
-/* What the variable has now is not known any more; words of an array are told as such. */
+/* Marks the value of a variable as unknown; for an array, each of its words. */
 static void mark_unknown(invar_shell_state *s, invar_shell_var *n)
 {
     n->state = INVAR_LAUNCH_SCRIPT_COMPUTED;
@@ -147,8 +145,8 @@ static void mark_unknown(invar_shell_state *s, invar_shell_var *n)
         s->words[at].state = INVAR_LAUNCH_SCRIPT_COMPUTED;
 }
 
-/* The variable whose name the word begins with. */
-static void forget_named(invar_shell_scanner *r, int32_t word)
+/* Marks the variable at the beginning of the word as unknown. */
+static void mark_named_unknown(invar_shell_scanner *r, int32_t word)
 {
     const char *text = invar_shell_text_of(r, word);
     size_t bytes = invar_shell_name_length(text, text + strlen(text));
@@ -158,7 +156,7 @@ static void forget_named(invar_shell_scanner *r, int32_t word)
         mark_unknown(r->shell, n);
 }
 
-/* NAME[index]=value */
+/* Returns true for NAME[index]=value. */
 static bool is_element(const char *text)
 {
     size_t bytes = invar_shell_name_length(text, text + strlen(text));
@@ -166,48 +164,47 @@ static bool is_element(const char *text)
     return bytes && text[bytes] == '[' && strchr(text + bytes, '=');
 }
 
-/* Commands of the shell that give variables values of their own. */
-static void forget_assigned(invar_shell_scanner *r, int32_t word)
+/* Marks variables as unknown that the command may assign. */
+static void mark_assigned_unknown(invar_shell_scanner *r, int32_t word)
 {
     const char *command = invar_shell_text_of(r, word);
 
     if (is_element(command))
-        forget_named(r, word);
+        mark_named_unknown(r, word);
     if (invar_shell_is_one_of(command, "eval"))
         for (int i = 0; i < r->shell->n_names; i++)
             mark_unknown(r->shell, &r->shell->names[i]);
     if (!invar_shell_is_one_of(command, "read mapfile readarray let unset getopts printf"))
         return;
-    for (word = shell_scanner_following(r, word); word >= 0;
-         word = shell_scanner_following(r, word))
-        forget_named(r, word);
+    for (word = next_word(r, word); word >= 0; word = next_word(r, word))
+        mark_named_unknown(r, word);
 }
 
-/* A command that is no keyword. */
-static invar_status look_at(invar_shell_scanner *r, int32_t word)
+/* Interprets a command that is not a keyword. */
+static invar_status interpret_command(invar_shell_scanner *r, int32_t word)
 {
     const bool exports = r->shell->words[word].bare &&
                          invar_shell_is_one_of(invar_shell_text_of(r, word),
                                                "export declare local readonly typeset");
-    int32_t first = exports ? shell_scanner_following(r, word) : word, last = first;
+    int32_t first = exports ? next_word(r, word) : word, last = first;
 
     while (last >= 0 &&
            (r->shell->words[last].name || (exports && *invar_shell_text_of(r, last) == '-')))
-        last = shell_scanner_following(r, last);
-    if (last >= 0 && !exports) { // NAME=value before a command is for that command alone
+        last = next_word(r, last);
+    if (last >= 0 && !exports) { // NAME=value before a command affects that command only
         if (invar_shell_is_one_of(invar_shell_text_of(r, last), "source ."))
-            return shell_scanner_source(r, shell_scanner_following(r, last));
-        forget_assigned(r, last);
+            return source_file(r, next_word(r, last));
+        mark_assigned_unknown(r, last);
         return find_train(r, last);
     }
-    for (; first >= 0; first = shell_scanner_following(r, first))
+    for (; first >= 0; first = next_word(r, first))
         if (r->shell->words[first].name)
-            INVAR_TRY(shell_scanner_assign(r, first));
+            INVAR_TRY(assign_variable(r, first));
     return INVAR_OK;
 }
 
-/* What a loop assigns is known while it runs alone. */
-static invar_status name_loop(invar_shell_scanner *r, int32_t word)
+/* Defines the variable of a loop, whose value is known only while the loop runs. */
+static invar_status define_loop_variable(invar_shell_scanner *r, int32_t word)
 {
     invar_shell_var *n;
 
@@ -231,30 +228,27 @@ static invar_status end_command(invar_shell_scanner *r)
         if (!r->shell->words[word].bare) {
             break;
         } else if (invar_shell_is_one_of(text, "for select")) {
-            status = shell_scanner_push(r, 'f');
+            status = push_open(r, 'f');
             if (status == INVAR_OK)
-                status = name_loop(r, shell_scanner_following(r, word));
+                status = define_loop_variable(r, next_word(r, word));
             word = -1;
         } else if (invar_shell_is_one_of(text, "case")) {
-            status = shell_scanner_push(r, 'c');
+            status = push_open(r, 'c');
             word = -1;
         } else if (invar_shell_opens_block(r, word)) {
-            status = shell_scanner_push(r, *text);
-            word = shell_scanner_following(r, word);
+            status = push_open(r, *text);
+            word = next_word(r, word);
         } else if (invar_shell_is_one_of(text, "then do else elif ! time")) {
-            word = shell_scanner_following(r, word);
+            word = next_word(r, word);
         } else if (invar_shell_is_one_of(text, "fi done esac }")) {
-            shell_scanner_pop(r, *text == 'f'   ? "i"
-                                 : *text == 'd' ? "fwu"
-                                 : *text == 'e' ? "c"
-                                                : "{");
+            pop_open(r, *text == 'f' ? "i" : *text == 'd' ? "fwu" : *text == 'e' ? "c" : "{");
             word = -1;
         } else {
             break;
         }
     }
     if (status == INVAR_OK && word >= 0)
-        status = look_at(r, word);
+        status = interpret_command(r, word);
     r->command = (invar_shell_token_list){-1, -1};
     r->chained = false;
     return status;
@@ -262,7 +256,7 @@ static invar_status end_command(invar_shell_scanner *r)
 
 /* ---- operators ------------------------------------------------------------------------------- */
 
-/* Behind "<<": the word that ends the document. */
+/* Reads the word after "<<", which ends the document. */
 static void read_delimiter(invar_shell_scanner *r)
 {
     size_t n = 0;
@@ -278,7 +272,7 @@ static void read_delimiter(invar_shell_scanner *r)
     r->delimiter[n] = '\0';
 }
 
-/* Skips the lines of a here-document; `at` is at the beginning of its first. */
+/* Skips the lines of a here-document; `at` is at the beginning of its first line. */
 static void skip_document(invar_shell_scanner *r)
 {
     size_t bytes = strlen(r->delimiter);
@@ -297,8 +291,8 @@ static void skip_document(invar_shell_scanner *r)
     r->delimiter[0] = '\0';
 }
 
-/* "> file", "2>&1", "<<END": the next word is no word of the command. */
-static invar_status shell_scanner_redirect(invar_shell_scanner *r)
+/* Skips "> file", "2>&1" or "<<END": the next word does not belong to the command. */
+static invar_status skip_redirection(invar_shell_scanner *r)
 {
     invar_shell_token_list aside = {-1, -1};
     char c = invar_shell_next(r);
@@ -322,24 +316,24 @@ static invar_status shell_scanner_redirect(invar_shell_scanner *r)
     return INVAR_OK;
 }
 
-static invar_status shell_scanner_operate(invar_shell_scanner *r)
+static invar_status read_operator(invar_shell_scanner *r)
 {
     char c = *r->at;
 
     if (c == '<' || c == '>' || (c == '&' && r->at + 1 < r->end && r->at[1] == '>')) {
         r->at += c == '&';
-        return shell_scanner_redirect(r);
+        return skip_redirection(r);
     }
     (void)invar_shell_next(r);
-    if (c == ')' && shell_scanner_top(r) == 'c') { // the pattern of a case
+    if (c == ')' && top_open(r) == 'c') { // pattern of a case
         r->command = (invar_shell_token_list){-1, -1};
         return INVAR_OK;
     }
     INVAR_TRY(end_command(r));
-    if (c == '(' && shell_scanner_top(r) != 'c')
-        return shell_scanner_push(r, '(');
+    if (c == '(' && top_open(r) != 'c')
+        return push_open(r, '(');
     if (c == ')')
-        shell_scanner_pop(r, "(");
+        pop_open(r, "(");
     if (c == '|' || (c == '&' && r->at < r->end && *r->at == '&')) {
         r->at += r->at < r->end && *r->at == c;
         r->chained = true;
@@ -347,7 +341,7 @@ static invar_status shell_scanner_operate(invar_shell_scanner *r)
     return INVAR_OK;
 }
 
-static invar_status shell_scanner_step(invar_shell_scanner *r)
+static invar_status read_next(invar_shell_scanner *r)
 {
     char c = *r->at;
 
@@ -355,7 +349,7 @@ static invar_status shell_scanner_step(invar_shell_scanner *r)
         (void)invar_shell_next(r);
         if (r->delimiter[0])
             skip_document(r);
-        // behind && and | a command goes on in the next line
+        // after && and | a command continues in the next line
         return r->command.first >= 0 || !r->chained ? end_command(r) : INVAR_OK;
     }
     if (invar_shell_is_blank(c)) {
@@ -367,7 +361,7 @@ static invar_status shell_scanner_step(invar_shell_scanner *r)
         return INVAR_OK;
     }
     if (strchr(";&|()<>", c))
-        return shell_scanner_operate(r);
+        return read_operator(r);
     return invar_shell_read_word(r);
 }
 
@@ -389,6 +383,6 @@ invar_status invar_shell_state_run(invar_shell_state *shell, int file, const cha
         return invar_shell_refuse(&r, "the file has a NUL byte: it is no script");
     r.list = &r.command;
     while (r.at < r.end)
-        INVAR_TRY(shell_scanner_step(&r));
+        INVAR_TRY(read_next(&r));
     return end_command(&r);
 }

@@ -1,13 +1,13 @@
 /*
- * calculator.c - an example of a plug-in that leads samples: a tool that the model may call.
+ * calculator.c - example of a plug-in for turns: a calculator tool that the model may call.
  *
  *     custom-generate-function-path = build/plugins/calculator.so
  *     rollout-stop = ["</calc>"]
  *
- * A turn with <calc>12*7</calc> is followed by <result>84</result>, and the model goes on. The
- * token that completes the stop string may have more letters. A turn without a call is the end of
- * the sample, which the recipe's rm-type judges: what the model said in all its turns. Expressions
- * have numbers, + - * / and parentheses.
+ * A turn with <calc>12*7</calc> is followed by <result>84</result>, and the model continues. The
+ * token that completes the stop string may have more letters. A turn without a call ends the
+ * sample, and the recipe's rm-type rewards what the model generated in all turns. Expressions have
+ * numbers, + - * / and parentheses.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,37 +24,37 @@ enum { DEPTH = 32, RESULT = 64, SAMPLES = 65536 };
 
 /* ---- expressions ----------------------------------------------------------------------------- */
 
-/* Text that is read; `bad` once it makes no sense. */
-typedef struct reader {
+/* Parser state; `bad` is set after a syntax error. */
+typedef struct parser {
     const char *at, *end;
     int depth;
     int bad;
-} reader;
+} parser;
 
-static char reader_next(reader *r)
+static char peek_char(parser *r)
 {
     while (r->at < r->end && *r->at == ' ')
         r->at++;
     return r->at < r->end ? *r->at : '\0';
 }
 
-static int reader_takes(reader *r, char c)
+static int accept_char(parser *r, char c)
 {
-    if (reader_next(r) != c)
+    if (peek_char(r) != c)
         return 0;
     r->at++;
     return 1;
 }
 
-static double reader_sum(reader *r);
+static double parse_sum(parser *r);
 
-/* Digits with at most one point: never what depends on the locale, nor an exponent. */
-static double reader_number(reader *r)
+/* Parses digits with at most one point: no exponent, and nothing that depends on the locale. */
+static double parse_number(parser *r)
 {
     double value = 0.0, place = 1.0;
     int digits = 0, points = 0;
 
-    for (reader_next(r); r->at < r->end; r->at++) {
+    for (peek_char(r); r->at < r->end; r->at++) {
         if (*r->at == '.') {
             points++;
         } else if (*r->at >= '0' && *r->at <= '9') {
@@ -69,47 +69,47 @@ static double reader_number(reader *r)
     return value / place;
 }
 
-static double reader_factor(reader *r)
+static double parse_factor(parser *r)
 {
     double value = 0.0;
 
     if (r->bad || ++r->depth > DEPTH) {
         r->bad = 1;
-    } else if (reader_takes(r, '-')) {
-        value = -reader_factor(r);
-    } else if (reader_takes(r, '(')) {
-        value = reader_sum(r);
-        r->bad = r->bad || !reader_takes(r, ')');
+    } else if (accept_char(r, '-')) {
+        value = -parse_factor(r);
+    } else if (accept_char(r, '(')) {
+        value = parse_sum(r);
+        r->bad = r->bad || !accept_char(r, ')');
     } else {
-        value = reader_number(r);
+        value = parse_number(r);
     }
     r->depth--;
     return value;
 }
 
-static double reader_product(reader *r)
+static double parse_product(parser *r)
 {
-    double value = reader_factor(r);
+    double value = parse_factor(r);
 
     for (;;) {
-        if (reader_takes(r, '*'))
-            value *= reader_factor(r);
-        else if (reader_takes(r, '/'))
-            value /= reader_factor(r);
+        if (accept_char(r, '*'))
+            value *= parse_factor(r);
+        else if (accept_char(r, '/'))
+            value /= parse_factor(r);
         else
             return value;
     }
 }
 
-static double reader_sum(reader *r)
+static double parse_sum(parser *r)
 {
-    double value = reader_product(r);
+    double value = parse_product(r);
 
     for (;;) {
-        if (reader_takes(r, '+'))
-            value += reader_product(r);
-        else if (reader_takes(r, '-'))
-            value -= reader_product(r);
+        if (accept_char(r, '+'))
+            value += parse_product(r);
+        else if (accept_char(r, '-'))
+            value -= parse_product(r);
         else
             return value;
     }
@@ -117,7 +117,7 @@ static double reader_sum(reader *r)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* The last place of a word in a text; NULL: it is not there. */
+/* Last position of a word in a text; NULL if it does not occur. */
 static const char *last_of(const char *word, const char *text, size_t bytes)
 {
     const size_t length = strlen(word);
@@ -128,32 +128,32 @@ static const char *last_of(const char *word, const char *text, size_t bytes)
     return NULL;
 }
 
-/* The last call of a turn; 0: it has none. */
-static int find_call(reader *out, const invar_plugin_turn *turn)
+/* Finds the last call of a turn; returns 0 if the turn has no call. */
+static int find_call(parser *out, const invar_plugin_turn *turn)
 {
     const char *end = last_of(END, turn->text, turn->text_bytes);
     const char *begin = end ? last_of(BEGIN, turn->text, (size_t)(end - turn->text)) : NULL;
 
     if (!begin)
         return 0;
-    *out = (reader){.at = begin + strlen(BEGIN), .end = end};
+    *out = (parser){.at = begin + strlen(BEGIN), .end = end};
     return 1;
 }
 
-static void reader_compute(char out[RESULT], reader *r)
+static void format_result(char out[RESULT], parser *r)
 {
-    double value = reader_sum(r);
+    double value = parse_sum(r);
 
-    if (r->bad || reader_next(r) != '\0' || !isfinite(value))
+    if (r->bad || peek_char(r) != '\0' || !isfinite(value))
         (void)snprintf(out, RESULT, "<result>error</result>");
     else
         (void)snprintf(out, RESULT, "<result>%.12g</result>", value);
 }
 
-static int plugin_turn_generate(void *self, const invar_plugin_turn *turns, size_t count,
-                                invar_plugin_next *out, char *error)
+static int generate_actions(void *self, const invar_plugin_turn *turns, size_t count,
+                            invar_plugin_next *out, char *error)
 {
-    static char results[SAMPLES][RESULT]; /* that are inserted, until the next call */
+    static char results[SAMPLES][RESULT]; /* inserted texts, valid until the next call */
 
     (void)self;
     if (count > SAMPLES) {
@@ -162,12 +162,12 @@ static int plugin_turn_generate(void *self, const invar_plugin_turn *turns, size
         return 1;
     }
     for (size_t i = 0; i < count; i++) {
-        reader call;
+        parser call;
 
         out[i].end = turns[i].last || !find_call(&call, &turns[i]);
         if (out[i].end)
             continue;
-        reader_compute(results[i], &call);
+        format_result(results[i], &call);
         out[i].text = results[i];
         out[i].text_bytes = strlen(results[i]);
     }
@@ -175,4 +175,4 @@ static int plugin_turn_generate(void *self, const invar_plugin_turn *turns, size
 }
 
 const invar_plugin_table invar_plugin_v1 = {INVAR_PLUGIN_HEAD("calculator"),
-                                            .generate = plugin_turn_generate};
+                                            .generate = generate_actions};

@@ -1,5 +1,5 @@
 /*
- * loss.c - an example of a loss as a shared object: REINFORCE, without ratio or clip.
+ * loss.c - example of a loss in a shared object: REINFORCE, without ratio or clip.
  *
  *     loss-type = custom_loss
  *     custom-loss-function-path = build/plugins/loss.so
@@ -8,8 +8,8 @@
  */
 #include "engine/ext/invar_plugin.h"
 
-static int plugin_tokens_reinforce(void *self, const invar_plugin_tokens *tokens, float *dlogp,
-                                   float *loss, char *error)
+static int reinforce_loss(void *self, const invar_plugin_tokens *tokens, float *dlogp, float *loss,
+                          char *error)
 {
     (void)self;
     (void)error;
@@ -20,5 +20,4 @@ static int plugin_tokens_reinforce(void *self, const invar_plugin_tokens *tokens
     return 0;
 }
 
-const invar_plugin_table invar_plugin_v1 = {INVAR_PLUGIN_HEAD("reinforce"),
-                                            .loss = plugin_tokens_reinforce};
+const invar_plugin_table invar_plugin_v1 = {INVAR_PLUGIN_HEAD("reinforce"), .loss = reinforce_loss};

@@ -1,5 +1,5 @@
 /*
- * reward.c - an example of a plug-in as a shared object: short and right is better.
+ * reward.c - example of a reward in a shared object: short, correct responses are better.
  *
  *     custom-rm-path = build/plugins/reward.so
  *
@@ -10,16 +10,16 @@
 
 #include "engine/ext/invar_plugin.h"
 
-/* 1 for a response that contains the label, less 0.01 for each token. */
-static double plugin_sample_evaluate(const invar_plugin_sample *sample)
+/* Returns 1 for a response that contains the label, less 0.01 for each token. */
+static double evaluate_sample(const invar_plugin_sample *sample)
 {
     double right = strstr(sample->response, sample->label) ? 1.0 : 0.0;
 
     return right - 0.01 * (double)(sample->n_tokens - sample->prompt_tokens);
 }
 
-static int plugin_sample_reward(void *self, const invar_plugin_sample *samples, size_t count,
-                                double *out, char *error)
+static int reward_samples(void *self, const invar_plugin_sample *samples, size_t count, double *out,
+                          char *error)
 {
     (void)self;
     for (size_t i = 0; i < count; i++) {
@@ -28,17 +28,17 @@ static int plugin_sample_reward(void *self, const invar_plugin_sample *samples, 
                      (long long)samples[i].index);
             return 1;
         }
-        out[i] = plugin_sample_evaluate(&samples[i]);
+        out[i] = evaluate_sample(&samples[i]);
     }
     return 0;
 }
 
-/* The same, but only the best of a group is rewarded; the first one where several are. */
+/* Rewards only the best sample of a group; the first one if several are equally good. */
 static int group_reward(void *self, const invar_plugin_sample *samples, size_t count, double *out,
                         char *error)
 {
     size_t best = 0;
-    int rc = plugin_sample_reward(self, samples, count, out, error);
+    int rc = reward_samples(self, samples, count, out, error);
 
     for (size_t i = 1; i < count; i++)
         best = out[i] > out[best] ? i : best;
@@ -49,6 +49,6 @@ static int group_reward(void *self, const invar_plugin_sample *samples, size_t c
 
 const invar_plugin_table invar_plugin_v1 = {
     INVAR_PLUGIN_HEAD("short-and-right"),
-    .reward = plugin_sample_reward,
+    .reward = reward_samples,
     .group_reward = group_reward,
 };

@@ -3,8 +3,8 @@
 #
 #     invar train mine.ini --sink 'python3 sink_mlflow.py my-experiment'
 #
-# MLFLOW_TRACKING_URI says where: a server, or a folder such as file:./mlruns. A resumed run goes on
-# in the run of MLflow that has its tag.
+# MLFLOW_TRACKING_URI is a server, or a folder such as file:./mlruns. A resumed run continues the
+# run of MLflow that has its tag.
 # SPDX-License-Identifier: Apache-2.0
 """A sink for MLflow."""
 import json
@@ -14,7 +14,7 @@ import sys
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 
-BATCH = 100  # parameters that MLflow takes at once
+BATCH = 100  # parameters that MLflow accepts per request
 
 
 def find(client, experiment, told):

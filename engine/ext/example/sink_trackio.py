@@ -4,7 +4,7 @@
 #     invar train mine.ini --sink 'python3 sink_trackio.py my-project'
 #     trackio show --project my-project
 #
-# A resumed run goes on in the same run of trackio, which is called NAME-UUID.
+# A resumed run continues the same run of trackio, which is called NAME-UUID.
 # SPDX-License-Identifier: Apache-2.0
 """A sink for trackio."""
 import json

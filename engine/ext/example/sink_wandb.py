@@ -3,7 +3,7 @@
 #
 #     invar train mine.ini --sink 'python3 sink_wandb.py my-project'
 #
-# WANDB_MODE=offline writes a folder that `wandb sync` uploads later. A resumed run goes on in the
+# WANDB_MODE=offline writes a folder that `wandb sync` uploads later. A resumed run continues the
 # same run of W&B.
 # SPDX-License-Identifier: Apache-2.0
 """A sink for Weights & Biases."""

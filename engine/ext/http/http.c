@@ -1,5 +1,9 @@
 /*
- * http.c - questions to an HTTP server.
+ * http.c - posts requests through the HTTP module, and repeats those that may succeed later.
+ *
+ * All requests run concurrently; the failed ones are sorted to the front and run again after a
+ * delay. Errors name the server by a URL without its password or query (invar_text_redact_url), and
+ * never show the API key.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,8 +27,8 @@
 #define NAME_BYTES 64
 #define KEY_BYTES 4096
 #define BEARER "Authorization: Bearer "
-#define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic small */
-#define NAP 0.5                /* seconds of a pause after which whoever watches is called */
+#define MAX_TIMEOUT_S 1000000.0 /* seconds; keeps the arithmetic small */
+#define DELAY_STEP_S 0.5        /* seconds of a delay between calls of the callback */
 #define TEXT(name) TEXT_OF(name)
 #define TEXT_OF(name) #name
 
@@ -32,24 +36,24 @@ struct invar_http {
     char name[NAME_BYTES + 1];
     char url[URL_BYTES + ROUTE_BYTES + 1];
     char shown[INVAR_TEXT_URL_SIZE];
-    char header[sizeof BEARER + KEY_BYTES]; /* "": none */
+    char header[sizeof BEARER + KEY_BYTES]; /* empty if there is no key */
     invar_http_options options;
     const invar_http_table *client;
     void (*waits)(void *payload);
     void *payload;
 };
 
-/* A call that is being made, and what has come of its answer. */
+/* A call in progress, and the received part of its response. */
 typedef struct call_state {
     invar_http_exchange *exchange;
-    size_t room, most;
+    size_t capacity, max_bytes;
     bool too_long;
 } call_state;
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
-/* HOST or HOST:PORT, of `bytes`; the host may be an address in brackets, with colons. */
-static bool is_place(const char *text, size_t bytes)
+/* Returns true for HOST or HOST:PORT; the host may be an address in brackets, with colons. */
+static bool is_host_port(const char *text, size_t bytes)
 {
     const char *end = text + bytes, *port = end;
     long number = 0;
@@ -71,7 +75,7 @@ bool invar_http_is_url(const char *url)
                        : strncmp(url, "https://", 8) == 0 ? url + 8
                                                           : NULL;
 
-    return host && is_place(host, strcspn(host, "/?#")) && strlen(url) <= URL_BYTES &&
+    return host && is_host_port(host, strcspn(host, "/?#")) && strlen(url) <= URL_BYTES &&
            !strpbrk(url, " \t\r\n");
 }
 
@@ -87,7 +91,7 @@ static invar_status check_url(const char *name, const char *url)
                       name, quoted);
 }
 
-/* It becomes a line of its own, and so is one. The message does not show it. */
+/* Checks that the key is one printable line. The message does not show it. */
 static invar_status check_key(const char *name, const char *key)
 {
     bool good = strlen(key) <= KEY_BYTES;
@@ -101,7 +105,7 @@ static invar_status check_key(const char *name, const char *key)
                              name, KEY_BYTES);
 }
 
-static invar_status http_table_load(const invar_http_table **out, const char *file)
+static invar_status load_module(const invar_http_table **out, const char *file)
 {
     const void *symbol;
 
@@ -127,7 +131,7 @@ invar_status invar_http_open(invar_http **out, const invar_http_options *options
                 options->attempts > 0 && options->max_concurrency);
     INVAR_TRY(check_url(options->name, options->url));
     INVAR_TRY(check_key(options->name, key));
-    INVAR_TRY(http_table_load(&client, options->module ? options->module : INVAR_MODULE_HTTP));
+    INVAR_TRY(load_module(&client, options->module ? options->module : INVAR_MODULE_HTTP));
     INVAR_TRY(invar_alloc((void **)&http, 1, sizeof *http, "a client of a server"));
     memset(http, 0, sizeof *http);
     memcpy(http->name, options->name, strlen(options->name));
@@ -152,16 +156,16 @@ void invar_http_watch(invar_http *http, void (*waits)(void *payload), void *payl
     http->payload = payload;
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- responses ------------------------------------------------------------------------------- */
 
-/* Appends to the answer; a NUL stands behind it. */
+/* Appends to the response, and a NUL after it. */
 static int take(void *payload, const char *data, size_t bytes)
 {
     call_state *state = payload;
     invar_http_exchange *e = state->exchange;
 
-    state->too_long = state->too_long || bytes > state->most - e->reply_bytes;
-    return state->too_long || invar_alloc_append(&e->reply, &e->reply_bytes, &state->room, data,
+    state->too_long = state->too_long || bytes > state->max_bytes - e->reply_bytes;
+    return state->too_long || invar_alloc_append(&e->reply, &e->reply_bytes, &state->capacity, data,
                                                  bytes, "the answer of a server") != INVAR_OK;
 }
 
@@ -170,7 +174,10 @@ static bool is_good(const invar_http_call *call)
     return call->code == 0 && call->status >= 200 && call->status < 300;
 }
 
-/* No answer, or "later": as when a server starts, is busy or lost on the way. */
+/*
+ * Returns true if the call got no response or a status that means "later", as from a server that
+ * starts or is busy.
+ */
 static bool may_repeat(const invar_http_call *call)
 {
     static const long later[] = {408, 425, 429, 500, 502, 503, 504};
@@ -184,7 +191,7 @@ static bool may_repeat(const invar_http_call *call)
     return false;
 }
 
-static invar_status http_report(const invar_http *http, const invar_http_call *call)
+static invar_status report_failure(const invar_http *http, const invar_http_call *call)
 {
     const call_state *state = call->payload;
     const invar_http_exchange *e = state->exchange;
@@ -192,7 +199,7 @@ static invar_status http_report(const invar_http *http, const invar_http_call *c
 
     if (state->too_long)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the answer of %s is longer than %zu bytes",
-                          http->name, http->shown, state->most);
+                          http->name, http->shown, state->max_bytes);
     if (call->code) {
         invar_text_quote(quoted, sizeof quoted, call->why, strlen(call->why));
         return INVAR_FAIL(INVAR_E_IO, call->code, "%s: no answer from %s after %d calls: %s",
@@ -207,8 +214,8 @@ static invar_status http_report(const invar_http *http, const invar_http_call *c
 
 static void sleep_for(const invar_http *http, double seconds)
 {
-    for (double left = seconds; left > 0; left -= NAP) {
-        double nap = left < NAP ? left : NAP;
+    for (double left = seconds; left > 0; left -= DELAY_STEP_S) {
+        double nap = left < DELAY_STEP_S ? left : DELAY_STEP_S;
         struct timespec span = {0, (long)(nap * 1e9)};
         (void)nanosleep(&span, NULL);
         if (http->waits)
@@ -216,9 +223,9 @@ static void sleep_for(const invar_http *http, double seconds)
     }
 }
 
-static invar_status http_run(const invar_http *http, invar_http_call *calls, size_t count)
+static invar_status run_calls(const invar_http *http, invar_http_call *calls, size_t count)
 {
-    double seconds = http->options.timeout < MOST_TIMEOUT ? http->options.timeout : MOST_TIMEOUT;
+    double seconds = http->options.timeout < MAX_TIMEOUT_S ? http->options.timeout : MAX_TIMEOUT_S;
     const invar_http_settings settings = {.url = http->url,
                                           .header = http->header[0] ? http->header : NULL,
                                           .timeout_ms = (long)(seconds * 1000),
@@ -232,9 +239,9 @@ static invar_status http_run(const invar_http *http, invar_http_call *calls, siz
                 : INVAR_OK;
 }
 
-/* Those that are to be made again, at the front; an error: one of them is not. */
-static invar_status sort_out(size_t *left_out, const invar_http *http, invar_http_call *calls,
-                             size_t count, bool last)
+/* Moves the calls that must be repeated to the front. Fails if a call failed for good. */
+static invar_status collect_retries(size_t *left_out, const invar_http *http,
+                                    invar_http_call *calls, size_t count, bool last)
 {
     size_t left = 0;
 
@@ -243,7 +250,7 @@ static invar_status sort_out(size_t *left_out, const invar_http *http, invar_htt
         if (is_good(&calls[i]))
             continue;
         if (last || !may_repeat(&calls[i]))
-            return http_report(http, &calls[i]);
+            return report_failure(http, &calls[i]);
         state->exchange->reply_bytes = 0;
         calls[left++] = calls[i];
     }
@@ -251,13 +258,13 @@ static invar_status sort_out(size_t *left_out, const invar_http *http, invar_htt
     return INVAR_OK;
 }
 
-static invar_status make_calls(invar_http *http, invar_http_call *calls, size_t count)
+static invar_status run_with_retries(invar_http *http, invar_http_call *calls, size_t count)
 {
     double pause = http->options.retry_delay_s;
 
     for (int attempt = 1; count > 0; attempt++) {
-        INVAR_TRY(http_run(http, calls, count));
-        INVAR_TRY(sort_out(&count, http, calls, count, attempt == http->options.attempts));
+        INVAR_TRY(run_calls(http, calls, count));
+        INVAR_TRY(collect_retries(&count, http, calls, count, attempt == http->options.attempts));
         if (count == 0)
             break;
         sleep_for(http, pause);
@@ -277,15 +284,15 @@ invar_status invar_http_post(invar_http *http, invar_http_exchange *exchanges, s
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
         states[i] =
             (call_state){.exchange = &exchanges[i],
-                         .most = exchanges[i].most_bytes ? exchanges[i].most_bytes
-                                                         : http->options.max_response_bytes};
+                         .max_bytes = exchanges[i].most_bytes ? exchanges[i].most_bytes
+                                                              : http->options.max_response_bytes};
         calls[i] = (invar_http_call){.body = exchanges[i].body,
                                      .bytes = exchanges[i].bytes,
                                      .take = take,
                                      .payload = &states[i]};
     }
     if (status == INVAR_OK)
-        status = make_calls(http, calls, count);
+        status = run_with_retries(http, calls, count);
     invar_free(states);
     invar_free(calls);
     return status;

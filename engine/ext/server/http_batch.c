@@ -1,5 +1,5 @@
 /*
- * http_batch.c - many questions to a server.
+ * http_batch.c - posts many JSON requests, a limited number at a time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +11,7 @@
 
 #include "base/invar_banned.h"
 
-#define MOST 256 /* questions whose answers are in memory together */
+#define BATCH_SIZE 256 /* requests whose responses are in memory together */
 
 static invar_status write_bodies(invar_json_text *text, invar_http_exchange *exchanges,
                                  const invar_http_batch *q, size_t first, size_t count)
@@ -34,9 +34,9 @@ static invar_status write_bodies(invar_json_text *text, invar_http_exchange *exc
     return INVAR_OK;
 }
 
-static invar_status ask_some(invar_json_text *text, invar_http_exchange *exchanges,
-                             invar_http *server, const invar_http_batch *q, size_t first,
-                             size_t count)
+static invar_status post_requests(invar_json_text *text, invar_http_exchange *exchanges,
+                                  invar_http *server, const invar_http_batch *q, size_t first,
+                                  size_t count)
 {
     invar_status status = write_bodies(text, exchanges, q, first, count);
 
@@ -53,14 +53,14 @@ static invar_status ask_some(invar_json_text *text, invar_http_exchange *exchang
 
 invar_status invar_http_batch_run(invar_http *server, const invar_http_batch *q)
 {
-    invar_http_exchange exchanges[MOST];
+    invar_http_exchange exchanges[BATCH_SIZE];
     invar_json_text text = {0};
     invar_status status = INVAR_OK;
 
     memset(exchanges, 0, sizeof exchanges);
     for (size_t first = 0, count; first < q->count && status == INVAR_OK; first += count) {
-        count = q->count - first < MOST ? q->count - first : MOST;
-        status = ask_some(&text, exchanges, server, q, first, count);
+        count = q->count - first < BATCH_SIZE ? q->count - first : BATCH_SIZE;
+        status = post_requests(&text, exchanges, server, q, first, count);
     }
     invar_json_text_release(&text);
     return status;

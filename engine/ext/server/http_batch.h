@@ -1,5 +1,5 @@
 /*
- * http_batch.h - many questions to a server, each a JSON text that gets an answer of its own.
+ * http_batch.h - posts many JSON requests to a server, each with a response of its own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,21 +13,24 @@
 extern "C" {
 #endif
 
-/* How both kinds of servers are asked: so often and so many at a time. */
+/* Limits for both kinds of servers: attempts per request, and concurrent requests. */
 #define INVAR_HTTP_BATCH_ATTEMPTS 5
-#define INVAR_HTTP_BATCH_PAUSE 0.25 /* seconds before the second call; then it doubles */
+#define INVAR_HTTP_BATCH_PAUSE                                                                     \
+    0.25 /* delay before the second attempt in seconds; doubles afterwards */
 #define INVAR_HTTP_BATCH_PARALLEL 32
 
 typedef struct invar_http_batch {
     size_t count;
-    void (*write)(invar_json_text *body, size_t i, void *payload); /* failures stay in `body` */
-    size_t (*most)(size_t i, const void *payload); /* bytes of the answer; NULL: as of all */
-    /* Told of every answer, in order. */
+    /* writes request i; failures stay in `body` */
+    void (*write)(invar_json_text *body, size_t i, void *payload);
+    /* maximum response bytes; NULL for the server's limit */
+    size_t (*most)(size_t i, const void *payload);
+    /* Called for each response, in the order of requests. */
     invar_status (*read)(size_t i, const char *answer, size_t bytes, void *payload);
     void *payload;
 } invar_http_batch;
 
-/* All of them; the first answer that is missing, or that `read` refuses, ends it. */
+/* Posts all requests. Stops at the first response that is missing or that `read` rejects. */
 invar_status invar_http_batch_run(invar_http *server,
                                   const invar_http_batch *questions) INVAR_MUST_USE;
 

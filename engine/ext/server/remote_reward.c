@@ -1,5 +1,8 @@
 /*
- * remote_reward.c - a reward model that is asked over HTTP.
+ * remote_reward.c - requests rewards over HTTP and joins them to one reply line.
+ *
+ * Each response is parsed and written again, so that a response cannot inject rewards of other
+ * samples.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +18,7 @@
 
 #include "base/invar_banned.h"
 
-#define MOST_BYTES ((size_t)1 << 20) /* of the reply to one sample */
+#define MAX_RESPONSE_BYTES ((size_t)1 << 20) /* largest response for one sample */
 
 invar_status invar_remote_reward_open(invar_http **out, const char *name, const char *url,
                                       double timeout)
@@ -26,16 +29,16 @@ invar_status invar_remote_reward_open(invar_http **out, const char *name, const 
                                                       .attempts = INVAR_HTTP_BATCH_ATTEMPTS,
                                                       .retry_delay_s = INVAR_HTTP_BATCH_PAUSE,
                                                       .max_concurrency = INVAR_HTTP_BATCH_PARALLEL,
-                                                      .max_response_bytes = MOST_BYTES});
+                                                      .max_response_bytes = MAX_RESPONSE_BYTES});
 }
 
-/* A call that is being answered. */
-typedef struct asked {
+/* Call that is being answered. */
+typedef struct reward_call {
     const invar_plugin_call *call;
-    invar_json_text *line; /* the answers so far */
-} asked;
+    invar_json_text *line; /* rewards received so far */
+} reward_call;
 
-static void put_text(invar_json_text *text, const char *key, const char *value, size_t bytes)
+static void write_field(invar_json_text *text, const char *key, const char *value, size_t bytes)
 {
     invar_json_text_key(text, key);
     invar_json_text_string(text, value, bytes);
@@ -43,18 +46,18 @@ static void put_text(invar_json_text *text, const char *key, const char *value, 
 
 static void write_question(invar_json_text *text, size_t i, void *payload)
 {
-    const asked *a = payload;
+    const reward_call *a = payload;
     const invar_plugin_sample *s = &a->call->samples[i];
 
     invar_json_text_open(text, '{');
-    put_text(text, "prompt", s->prompt, strlen(s->prompt));
-    put_text(text, "response", s->response, s->response_bytes);
-    put_text(text, "label", s->label, strlen(s->label));
+    write_field(text, "prompt", s->prompt, strlen(s->prompt));
+    write_field(text, "response", s->response, s->response_bytes);
+    write_field(text, "label", s->label, strlen(s->label));
     invar_json_text_close(text, '}');
 }
 
-static invar_status no_reward(const invar_plugin_call *call, size_t i, const char *answer,
-                              size_t bytes)
+static invar_status fail_no_reward(const invar_plugin_call *call, size_t i, const char *answer,
+                                   size_t bytes)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
 
@@ -65,22 +68,25 @@ static invar_status no_reward(const invar_plugin_call *call, size_t i, const cha
                       call->plugin, call->samples[i].index, quoted);
 }
 
-/* A body is one value of JSON, so that none can speak for its neighbours. */
+/*
+ * Appends one reward. A body must be one JSON value, so that it cannot add values for its
+ * neighbors.
+ */
 static invar_status add_answer(size_t i, const char *answer, size_t bytes, void *payload)
 {
-    const asked *a = payload;
+    const reward_call *a = payload;
     invar_status status = INVAR_OK;
     char *text = NULL;
     size_t text_bytes;
     json_t *value;
 
     if (invar_json_parse(&value, "an answer", answer, bytes) != INVAR_OK)
-        return no_reward(a->call, i, answer, bytes);
+        return fail_no_reward(a->call, i, answer, bytes);
     if (json_is_number(value) || json_is_object(value))
         status =
             invar_json_dump(&text, &text_bytes, value, JSON_COMPACT | JSON_ENCODE_ANY, "a reward");
     else
-        status = no_reward(a->call, i, answer, bytes);
+        status = fail_no_reward(a->call, i, answer, bytes);
     json_decref(value);
     if (status == INVAR_OK)
         invar_json_text_value(a->line, text, text_bytes);
@@ -91,7 +97,7 @@ static invar_status add_answer(size_t i, const char *answer, size_t bytes, void 
 invar_status invar_remote_reward_ask(invar_json_text *line_out, invar_http *server,
                                      const invar_plugin_call *call)
 {
-    asked a = {call, line_out};
+    reward_call a = {call, line_out};
 
     invar_json_text_reset(line_out);
     invar_json_text_open(line_out, '{');

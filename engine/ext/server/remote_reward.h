@@ -1,9 +1,9 @@
 /*
- * remote_reward.h - a reward model that is asked over HTTP.
+ * remote_reward.h - reward model behind an HTTP server.
  *
- * As Miles asks one: each sample is a POST of {"prompt", "response", "label"}, and the body of the
- * answer is the reward, a number or an object of named parts. The answers of a call become one line
- * in the form of a program's reply, which the ledger keeps.
+ * The protocol is that of Miles: each sample is a POST of {"prompt", "response", "label"}, and the
+ * body of the response is the reward, a number or an object of named parts. The responses of a call
+ * become one line in the form of a program's reply, which the ledger keeps.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,11 +17,14 @@
 extern "C" {
 #endif
 
-/* `name` is for messages; `timeout`: seconds that a call may take, 0: no limit. */
+/*
+ * Opens a client. `name` is used in error messages; `timeout` is the time limit of a request in
+ * seconds, 0 for no limit.
+ */
 invar_status invar_remote_reward_open(invar_http **out, const char *name, const char *url,
                                       double timeout) INVAR_MUST_USE;
 
-/* Asks for all samples of the call; `line_out` is the reply. */
+/* Requests the rewards of all samples of a call; `line_out` gets the reply line. */
 invar_status invar_remote_reward_ask(invar_json_text *line_out, invar_http *server,
                                      const invar_plugin_call *call) INVAR_MUST_USE;
 

@@ -1,5 +1,8 @@
 /*
- * remote_teacher.c - a teacher that is asked over HTTP.
+ * remote_teacher.c - requests log-probs from a teacher over HTTP, and checks the responses.
+ *
+ * A teacher with another tokenizer or a server without echo would give plausible but wrong numbers,
+ * so the texts of tokens are compared, and a first request covers token ids from 0 to the last.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,15 +21,15 @@
 
 #include "base/invar_banned.h"
 
-#define TRIAL 8 /* tokens of the first question */
+#define PROBE_TOKENS 8 /* tokens of the first request */
 #define WHERE_SIZE 160
 
-/* An answer has a text, a number and an offset for each token, and what some servers add. */
+/* Response size: text, number and offset for each token, and fields that some servers add. */
 #define FIXED_BYTES ((size_t)1 << 16)
 #define TOKEN_BYTES ((size_t)1 << 10)
 
-/* Sums of other programs may round a log-prob to a little above 0. */
-#define MOST_LOGP 1e-3
+/* Sums in other programs may round a log-prob to slightly above 0. */
+#define MAX_LOGP 1e-3
 
 struct invar_remote_teacher {
     char name[65];
@@ -34,11 +37,11 @@ struct invar_remote_teacher {
     invar_http *server;
     double temperature;
     invar_token_text_fn words;
-    bool met; /* there was an answer, which has given */
+    bool met; /* there was a response, which set `print` */
     char print[INVAR_REMOTE_TEACHER_PRINT_SIZE];
 };
 
-/* ---- an answer ------------------------------------------------------------------------------- */
+/* ---- responses ------------------------------------------------------------------------------- */
 
 static bool is_word(const char *text, size_t bytes)
 {
@@ -50,15 +53,15 @@ static bool is_word(const char *text, size_t bytes)
     return bytes > 0;
 }
 
-static void trim(const char **text, size_t *bytes)
+static void trim_blanks(const char **text, size_t *bytes)
 {
     for (; *bytes && **text == ' '; (*bytes)--)
         ++*text;
 }
 
 /*
- * Letters and digits alone are compared, without a blank before them: of other texts servers show
- * what they like.
+ * Compares token texts. Only texts of letters and digits are compared, without leading blanks:
+ * servers differ in how they show other texts.
  */
 static bool same_word(const invar_token_text_fn *words, int32_t token, const json_t *there)
 {
@@ -66,10 +69,10 @@ static bool same_word(const invar_token_text_fn *words, int32_t token, const jso
     size_t bytes, theirs_bytes = json_string_length(there);
     const char *ours = words->text(&bytes, words->payload, token);
 
-    trim(&ours, &bytes);
+    trim_blanks(&ours, &bytes);
     if (!is_word(ours, bytes))
         return true;
-    trim(&theirs, &theirs_bytes);
+    trim_blanks(&theirs, &theirs_bytes);
     return bytes == theirs_bytes && memcmp(ours, theirs, bytes) == 0;
 }
 
@@ -107,7 +110,7 @@ static invar_status read_numbers(float *out, const invar_logprob_request *q, con
         const json_t *value = json_array_get(logps, (size_t)i);
         double number = json_number_value(value);
 
-        if (!json_is_number(value) || !isfinite((float)number) || number > MOST_LOGP)
+        if (!json_is_number(value) || !isfinite((float)number) || number > MAX_LOGP)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                               "%s: what it gives for token %" PRId64 " is no log-probability, a "
                               "finite number of at most 0",
@@ -117,7 +120,10 @@ static invar_status read_numbers(float *out, const invar_logprob_request *q, con
     return INVAR_OK;
 }
 
-/* As many values as there are tokens: who does not echo, or generates more, has others. */
+/*
+ * Finds a list with one value per token. Servers that do not echo, or that generate tokens, return
+ * another number.
+ */
 static invar_status find_list(const json_t **out, const json_t *logprobs, const char *key,
                               const invar_logprob_request *q, const char *where)
 {
@@ -130,7 +136,10 @@ static invar_status find_list(const json_t **out, const json_t *logprobs, const 
                       where, key, json_array_size(*out), q->count);
 }
 
-/* An answer of `invar serve` says how it was made; others may score at 1 whatever is asked. */
+/*
+ * Checks the temperature. A response of `invar serve` was made with the requested one; other
+ * servers may always use 1.
+ */
 static invar_status check_temperature(double temperature, const json_t *answer, const char *where)
 {
     if (temperature == 1.0 || json_is_object(json_object_get(answer, "invar")))
@@ -199,18 +208,18 @@ invar_status invar_remote_teacher_read(float *logp_out,
     return status;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
-/* Questions that are being answered. */
-typedef struct lesson {
+/* Requests that are being answered. */
+typedef struct logprob_batch {
     invar_remote_teacher *teacher;
     const invar_logprob_request *questions;
-    float *out; /* for the next answer */
-} lesson;
+    float *out; /* destination of the next response */
+} logprob_batch;
 
 static void write_question(invar_json_text *text, size_t i, void *payload)
 {
-    const lesson *l = payload;
+    const logprob_batch *l = payload;
     const invar_remote_teacher *t = l->teacher;
 
     invar_json_text_open(text, '{');
@@ -233,16 +242,16 @@ static void write_question(invar_json_text *text, size_t i, void *payload)
     invar_json_text_close(text, '}');
 }
 
-static size_t most_bytes(size_t i, const void *payload)
+static size_t response_limit(size_t i, const void *payload)
 {
-    const lesson *l = payload;
+    const logprob_batch *l = payload;
 
     return FIXED_BYTES + TOKEN_BYTES * (size_t)l->questions[i].count;
 }
 
-static invar_status take_answer(size_t i, const char *answer, size_t bytes, void *payload)
+static invar_status read_response(size_t i, const char *answer, size_t bytes, void *payload)
 {
-    lesson *l = payload;
+    logprob_batch *l = payload;
     invar_remote_teacher *t = l->teacher;
     const invar_logprob_request *q = &l->questions[i];
     const invar_logprob_expectation expected = {.name = t->name,
@@ -261,32 +270,35 @@ static invar_status take_answer(size_t i, const char *answer, size_t bytes, void
 invar_status invar_remote_teacher_ask(float *logp_out, invar_remote_teacher *teacher,
                                       const invar_logprob_request *questions, size_t count)
 {
-    lesson l = {teacher, questions, logp_out};
+    logprob_batch l = {teacher, questions, logp_out};
 
     return invar_http_batch_run(teacher->server, &(invar_http_batch){.count = count,
                                                                      .write = write_question,
-                                                                     .most = most_bytes,
-                                                                     .read = take_answer,
+                                                                     .most = response_limit,
+                                                                     .read = read_response,
                                                                      .payload = &l});
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
-/* From the first token to the last: a smaller vocabulary refuses them, another has other words. */
-static invar_status try_out(invar_remote_teacher *teacher)
+/*
+ * Sends the first request, with token ids from 0 to the last: a smaller vocabulary rejects them,
+ * another tokenizer has other texts.
+ */
+static invar_status probe_server(invar_remote_teacher *teacher)
 {
-    int32_t tokens[TRIAL];
-    float logp[TRIAL];
+    int32_t tokens[PROBE_TOKENS];
+    float logp[PROBE_TOKENS];
 
-    for (int i = 0; i < TRIAL; i++)
-        tokens[i] = (int32_t)((teacher->words.count - 1) * i / (TRIAL - 1));
+    for (int i = 0; i < PROBE_TOKENS; i++)
+        tokens[i] = (int32_t)((teacher->words.count - 1) * i / (PROBE_TOKENS - 1));
     return invar_remote_teacher_ask(
         logp, teacher,
-        &(invar_logprob_request){.tokens = tokens, .count = TRIAL, .first = 1, .index = -1}, 1);
+        &(invar_logprob_request){.tokens = tokens, .count = PROBE_TOKENS, .first = 1, .index = -1},
+        1);
 }
 
-static invar_status remote_teacher_connect(invar_remote_teacher *t,
-                                           const invar_remote_teacher_options *o)
+static invar_status connect_server(invar_remote_teacher *t, const invar_remote_teacher_options *o)
 {
     return invar_http_open(&t->server,
                            &(invar_http_options){.name = t->name,
@@ -306,8 +318,8 @@ static invar_status open_teacher(invar_remote_teacher *t, const invar_remote_tea
 
     INVAR_TRY(invar_alloc((void **)&t->model, bytes, 1, "the name of a teacher"));
     memcpy(t->model, o->model, bytes);
-    INVAR_TRY(remote_teacher_connect(t, o));
-    return try_out(t);
+    INVAR_TRY(connect_server(t, o));
+    return probe_server(t);
 }
 
 invar_status invar_remote_teacher_open(invar_remote_teacher **out,

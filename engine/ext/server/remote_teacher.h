@@ -1,12 +1,11 @@
 /*
- * remote_teacher.h - a teacher that is asked over HTTP: log-probs of tokens that a student has
- * drawn.
+ * remote_teacher.h - log-probs of a teacher model behind an OpenAI-compatible HTTP server.
  *
- * The server speaks OpenAI's API, as `invar serve` and others do. Each sample is a POST to
- * URL/completions: its tokens are the prompt, which comes back (`echo`) with log-probs, and nothing
- * is generated. Of an answer everything is checked that can be: as many numbers as tokens, finite
- * and none above 0; tokens that are the same words there; the same model from the first answer to
- * the last; and a temperature other than 1 only from a server that says it has scored with it.
+ * Each sample is a POST to URL/completions, as served by `invar serve` and others: its tokens are
+ * the prompt, which is returned (`echo`) with log-probs, and nothing is generated. Responses are
+ * checked as far as possible: one number per token, finite and not above 0; token texts that are
+ * equal to the student's; the same model in all responses; and a temperature other than 1 only from
+ * a server that reports it was used.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,62 +23,70 @@ extern "C" {
 
 typedef struct invar_remote_teacher invar_remote_teacher;
 
-/* What tokens are, as the student knows them; borrowed. */
+/* Texts of tokens, as the student knows them; borrowed. */
 typedef struct invar_token_text_fn {
-    /* The text of a token, bytes that need not be UTF-8. */
+    /* Returns the text of a token, which need not be UTF-8. */
     const char *(*text)(size_t *bytes_out, const void *payload, int32_t token);
     const void *payload;
-    int64_t count; /* ids are below this */
+    int64_t count; /* number of token ids */
 } invar_token_text_fn;
 
 typedef struct invar_remote_teacher_options {
-    const char *name;  /* of the recipe's key, for messages; at most 64 bytes */
-    const char *url;   /* with the version of the API: http://HOST:PORT/v1 */
-    const char *model; /* that is asked for; "": the server's own */
-    const char *key;   /* shown to the server; NULL: none */
-    double timeout;    /* seconds that a call may take; 0: no limit */
+    const char *name;  /* key of the recipe, used in error messages; at most 64 bytes */
+    const char *url;   /* URL with the version of the API: http://HOST:PORT/v1 */
+    const char *model; /* model to request; empty for the server's default */
+    const char *key;   /* API key; NULL if absent */
+    double timeout;    /* time limit of a request in seconds; 0 for no limit */
     double temperature;
     invar_token_text_fn words;
 } invar_remote_teacher_options;
 
-/* Asks for a few tokens at once: a server that cannot teach is found before anything is drawn. */
+/*
+ * Opens a client and requests the log-probs of a few tokens, so that an unsuitable server is found
+ * before anything is sampled. Close with invar_remote_teacher_close.
+ */
 invar_status invar_remote_teacher_open(invar_remote_teacher **out,
                                        const invar_remote_teacher_options *options) INVAR_MUST_USE;
 void invar_remote_teacher_close(invar_remote_teacher *teacher);
 
-/* Called at least every second while answers are awaited. */
+/* Sets a callback that runs at least once per second while responses are awaited. */
 void invar_remote_teacher_watch(invar_remote_teacher *teacher, void (*waits)(void *payload),
                                 void *payload);
 
-/* What the server calls its model (`system_fingerprint`), printable; "": it gives no name. */
+/*
+ * Name that the server gives its model (`system_fingerprint`), printable; empty if it gives no
+ * name.
+ */
 #define INVAR_REMOTE_TEACHER_PRINT_SIZE 65
 const char *invar_remote_teacher_fingerprint(const invar_remote_teacher *teacher);
 
-/* Tokens, of which those from `first` on are asked for. */
+/* One sequence; the log-probs of the tokens from `first` on are requested. */
 typedef struct invar_logprob_request {
     const int32_t *tokens; /* (count) */
     int64_t count;         /* at least 2 */
     int64_t first;         /* at least 1 */
-    int64_t index;         /* of the sample, for messages; -1: of none, a first question */
+    int64_t index; /* index of the sample, used in error messages; -1 for the first request */
 } invar_logprob_request;
 
-/* logp_out: (count - first) of each question, one behind the other. */
+/* Requests log-probs. logp_out gets (count - first) values per request, concatenated. */
 invar_status invar_remote_teacher_ask(float *logp_out, invar_remote_teacher *teacher,
                                       const invar_logprob_request *questions,
                                       size_t count) INVAR_MUST_USE;
 
-/* ---- an answer ------------------------------------------------------------------------------- */
+/* ---- responses ------------------------------------------------------------------------------- */
 
-/* What an answer is compared with. */
+/* Properties that a response is compared with. */
 typedef struct invar_logprob_expectation {
     const char *name;
     double temperature;
     const invar_token_text_fn *words;
-    const char *print; /* what an earlier answer called the model; NULL: there was none */
+    const char *print; /* fingerprint of earlier responses; NULL if this is the first one */
 } invar_logprob_expectation;
 
-/* Bytes that may be anything; print_out is what this one calls the model. INVAR_E_CORRUPT,
-   INVAR_E_STATE: another model has answered. */
+/*
+ * Parses a response, which may be any bytes; print_out gets its fingerprint. Returns
+ * INVAR_E_CORRUPT if it is invalid, INVAR_E_STATE if another model has answered.
+ */
 invar_status invar_remote_teacher_read(float *logp_out,
                                        char print_out[INVAR_REMOTE_TEACHER_PRINT_SIZE],
                                        const invar_logprob_expectation *expected,

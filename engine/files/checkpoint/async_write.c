@@ -1,11 +1,13 @@
 /*
- * async_write.c - a checkpoint that a thread copies and writes while its caller goes on.
+ * async_write.c - writes a checkpoint in a thread while training continues.
  *
- * What is saved lies still from one optimizer step to the next. So the thread copies it all into
- * one block of the host's memory while ops run, tells that it has, and writes the files from there.
- * A device runs copies and ops in the order of the calls, and is one thread's: the copies have a
- * device of their own, the same one opened again. The thread uses neither the caller's device nor
- * its pool nor the ledger.
+ * The saved tensors do not change between two optimizer steps. The thread copies all of them to one
+ * block of host memory while ops run, signals that, and writes the files from the copy. A device
+ * executes copies and ops in call order and belongs to one thread, so the thread opens the same
+ * device a second time for its copies.
+ *
+ * Rule: the thread uses neither the caller's device nor its pool nor the ledger. `copied` is
+ * guarded by the lock; `status` and `why` belong to the thread until it is joined.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,37 +21,38 @@
 
 #include "base/invar_banned.h"
 
-#define THREADS_MOST 4 /* that copy within the host's memory: a few can do what it can */
+#define MAX_COPY_THREADS 4 /* threads that copy within host memory: a few saturate its bandwidth */
 
 struct invar_checkpoint_writer {
-    const invar_device *dev; /* whose memory is copied; NULL: the host's alone */
-    invar_device beside;     /* the same, with a pool, for the thread */
-    void *room;              /* for the tensors; kept from one checkpoint to the next */
+    const invar_device *dev; /* device of the tensors; NULL if all are in host memory */
+    invar_device copy_dev;   /* second handle of the device, with a pool, for the thread */
+    void *buffer;            /* copies of the tensors; kept from one checkpoint to the next */
     size_t bytes;
     bool begun;
-    const char *save; /* the caller's, who says with it where the folder is by now */
+    const char *save; /* caller's path; the caller updates it if the folder moves */
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t told;
-    bool copied;         /* or failed to; under the lock */
+    pthread_cond_t copied_cond;
+    bool copied;         /* copied, or the copy has failed; guarded by the lock */
     _Atomic bool done;   /* the thread is about to end */
-    invar_status status; /* of the files, and why; the thread's until it is joined */
+    invar_status status; /* result of copy and files; owned by the thread until it is joined */
     invar_error why;
     invar_checkpoint_write_state making;
-    void *lists;                        /* the block of what follows, and of the blobs' bytes */
-    invar_checkpoint_tensor *from, *to; /* (content.n_tensors) */
-    invar_checkpoint_content content;   /* the copies */
+    void *lists;                        /* allocation of all fields below and of the blobs' bytes */
+    invar_checkpoint_tensor *from, *to; /* (content.n_tensors) tensors and their copies */
+    invar_checkpoint_content content;   /* content with the copies */
 };
 
-static invar_status open_beside(invar_checkpoint_writer *w)
+static invar_status open_copy_device(invar_checkpoint_writer *w)
 {
     int threads = w->dev ? invar_pool_threads(w->dev->pool) : 1;
 
-    // it only copies, so the arithmetic of products need not be tried again
-    w->beside = (invar_device){.backend = w->dev ? w->dev->backend : invar_backend_cpu(),
-                               .numerics = INVAR_NUMERICS_IEEE};
-    INVAR_TRY(invar_pool_new(&w->beside.pool, threads < THREADS_MOST ? threads : THREADS_MOST));
-    return invar_device_open(&w->beside);
+    // only copies run there, so the numerics do not matter
+    w->copy_dev = (invar_device){.backend = w->dev ? w->dev->backend : invar_backend_cpu(),
+                                 .numerics = INVAR_NUMERICS_IEEE};
+    INVAR_TRY(
+        invar_pool_new(&w->copy_dev.pool, threads < MAX_COPY_THREADS ? threads : MAX_COPY_THREADS));
+    return invar_device_open(&w->copy_dev);
 }
 
 invar_status invar_checkpoint_writer_new(invar_checkpoint_writer **out, const invar_device *dev)
@@ -62,8 +65,8 @@ invar_status invar_checkpoint_writer_new(invar_checkpoint_writer **out, const in
     memset(w, 0, sizeof *w);
     w->dev = dev;
     pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->told, NULL);
-    status = open_beside(w);
+    pthread_cond_init(&w->copied_cond, NULL);
+    status = open_copy_device(w);
     if (status != INVAR_OK) {
         invar_checkpoint_writer_free(w);
         return status;
@@ -74,9 +77,9 @@ invar_status invar_checkpoint_writer_new(invar_checkpoint_writer **out, const in
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* The lists, and the blobs' bytes; a carver without a block measures. */
-static void lay_out(invar_checkpoint_writer *w, invar_carver *c,
-                    const invar_checkpoint_content *content)
+/* Lays out the lists and the blobs' bytes; a carver without a block only measures. */
+static void lay_out_lists(invar_checkpoint_writer *w, invar_carver *c,
+                          const invar_checkpoint_content *content)
 {
     size_t bytes = (size_t)content->n_tensors * sizeof *content->tensors;
     invar_checkpoint_blob *blobs;
@@ -101,15 +104,15 @@ static void lay_out(invar_checkpoint_writer *w, invar_carver *c,
                                             .n_blobs = content->n_blobs};
 }
 
-/* All that `content` leads to, but strings and what the tensors hold. */
-static invar_status take_lists(invar_checkpoint_writer *w, const invar_checkpoint_content *content)
+/* Copies everything that `content` refers to, except strings and the values of tensors. */
+static invar_status copy_lists(invar_checkpoint_writer *w, const invar_checkpoint_content *content)
 {
     invar_carver c = {NULL, 0};
 
-    lay_out(w, &c, content);
+    lay_out_lists(w, &c, content);
     INVAR_TRY(invar_alloc(&w->lists, c.used, 1, "the lists of a checkpoint"));
     c = (invar_carver){w->lists, 0};
-    lay_out(w, &c, content);
+    lay_out_lists(w, &c, content);
     for (int64_t i = 0; i < content->n_tensors; i++) {
         w->from[i] = w->to[i] = content->tensors[i];
         w->to[i].dev = NULL;
@@ -117,42 +120,42 @@ static invar_status take_lists(invar_checkpoint_writer *w, const invar_checkpoin
     return INVAR_OK;
 }
 
-/* Of one checkpoint, whatever became of it. */
-static void checkpoint_writer_release(invar_checkpoint_writer *w)
+/* Releases the resources of one checkpoint, complete or not. */
+static void release_job(invar_checkpoint_writer *w)
 {
     invar_free(w->lists);
     w->lists = NULL;
     invar_checkpoint_write_state_release(&w->making);
 }
 
-/* ---- copies, by the thread ------------------------------------------------------------------- */
+/* ---- copies in the thread -------------------------------------------------------------------- */
 
-static void release_room(invar_checkpoint_writer *w)
+static void free_buffer(invar_checkpoint_writer *w)
 {
-    if (w->room)
-        invar_device_free_host(&w->beside, w->room);
-    w->room = NULL;
+    if (w->buffer)
+        invar_device_free_host(&w->copy_dev, w->buffer);
+    w->buffer = NULL;
     w->bytes = 0;
 }
 
-static invar_status make_room(invar_checkpoint_writer *w, size_t bytes)
+static invar_status reserve_buffer(invar_checkpoint_writer *w, size_t bytes)
 {
     if (bytes <= w->bytes)
         return INVAR_OK;
-    release_room(w);
-    INVAR_TRY(invar_device_alloc_host(&w->beside, &w->room, bytes,
+    free_buffer(w);
+    INVAR_TRY(invar_device_alloc_host(&w->copy_dev, &w->buffer, bytes,
                                       "the copy that a checkpoint is written from"));
     w->bytes = bytes;
     return INVAR_OK;
 }
 
-static void place_copies(invar_checkpoint_writer *w, invar_carver *c)
+static void assign_copies(invar_checkpoint_writer *w, invar_carver *c)
 {
     for (int64_t i = 0; i < w->content.n_tensors; i++)
         w->to[i].tensor.data = invar_carve(c, invar_host_staging_span(&w->from[i].tensor));
 }
 
-static invar_status copy_near(void *payload, int64_t i, int worker)
+static invar_status copy_host_tensor(void *payload, int64_t i, int worker)
 {
     const invar_checkpoint_writer *w = payload;
     size_t bytes = invar_host_staging_span(&w->from[i].tensor);
@@ -167,34 +170,34 @@ static invar_status copy_tensors(invar_checkpoint_writer *w)
 {
     invar_carver c = {NULL, 0};
 
-    place_copies(w, &c);
-    INVAR_TRY(make_room(w, c.used));
-    c = (invar_carver){w->room, 0};
-    place_copies(w, &c);
+    assign_copies(w, &c);
+    INVAR_TRY(reserve_buffer(w, c.used));
+    c = (invar_carver){w->buffer, 0};
+    assign_copies(w, &c);
     for (int64_t i = 0; i < w->content.n_tensors; i++)
         if (w->from[i].dev)
-            INVAR_TRY(invar_device_download(&w->beside, w->to[i].tensor.data,
+            INVAR_TRY(invar_device_download(&w->copy_dev, w->to[i].tensor.data,
                                             w->from[i].tensor.data,
                                             invar_host_staging_span(&w->from[i].tensor)));
-    return invar_pool_run(w->beside.pool, w->content.n_tensors, copy_near, w);
+    return invar_pool_run(w->copy_dev.pool, w->content.n_tensors, copy_host_tensor, w);
 }
 
-static void tell_copied(invar_checkpoint_writer *w, bool copied)
+static void set_copied(invar_checkpoint_writer *w, bool copied)
 {
     pthread_mutex_lock(&w->lock);
     w->copied = copied;
-    pthread_cond_signal(&w->told);
+    pthread_cond_signal(&w->copied_cond);
     pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------ */
+/* ---- thread ---------------------------------------------------------------------------------- */
 
 static void *copy_and_write(void *payload)
 {
     invar_checkpoint_writer *w = payload;
 
     w->status = copy_tensors(w);
-    tell_copied(w, true);
+    set_copied(w, true);
     if (w->status == INVAR_OK)
         w->status = invar_checkpoint_make_files(&w->making);
     invar_error_take(&w->why);
@@ -202,13 +205,13 @@ static void *copy_and_write(void *payload)
     return NULL;
 }
 
-static invar_status checkpoint_writer_start(invar_checkpoint_writer *w)
+static invar_status start_thread(invar_checkpoint_writer *w)
 {
     int rc;
 
     w->making.content = &w->content;
     w->making.options.pool = NULL;
-    tell_copied(w, false);
+    set_copied(w, false);
     atomic_store(&w->done, false);
     rc = pthread_create(&w->thread, NULL, copy_and_write, w);
     if (rc != 0)
@@ -228,14 +231,14 @@ invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char 
     writer->save = save;
     status = invar_checkpoint_prepare(&writer->making, save, content, options);
     if (status == INVAR_OK)
-        status = take_lists(writer, content);
+        status = copy_lists(writer, content);
     if (status == INVAR_OK && writer->dev)
-        status =
-            invar_device_synchronize(writer->dev); // its copies do not wait for the other's ops
+        // the second handle does not wait for ops of the first one
+        status = invar_device_synchronize(writer->dev);
     if (status == INVAR_OK)
-        status = checkpoint_writer_start(writer);
+        status = start_thread(writer);
     if (status != INVAR_OK)
-        checkpoint_writer_release(writer);
+        release_job(writer);
     return status;
 }
 
@@ -257,7 +260,7 @@ void invar_checkpoint_await_copy(invar_checkpoint_writer *writer)
         return;
     pthread_mutex_lock(&writer->lock);
     while (!writer->copied)
-        pthread_cond_wait(&writer->told, &writer->lock);
+        pthread_cond_wait(&writer->copied_cond, &writer->lock);
     pthread_mutex_unlock(&writer->lock);
 }
 
@@ -271,8 +274,8 @@ bool invar_checkpoint_ready(const invar_checkpoint_writer *writer)
     return writer->begun && atomic_load(&writer->done);
 }
 
-/* The files are there, or are known to have failed. */
-static invar_status checkpoint_writer_join(invar_checkpoint_writer *w)
+/* Joins the thread: the files exist, or writing them has failed. */
+static invar_status join_thread(invar_checkpoint_writer *w)
 {
     INVAR_CHECK(pthread_join(w->thread, NULL) == 0);
     w->begun = false;
@@ -287,12 +290,12 @@ invar_status invar_checkpoint_finish(invar_digest *hash_out, invar_checkpoint_wr
 
     if (!writer->begun)
         return INVAR_OK;
-    status = checkpoint_writer_join(writer);
+    status = join_thread(writer);
     if (status == INVAR_OK)
         status = invar_checkpoint_publish(&writer->making, writer->save);
     if (status == INVAR_OK && hash_out)
         *hash_out = writer->making.hash;
-    checkpoint_writer_release(writer);
+    release_job(writer);
     return status;
 }
 
@@ -303,17 +306,17 @@ void invar_checkpoint_writer_free(invar_checkpoint_writer *writer)
     if (!writer)
         return;
     if (writer->begun) {
-        invar_error_take(&before); // what the next writer tidies up is no news
-        if (checkpoint_writer_join(writer) != INVAR_OK ||
+        invar_error_take(&before); // leftovers that the next writer removes are not an error
+        if (join_thread(writer) != INVAR_OK ||
             invar_held_folder_remove(writer->making.partial) != INVAR_OK)
             invar_error_clear();
         invar_error_put(&before);
-        checkpoint_writer_release(writer);
+        release_job(writer);
     }
-    release_room(writer);
-    invar_device_close(&writer->beside);
-    invar_pool_free(writer->beside.pool);
-    pthread_cond_destroy(&writer->told);
+    free_buffer(writer);
+    invar_device_close(&writer->copy_dev);
+    invar_pool_free(writer->copy_dev.pool);
+    pthread_cond_destroy(&writer->copied_cond);
     pthread_mutex_destroy(&writer->lock);
     invar_free(writer);
 }

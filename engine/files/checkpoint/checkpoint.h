@@ -1,22 +1,23 @@
 /*
- * checkpoint.h - all that a run needs to go on, in a folder that is whole or not there.
+ * checkpoint.h - checkpoints: the state that a run needs to continue, in a folder, written
+ * atomically.
  *
- *     SAVE/owner                                the run that they belong to; locked while it writes
- *     SAVE/latest_checkpointed_iteration.txt    "5": the newest complete one
+ *     SAVE/owner                                run that owns the folder; locked by its writer
+ *     SAVE/latest_checkpointed_iteration.txt    "5": the newest complete checkpoint
  *     SAVE/iter_0000005.by-time                 empty; step 5 was saved by time, and may be removed
- *     SAVE/iter_0000005/                        after step 5
+ *     SAVE/iter_0000005/                        state after step 5
  *         hashes.xxh            XXH3-128 of every other file, for `xxhsum -c`
  *         state.json            the numbers below; type, extents and tree hash of every tensor
  *         model.safetensors     a set of tensors; also model.exp_avg, model.exp_avg_sq, critic, ...
  *         config.json, ...      blobs, some in a folder of their own
  *
- * The hash of a checkpoint is the XXH3-128 of hashes.xxh. Writing: all files in iter_X.tmp, synced;
- * the ledger's intent; rename, sync; the ledger's completion; the file `latest`; removal of old
- * ones. Killed or failed at any moment, the state before or the state after is readable. What was
- * left behind goes with the next write.
+ * The hash of a checkpoint is the XXH3-128 of hashes.xxh. Order of a write: all files in
+ * iter_X.tmp, synced; the ledger's intent; rename and sync; the ledger's completion; `latest`;
+ * removal of old ones. If the process is killed or fails at any moment, either the previous or the
+ * new state is readable. Leftovers are removed by the next write.
  *
- * Reading trusts nothing: every file is hashed when it is opened, every tensor again when it is
- * copied. docs/formats.md describes the files.
+ * The reader trusts nothing: every file is hashed when a checkpoint is opened, every tensor again
+ * when it is loaded. docs/formats.md describes the files.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -39,46 +40,48 @@
 extern "C" {
 #endif
 
-#define INVAR_CHECKPOINT_VERSION 1    /* of the format; no newer one is read */
-#define INVAR_CHECKPOINT_WORD_SIZE 32 /* of format, numerics and cursor names, with the NUL */
+#define INVAR_CHECKPOINT_VERSION 1    /* version of the format; newer ones are rejected */
+#define INVAR_CHECKPOINT_WORD_SIZE 32 /* size of format, numerics and cursor names, with the NUL */
 #define INVAR_CHECKPOINT_CURSORS 16
-#define INVAR_CHECKPOINT_PATTERN_SIZE 4096 /* of ranks or alphas of some layers, with the NUL */
-#define INVAR_CHECKPOINT_TARGETS_SIZE 96   /* of names of layers with adapters, with the NUL */
-#define INVAR_CHECKPOINT_NAME_BYTES 200    /* of a set, a tensor or a blob */
+#define INVAR_CHECKPOINT_PATTERN_SIZE                                                              \
+    4096 /* size of a list of ranks or alphas per layer, with the NUL */
+#define INVAR_CHECKPOINT_TARGETS_SIZE                                                              \
+    96 /* size of a list of names of adapted layers, with the NUL */
+#define INVAR_CHECKPOINT_NAME_BYTES 200 /* longest name of a set, a tensor or a blob */
 
-/* The optimizer of one model. */
+/* State of the optimizer of one model, besides the moments. */
 typedef struct invar_checkpoint_optimizer {
-    int64_t steps;     /* done: where the learning rate is on its schedule */
-    float beta1_power; /* beta1 ^ steps, by repeated products; its bits are kept */
+    int64_t steps;     /* number of steps done; position on the learning-rate schedule */
+    float beta1_power; /* beta1 ^ steps, by repeated multiplication; stored bit by bit */
     float beta2_power;
 } invar_checkpoint_optimizer;
 
 typedef struct invar_checkpoint_cursor {
-    char name[INVAR_CHECKPOINT_WORD_SIZE]; /* of the data set: "train" */
+    char name[INVAR_CHECKPOINT_WORD_SIZE]; /* name of the data set: "train" */
     invar_data_cursor position;
 } invar_checkpoint_cursor;
 
-/* What the set of adapters alone does not say: how they were trained, and on which weights. */
+/* Facts that the set of adapters does not contain: how they were trained, and on which weights. */
 typedef struct invar_checkpoint_adapters {
-    int64_t rank; /* 0: there are none, or an earlier version wrote them */
+    int64_t rank; /* 0 if there are no adapters, or if an earlier version wrote the checkpoint */
     float alpha;
     bool rslora;
     char targets[INVAR_CHECKPOINT_TARGETS_SIZE]; /* "q_proj,v_proj" */
-    char ranks[INVAR_CHECKPOINT_PATTERN_SIZE];   /* where the rank is another; "": nowhere */
+    char ranks[INVAR_CHECKPOINT_PATTERN_SIZE]; /* layers with other ranks; empty if all are equal */
     char alphas[INVAR_CHECKPOINT_PATTERN_SIZE];
-    invar_digest base; /* of the frozen weights, in the state's format */
+    invar_digest base; /* digest of the frozen weights, in the format of the state */
 } invar_checkpoint_adapters;
 
-/* Plain numbers; a zeroed struct with a step is valid. */
+/* State of a run without its tensors. Zeroed except for a step is valid. */
 typedef struct invar_checkpoint_state {
-    int64_t step;       /* the last one that it contains; from 0 */
-    int64_t rollout;    /* the next one's number */
+    int64_t step;       /* last step contained, from 0 */
+    int64_t rollout;    /* index of the next rollout */
     int64_t weights;    /* version of the weights */
     int64_t samples;    /* index of the next sample of the run */
-    int64_t groups;     /* number of the next group of the run */
-    invar_digest chain; /* of the ledger at `step` */
+    int64_t groups;     /* index of the next group of the run */
+    invar_digest chain; /* chain of the ledger at `step` */
     invar_digest identity;
-    char uuid[INVAR_LEDGER_UUID_SIZE]; /* of the run; "": none */
+    char uuid[INVAR_LEDGER_UUID_SIZE]; /* uuid of the run; empty if there is no run */
     char name[INVAR_LEDGER_NAME_BYTES + 1];
     char format[INVAR_CHECKPOINT_WORD_SIZE];   /* "bf16" */
     char numerics[INVAR_CHECKPOINT_WORD_SIZE]; /* "ieee" */
@@ -90,67 +93,67 @@ typedef struct invar_checkpoint_state {
 } invar_checkpoint_state;
 
 /*
- * One tensor of a set; a set is a file, SET.safetensors. The tensors of a set stand together. Of
- * a parameter: its master in "model", its moments in "model.exp_avg" and "model.exp_avg_sq".
+ * One tensor of a set; a set is a file, SET.safetensors. The tensors of a set must be adjacent. For
+ * a parameter: its master is in "model", its moments in "model.exp_avg" and "model.exp_avg_sq".
  */
 typedef struct invar_checkpoint_tensor {
     const char *set; /* [A-Za-z0-9._-] */
     const char *name;
     invar_tensor tensor;     /* f32, bf16, i32 or i64 */
-    const invar_device *dev; /* whose memory it is in; NULL: the host's */
+    const invar_device *dev; /* device whose memory it is in; NULL for host memory */
 } invar_checkpoint_tensor;
 
-/* Bytes under a file's name: "config.json", "buffer.bin". */
+/* A file with arbitrary bytes: "config.json", "buffer.bin". */
 typedef struct invar_checkpoint_blob {
-    const char *name; /* [A-Za-z0-9._-], not that of another file; or such a folder, '/', name */
+    const char *name; /* NAME or FOLDER/NAME of [A-Za-z0-9._-], not that of another file */
     const void *data;
     size_t bytes;
 } invar_checkpoint_blob;
 
-/* True when a blob may have the name. */
+/* Returns true if a blob may have this name. */
 bool invar_checkpoint_blob_name(const char *name);
 
-/* ---- whose they are -------------------------------------------------------------------------- */
+/* ---- owner and lock -------------------------------------------------------------------------- */
 
 typedef struct invar_checkpoint_owner {
-    char uuid[INVAR_LEDGER_UUID_SIZE]; /* "": of no run, as convert makes them */
+    char uuid[INVAR_LEDGER_UUID_SIZE]; /* empty for a checkpoint of no run, as made by convert */
     invar_digest identity;
 } invar_checkpoint_owner;
 
 /*
- * Reads the owner from the newest readable checkpoint of SAVE; *owned_out: SAVE has checkpoints.
- * The file SAVE/owner is not read.
+ * Reads the owner from the newest readable checkpoint of SAVE; *owned_out is true if SAVE has
+ * checkpoints. Does not read the file SAVE/owner.
  */
 invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner *out,
                                          const char *save) INVAR_MUST_USE;
 
 /*
- * The right of one process to write into a folder. Zeroed, it is none; release. It is found again
- * where the folder is moved.
+ * Exclusive lock of one process on a folder of checkpoints. Zeroed means not locked; release with
+ * invar_checkpoint_lock_release. The folder is found again if it is moved.
  */
 typedef struct invar_checkpoint_lock {
     invar_held_folder folder;
     bool locked;
-    int fd;                       /* of the file `owner`, locked */
-    bool has_owner_file;          /* which says who it is */
-    bool owned;                   /* there is an owner */
-    invar_checkpoint_owner owner; /* where there is one */
+    int fd;                       /* file `owner`, locked */
+    bool has_owner_file;          /* the file `owner` names a run */
+    bool owned;                   /* the folder has an owner */
+    invar_checkpoint_owner owner; /* valid if `owned` */
 } invar_checkpoint_lock;
 
 /*
- * Makes the folder where it is not there, locks it, and looks whose it is: what `owner` says, or,
- * of a folder without it, the newest checkpoint. INVAR_E_BUSY: another process writes there.
+ * Creates the folder if necessary, locks it, and reads its owner from the file `owner` or, if that
+ * is empty, from the newest checkpoint. Returns INVAR_E_BUSY if another process holds the lock.
  */
 invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *claim,
                                            const char *save) INVAR_MUST_USE;
 
-/* Writes the owner, where none is written yet; durable. */
+/* Writes the owner file, unless it exists already; durable. */
 invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *claim,
                                                const invar_checkpoint_owner *owner) INVAR_MUST_USE;
 
 /*
- * Before each write: claim->folder.path leads to the folder that was claimed. INVAR_E_STATE: it, or
- * its owner, was removed or replaced.
+ * Call before each write. Updates claim->folder.path if the folder was moved. Returns INVAR_E_STATE
+ * if the folder or its owner file was removed or replaced.
  */
 invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *claim) INVAR_MUST_USE;
 void invar_checkpoint_lock_release(invar_checkpoint_lock *claim);
@@ -159,97 +162,107 @@ void invar_checkpoint_lock_release(invar_checkpoint_lock *claim);
 
 typedef struct invar_checkpoint_content {
     const invar_checkpoint_state *state;
-    const invar_checkpoint_tensor *tensors; /* (n_tensors) */
+    const invar_checkpoint_tensor *tensors; /* (n_tensors) grouped by set */
     int64_t n_tensors;
-    const invar_checkpoint_blob *blobs; /* (n_blobs) */
+    const invar_checkpoint_blob *blobs; /* (n_blobs) files besides the sets */
     int64_t n_blobs;
     /*
-     * NULL: all tensors are there. Else it brings the values of tensor `number`, each once and in
-     * their order, and they have no data; *out stays until the next one.
+     * NULL if all tensors have data. Otherwise the tensors have no data, and the callback returns
+     * the values of tensor `number`, once each and in order; *out stays valid until the next call.
      */
     invar_status (*fetch)(const void **out, void *payload, int64_t number);
     void *payload;
 } invar_checkpoint_content;
 
 /*
- * Number of checkpoints saved by time that stay while a run goes on: the newest ones. `keep`
+ * Number of checkpoints saved by time (the newest ones) that are kept while a run continues. `keep`
  * neither counts nor removes them. A checkpoint of the same step that was not saved by time stays
  * one of the others.
  */
 #define INVAR_CHECKPOINT_KEPT_BY_TIME 2
 
 typedef struct invar_checkpoint_options {
-    invar_ledger *ledger; /* gets intent and completion; NULL: none */
-    int64_t keep;         /* this one and older ones, that many together; 0: all */
+    invar_ledger *ledger; /* records intent and completion; NULL if there is no ledger */
+    int64_t keep;         /* number of checkpoints to keep, this one included; 0 for all */
     bool by_time;         /* saved by the clock: see INVAR_CHECKPOINT_KEPT_BY_TIME */
-    bool ends;            /* nothing follows it in its run: no older one saved by time stays */
-    invar_pool *pool;     /* for hashing; NULL: the calling thread */
-    bool claimed;         /* SAVE is there; where it is not it was moved, and is not made again */
+    bool ends; /* last checkpoint of its run: remove all older ones that were saved by time */
+    invar_pool *pool; /* threads for hashing; NULL for the calling thread only */
+    bool claimed; /* SAVE exists and is locked; if it was moved meanwhile, do not create it again */
 } invar_checkpoint_options;
 
 /*
- * Writes SAVE/iter_STEP, makes it the latest, removes what `keep` leaves out. An earlier
- * checkpoint of the same step is replaced. A failure leaves the latest checkpoint as it was; the
- * call may be repeated. Old ones that cannot be removed are no failure: the next write tries again.
- * *hash_out may be NULL.
+ * Writes SAVE/iter_STEP, makes it the latest, and removes old checkpoints. A checkpoint of the same
+ * step is replaced. After a failure the latest checkpoint is unchanged, and the call may be
+ * repeated. Old checkpoints that cannot be removed are not a failure: the next write tries again.
+ * `hash_out` may be NULL.
  */
 invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
                                     const invar_checkpoint_content *content,
                                     const invar_checkpoint_options *options) INVAR_MUST_USE;
 
 /*
- * Bytes of all files of a checkpoint with this content, by the code that writes them. Neither the
- * tensors nor the blobs need data.
+ * Computes the bytes of all files of a checkpoint with this content, with the code that writes
+ * them. Tensors and blobs need no data.
  */
 invar_status invar_checkpoint_measure(int64_t *bytes_out,
                                       const invar_checkpoint_content *content) INVAR_MUST_USE;
 
 /*
- * The same in two calls, with a thread of its own behind them, so that the caller goes on in
- * between. The first starts the thread, which copies the tensors away and writes the files; the
- * second waits for them and does what makes them a checkpoint: the ledger, the names, `latest`, the
- * removal of old ones. Without it nothing but iter_X.tmp has appeared, as if the writer had been
- * killed.
+ * Asynchronous writer: invar_checkpoint_write in two calls. invar_checkpoint_begin starts a thread,
+ * which copies the tensors and writes the files; invar_checkpoint_finish waits for it and publishes
+ * the checkpoint: ledger, rename, `latest`, removal of old ones. Without the second call only
+ * iter_X.tmp exists, as if the writer had been killed.
  */
 typedef struct invar_checkpoint_writer invar_checkpoint_writer;
 
-/* `dev` is the device that tensors of a device are in, and outlives it; NULL: there are none. */
+/*
+ * Creates a writer. `dev` is the device of all tensors in device memory, and must outlive the
+ * writer; NULL if all tensors are in host memory.
+ */
 invar_status invar_checkpoint_writer_new(invar_checkpoint_writer **out,
                                          const invar_device *dev) INVAR_MUST_USE;
 
-/* Waits for the thread; a checkpoint without its second call is given up. NULL is allowed. */
+/*
+ * Waits for the thread and frees the writer; NULL is ignored. A checkpoint that was not finished is
+ * discarded.
+ */
 void invar_checkpoint_writer_free(invar_checkpoint_writer *writer);
 
 /*
- * Strings, the pool and the ledger stay borrowed until the second call. `save` is read by the two
- * calls alone: in between it may be changed to where the folder was moved to. What the tensors hold
- * is not changed before await_copy has returned; all else may be changed at once. Nothing is
- * fetched. INVAR_E_STATE: the one before has not been finished. The room for the copies is kept.
+ * Begins a checkpoint. Strings, pool and ledger are borrowed until it is finished. `save` is read
+ * by the two calls only: in between it may be changed to the path that the folder was moved to. The
+ * values of the tensors must not change until invar_checkpoint_await_copy returns; everything else
+ * may change at once. content->fetch is not called. Returns INVAR_E_STATE if the previous
+ * checkpoint was not finished. The buffer for the copies is kept for the next one.
  */
 invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char *save,
                                     const invar_checkpoint_content *content,
                                     const invar_checkpoint_options *options) INVAR_MUST_USE;
 
 /*
- * Until the tensors of the one that was begun are copied, or have failed to be, which the second
- * call tells; where there is none, or they are already, it returns at once.
+ * Waits until the tensors are copied, or the copy has failed, which invar_checkpoint_finish
+ * reports. Returns at once if no copy is in progress.
  */
 void invar_checkpoint_await_copy(invar_checkpoint_writer *writer);
-bool invar_checkpoint_copying(invar_checkpoint_writer *writer); /* it would wait */
+/* a copy is in progress: invar_checkpoint_await_copy would wait */
+bool invar_checkpoint_copying(invar_checkpoint_writer *writer);
 
-/* Fails as invar_checkpoint_write would have. Where nothing was begun nothing happens. */
+/*
+ * Finishes the checkpoint that was begun; fails like invar_checkpoint_write. Does nothing if there
+ * is no such checkpoint.
+ */
 invar_status invar_checkpoint_finish(invar_digest *hash_out,
                                      invar_checkpoint_writer *writer) INVAR_MUST_USE;
 
-/* The folder that the last one was written to, as far as it came; "": none was begun. */
+/* Folder of the last checkpoint, updated as far as it came; empty if none was begun. */
 const char *invar_checkpoint_writer_save(const invar_checkpoint_writer *writer);
 
-/* One was begun, and to finish it would not wait for files. */
+/* Returns true if a checkpoint was begun and its files are written or have failed. */
 bool invar_checkpoint_ready(const invar_checkpoint_writer *writer);
 
 /*
- * Removes what a writer that was killed left in SAVE; every write begins with it. Only for the one
- * who may write there.
+ * Removes leftovers of a killed writer in SAVE; every write begins with this. The caller holds the
+ * lock.
  */
 invar_status invar_checkpoint_remove_leftovers(const char *save) INVAR_MUST_USE;
 
@@ -259,94 +272,114 @@ typedef struct invar_checkpoint invar_checkpoint;
 
 #define INVAR_CHECKPOINT_LATEST (-1)
 
-/* What its user can set, which a message then advises. */
+/* Settings of the user that an error message may recommend. */
 enum { INVAR_CHECKPOINT_CKPT_STEP = 1, INVAR_CHECKPOINT_SKIP_DAMAGED = 2 };
 
 typedef struct invar_checkpoint_open_options {
-    int64_t step; /* INVAR_CHECKPOINT_LATEST, or that of a folder */
-    /* Take the newest older one that is whole, when the chosen one is not. */
+    int64_t step; /* INVAR_CHECKPOINT_LATEST or a step */
+    /* open the newest older checkpoint that is complete if the chosen one is damaged */
     bool skip_damaged;
-    /* Told of each one that is stepped over; may be NULL. `why` is the error's message. */
+    /* Called for each skipped checkpoint; may be NULL. `why` is the error message. */
     void (*skipped)(void *payload, int64_t step, const char *why);
     void *payload;
-    unsigned settings; /* 0: the message says only what is wrong */
+    unsigned settings; /* 0 for messages without recommendations */
 } invar_checkpoint_open_options;
 
 /*
- * Verifies every file. INVAR_E_NOTFOUND: there is no checkpoint at all, or none of that step;
- * INVAR_E_CORRUPT: it is damaged, in the message what and where; INVAR_E_UNSUPPORTED: of a newer
- * version. A NULL choice is the latest, nothing skipped.
+ * Opens a checkpoint and verifies every file. Returns INVAR_E_NOTFOUND if there is no checkpoint,
+ * or not the chosen one, INVAR_E_CORRUPT if it is damaged (the message names file and tensor), and
+ * INVAR_E_UNSUPPORTED if its version is newer. `choice` may be NULL for the latest checkpoint
+ * without skipping.
  */
 invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
                                    const invar_checkpoint_open_options *choice) INVAR_MUST_USE;
 
 /*
- * The same for one that is named by its own folder, such as SAVE/iter_0000003 or a copy of it, of
- * which invar_checkpoint_is_folder is true.
+ * Like invar_checkpoint_open, for a checkpoint given by its own folder, such as SAVE/iter_0000003
+ * or a copy of it (invar_checkpoint_is_folder).
  */
 invar_status invar_checkpoint_open_folder(invar_checkpoint **out,
                                           const char *folder) INVAR_MUST_USE;
 
-/* True when the folder is one checkpoint: its hashes lie there. */
+/* Returns true if the folder is one checkpoint: it has hashes.xxh. */
 bool invar_checkpoint_is_folder(const char *folder);
 
-/* True when the folder is the checkpoint that has this hash; its other files are not looked at. */
+/* Returns true if the folder is the checkpoint with this hash; reads hashes.xxh only. */
 bool invar_checkpoint_has_hash(const char *folder, const invar_digest *hash);
 
-void invar_checkpoint_close(invar_checkpoint *checkpoint); /* NULL is allowed */
+void invar_checkpoint_close(invar_checkpoint *checkpoint); /* NULL is ignored */
 
-/* Borrowed until close. */
+/* Getters; the results are borrowed until the checkpoint is closed. */
 const invar_checkpoint_state *invar_checkpoint_state_of(const invar_checkpoint *checkpoint);
 const char *invar_checkpoint_path(const invar_checkpoint *checkpoint);
 void invar_checkpoint_hash(invar_digest *out, const invar_checkpoint *checkpoint);
 
-/* True if there are no tensors: weights that never changed, of a run with debug-rollout-only. */
+/* Returns true if there are no tensors: the weights never changed, as with debug-rollout-only. */
 bool invar_checkpoint_is_bare(const invar_checkpoint *checkpoint);
 
-/* False for the moments of a checkpoint without them. */
+/* Returns true if the checkpoint has this set; the sets of moments are optional. */
 bool invar_checkpoint_has_set(const invar_checkpoint *checkpoint, const char *set);
 
 /*
- * Copies; INVAR_E_STATE when type or extents are others, INVAR_E_NOTFOUND without it,
- * INVAR_E_CORRUPT when the file has changed since it was opened: `into` then holds rubbish.
+ * Loads a tensor and verifies its digest. Returns INVAR_E_STATE if type or extents differ,
+ * INVAR_E_NOTFOUND if it does not exist, and INVAR_E_CORRUPT if the file has changed since it was
+ * opened: the content of `into` is then undefined.
  */
 invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *checkpoint,
                                    const char *set, const char *name) INVAR_MUST_USE;
 
-/* One that other ranks load: it counts as asked for, and is not read. INVAR_E_NOTFOUND without. */
+/*
+ * Marks a tensor as loaded without reading it, because other ranks load it. Returns
+ * INVAR_E_NOTFOUND if it does not exist.
+ */
 invar_status invar_checkpoint_skip_tensor(invar_checkpoint *checkpoint, const char *set,
                                           const char *name) INVAR_MUST_USE;
 
-/* After loading a set: INVAR_E_STATE names a tensor of it that nobody asked for. */
+/* Returns INVAR_E_STATE, naming a tensor, if one of the set was neither loaded nor skipped. */
 invar_status invar_checkpoint_check_all_loaded(const invar_checkpoint *checkpoint,
                                                const char *set) INVAR_MUST_USE;
 
-/* A blob, with a NUL after it that is not counted; the caller owns *out (invar_free). */
+/*
+ * Reads a blob; *out has an additional NUL that is not counted. The caller frees *out with
+ * invar_free.
+ */
 invar_status invar_checkpoint_read_blob(char **out, size_t *bytes_out,
                                         const invar_checkpoint *checkpoint,
                                         const char *blob) INVAR_MUST_USE;
 
 /*
- * After the ledger was resumed behind this checkpoint: where the process died between the rename
- * and the completion, the completion is written now. Without such an intent nothing happens.
+ * Writes the completion to the ledger if the process died between rename and completion; otherwise
+ * does nothing. Call after the ledger was resumed from this checkpoint.
  */
 invar_status invar_checkpoint_finish_pending(const invar_checkpoint *checkpoint,
                                              invar_ledger *ledger) INVAR_MUST_USE;
 
-/* The steps of SAVE's folders, ascending, whole or not; the caller owns *out (invar_free). */
+/*
+ * Lists the steps of SAVE's checkpoint folders, ascending, damaged ones included. The caller frees
+ * *out with invar_free.
+ */
 invar_status invar_checkpoint_list(int64_t **out, int64_t *count_out,
                                    const char *save) INVAR_MUST_USE;
 
-/* Counts the checkpoints of SAVE that were saved by time, and the others; 0 without a folder. */
+/*
+ * Counts the checkpoints of SAVE that were saved by time, and the others; both 0 if the folder does
+ * not exist.
+ */
 invar_status invar_checkpoint_count(int64_t *by_time_out, int64_t *others_out,
                                     const char *save) INVAR_MUST_USE;
 
 #define INVAR_CHECKPOINT_HINT_SIZE (INVAR_PATH_SHOWN_SIZE + 64)
 
-/* What a message adds where FOLDER has no checkpoint: that it is a run's, which has them; or "". */
+/*
+ * Writes the end of a message about a FOLDER without checkpoints: that it is the folder of a run,
+ * which has them below; empty if it is not.
+ */
 void invar_checkpoint_hint(char out[INVAR_CHECKPOINT_HINT_SIZE], const char *folder);
 
-/* What SAVE/latest_checkpointed_iteration.txt says; INVAR_E_NOTFOUND without that file. */
+/*
+ * Reads SAVE/latest_checkpointed_iteration.txt. Returns INVAR_E_NOTFOUND if the file does not
+ * exist.
+ */
 invar_status invar_checkpoint_latest(int64_t *step_out, const char *save) INVAR_MUST_USE;
 
 #ifdef __cplusplus

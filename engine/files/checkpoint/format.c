@@ -1,5 +1,9 @@
 /*
- * format.c - the two texts of a checkpoint: state.json and hashes.xxh.
+ * format.c - writes and parses state.json and hashes.xxh of a checkpoint.
+ *
+ * The same checks apply to writing and reading, so every checkpoint that was written can be read.
+ * Floats are stored as the hexadecimal digits of their bits, so that they are restored exactly. A
+ * file that violates the format is INVAR_E_CORRUPT when it is read.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +19,7 @@
 #include "base/invar_banned.h"
 
 #define KIND "invar-checkpoint"
-#define MOST_ADAPTER_RANK 4096
+#define MAX_ADAPTER_RANK 4096
 
 static const invar_safetensors_type types[] = {INVAR_SAFETENSORS_F32, INVAR_SAFETENSORS_BF16,
                                                INVAR_SAFETENSORS_I32, INVAR_SAFETENSORS_I64};
@@ -39,7 +43,8 @@ invar_status invar_checkpoint_type(invar_safetensors_type *out, const char *name
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-static invar_status refuse(const char *where, const char *what, const char *name, const char *why)
+static invar_status fail_value(const char *where, const char *what, const char *name,
+                               const char *why)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE * 2];
 
@@ -47,8 +52,8 @@ static invar_status refuse(const char *where, const char *what, const char *name
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s \"%s\" %s", where, what, quote, why);
 }
 
-/* A file's name of at most `most` bytes, or a part of one. */
-static bool is_plain(const char *name, size_t most)
+/* Checks a file name, or one component of it, of at most `most` bytes. */
+static bool is_plain_name(const char *name, size_t most)
 {
     static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
                                   "0123456789._-";
@@ -57,17 +62,17 @@ static bool is_plain(const char *name, size_t most)
     return length > 0 && length <= most && name[0] != '.' && strspn(name, allowed) == length;
 }
 
-/* The same of a file, or of one in a folder. */
+/* Checks a name of the form FILE or FOLDER/FILE. */
 static bool is_file_name(const char *name, size_t most)
 {
     const char *slash = strchr(name, '/');
     char folder[INVAR_CHECKPOINT_FILE_SIZE] = "";
 
     if (!slash)
-        return is_plain(name, most);
+        return is_plain_name(name, most);
     if ((size_t)(slash - name) < sizeof folder)
         memcpy(folder, name, (size_t)(slash - name));
-    return strlen(name) <= most && is_plain(folder, most) && is_plain(slash + 1, most);
+    return strlen(name) <= most && is_plain_name(folder, most) && is_plain_name(slash + 1, most);
 }
 
 bool invar_checkpoint_blob_name(const char *name)
@@ -76,7 +81,7 @@ bool invar_checkpoint_blob_name(const char *name)
            strcmp(name, INVAR_CHECKPOINT_HASHES) != 0;
 }
 
-/* Printable, and not longer than `most`. */
+/* Returns true if the text is printable and has at most `most` bytes. */
 static bool is_text(const char *text, size_t most)
 {
     size_t left = strlen(text), step;
@@ -100,23 +105,23 @@ static invar_status check_state(const invar_checkpoint_state *s, const char *whe
 
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (numbers[i] < 0)
-            return refuse(where, "the number", names[i], "is negative");
+            return fail_value(where, "the number", names[i], "is negative");
     if (s->uuid[0] && (strlen(s->uuid) != 32 || strspn(s->uuid, "0123456789abcdef") != 32))
-        return refuse(where, "the uuid", s->uuid, "is not 32 hexadecimal digits");
+        return fail_value(where, "the uuid", s->uuid, "is not 32 hexadecimal digits");
     if (!is_text(s->name, INVAR_LEDGER_NAME_BYTES))
-        return refuse(where, "the run's name", s->name, "is not printable");
+        return fail_value(where, "the run's name", s->name, "is not printable");
     if (!is_text(s->format, INVAR_CHECKPOINT_WORD_SIZE) ||
         !is_text(s->numerics, INVAR_CHECKPOINT_WORD_SIZE))
-        return refuse(where, "format or numerics", s->format, "is not printable");
+        return fail_value(where, "format or numerics", s->format, "is not printable");
     if (s->adapters.rank < 0 || !is_text(s->adapters.targets, INVAR_CHECKPOINT_TARGETS_SIZE))
-        return refuse(where, "the adapters of", s->adapters.targets, "are impossible");
+        return fail_value(where, "the adapters of", s->adapters.targets, "are impossible");
     if (s->n_cursors < 0 || s->n_cursors > INVAR_CHECKPOINT_CURSORS)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %lld cursors; 0 to %d", where,
                           (long long)s->n_cursors, INVAR_CHECKPOINT_CURSORS);
     for (int64_t i = 0; i < s->n_cursors; i++)
         if (!is_text(s->cursors[i].name, INVAR_CHECKPOINT_WORD_SIZE) ||
             s->cursors[i].position.epoch < 0 || s->cursors[i].position.offset < 0)
-            return refuse(where, "the cursor", s->cursors[i].name, "is impossible");
+            return fail_value(where, "the cursor", s->cursors[i].name, "is impossible");
     return INVAR_OK;
 }
 
@@ -124,21 +129,21 @@ static invar_status check_entry(const invar_checkpoint_entry *e, const char *whe
 {
     int64_t room = INT64_MAX / 8;
 
-    if (!is_plain(e->set, INVAR_CHECKPOINT_NAME_BYTES))
-        return refuse(where, "the set", e->set, "is not 1 to 200 of A-Z a-z 0-9 . _ -");
+    if (!is_plain_name(e->set, INVAR_CHECKPOINT_NAME_BYTES))
+        return fail_value(where, "the set", e->set, "is not 1 to 200 of A-Z a-z 0-9 . _ -");
     if (!e->name[0] || !is_text(e->name, INVAR_CHECKPOINT_NAME_BYTES))
-        return refuse(where, "the tensor's name", e->name, "is not 1 to 200 printable bytes");
+        return fail_value(where, "the tensor's name", e->name, "is not 1 to 200 printable bytes");
     if (e->rank < 1 || e->rank > INVAR_MAX_RANK)
-        return refuse(where, "tensor", e->name, "has no rank from 1 to 4");
+        return fail_value(where, "tensor", e->name, "has no rank from 1 to 4");
     for (int32_t i = 0; i < e->rank; i++) {
         if (e->shape[i] < 0 || e->shape[i] > room)
-            return refuse(where, "tensor", e->name, "has an impossible shape");
+            return fail_value(where, "tensor", e->name, "has an impossible shape");
         room = e->shape[i] > 0 ? room / e->shape[i] : room;
     }
     return INVAR_OK;
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_by_name(const void *a, const void *b)
 {
     const invar_checkpoint_entry *x = a, *y = b;
     int set = strcmp(x->set, y->set);
@@ -155,15 +160,15 @@ static invar_status check_unique(const invar_checkpoint_index *index, const char
                           "a checkpoint's tensors"));
     for (int64_t i = 0; i < index->n_entries; i++)
         order[i] = &index->entries[i];
-    status = invar_sort((const void **)order, (size_t)index->n_entries, by_name);
+    status = invar_sort((const void **)order, (size_t)index->n_entries, compare_by_name);
     for (int64_t i = 1; i < index->n_entries && status == INVAR_OK; i++)
-        if (by_name(order[i - 1], order[i]) == 0)
-            status = refuse(where, "tensor", order[i]->name, "comes twice in its set");
+        if (compare_by_name(order[i - 1], order[i]) == 0)
+            status = fail_value(where, "tensor", order[i]->name, "comes twice in its set");
     invar_free(order);
     return status;
 }
 
-/* The runs of entries with one set; a set that comes back is refused. */
+/* Finds the runs of entries with equal set; rejects a set whose entries are not adjacent. */
 static invar_status find_sets(invar_checkpoint_index *index, const char *where)
 {
     index->n_sets = 0;
@@ -175,9 +180,9 @@ static invar_status find_sets(invar_checkpoint_index *index, const char *where)
         }
         for (int64_t k = 0; k < index->n_sets; k++)
             if (strcmp(index->sets[k].name, name) == 0)
-                return refuse(where, "the set", name, "does not stand together");
+                return fail_value(where, "the set", name, "does not stand together");
         if (index->n_sets == INVAR_CHECKPOINT_SETS)
-            return refuse(where, "the set", name, "is one too many");
+            return fail_value(where, "the set", name, "is one too many");
         index->sets[index->n_sets++] = (invar_checkpoint_set){name, i, 1};
     }
     return INVAR_OK;
@@ -191,7 +196,8 @@ invar_status invar_checkpoint_index_check(invar_checkpoint_index *index, const c
     INVAR_TRY(check_unique(index, where));
     for (int64_t i = 0; i < index->n_blobs; i++)
         if (!invar_checkpoint_blob_name(index->blobs[i]))
-            return refuse(where, "the blob", index->blobs[i], "has no name that a file may have");
+            return fail_value(where, "the blob", index->blobs[i],
+                              "has no name that a file may have");
     return find_sets(index, where);
 }
 
@@ -204,41 +210,41 @@ void invar_checkpoint_index_release(invar_checkpoint_index *index)
 
 /* ---- state.json: writing --------------------------------------------------------------------- */
 
-/* Failures are counted, and looked at once at the end: all are a lack of memory. */
-typedef struct writer {
+/* Collects failures; all are a lack of memory, and checked once at the end. */
+typedef struct json_writer {
     int failed;
-} writer;
+} json_writer;
 
-static void writer_put(writer *w, json_t *object, const char *key, json_t *value)
+static void put_value(json_writer *w, json_t *object, const char *key, json_t *value)
 {
     w->failed |= json_object_set_new(object, key, value);
 }
 
-static void put_int(writer *w, json_t *object, const char *key, int64_t value)
+static void put_int(json_writer *w, json_t *object, const char *key, int64_t value)
 {
-    writer_put(w, object, key, json_integer(value));
+    put_value(w, object, key, json_integer(value));
 }
 
-static void put_digest(writer *w, json_t *object, const char *key, const invar_digest *digest)
+static void put_digest(json_writer *w, json_t *object, const char *key, const invar_digest *digest)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(hex, digest);
-    writer_put(w, object, key, json_string(hex));
+    put_value(w, object, key, json_string(hex));
 }
 
-/* The bits of a float, so that no digit decides. */
-static void put_bits(writer *w, json_t *object, const char *key, float value)
+/* Stores the bits of a float, because decimal digits could round. */
+static void put_bits(json_writer *w, json_t *object, const char *key, float value)
 {
     char hex[16];
     uint32_t bits;
 
     memcpy(&bits, &value, sizeof bits);
     snprintf(hex, sizeof hex, "%08x", (unsigned)bits);
-    writer_put(w, object, key, json_string(hex));
+    put_value(w, object, key, json_string(hex));
 }
 
-static json_t *optimizer_json(writer *w, const invar_checkpoint_optimizer *o)
+static json_t *optimizer_json(json_writer *w, const invar_checkpoint_optimizer *o)
 {
     json_t *object = json_object();
 
@@ -248,30 +254,30 @@ static json_t *optimizer_json(writer *w, const invar_checkpoint_optimizer *o)
     return object;
 }
 
-static json_t *adapters_json(writer *w, const invar_checkpoint_adapters *a)
+static json_t *adapters_json(json_writer *w, const invar_checkpoint_adapters *a)
 {
     json_t *object = json_object();
 
     put_int(w, object, "rank", a->rank);
     put_bits(w, object, "alpha", a->alpha);
     if (a->rslora)
-        writer_put(w, object, "rslora", json_true());
+        put_value(w, object, "rslora", json_true());
     if (a->ranks[0])
-        writer_put(w, object, "ranks", json_string(a->ranks));
+        put_value(w, object, "ranks", json_string(a->ranks));
     if (a->alphas[0])
-        writer_put(w, object, "alphas", json_string(a->alphas));
-    writer_put(w, object, "targets", json_string(a->targets));
+        put_value(w, object, "alphas", json_string(a->alphas));
+    put_value(w, object, "targets", json_string(a->targets));
     put_digest(w, object, "base", &a->base);
     return object;
 }
 
-static json_t *cursors_json(writer *w, const invar_checkpoint_state *s)
+static json_t *cursors_json(json_writer *w, const invar_checkpoint_state *s)
 {
     json_t *list = json_array();
 
     for (int64_t i = 0; i < s->n_cursors; i++) {
         json_t *object = json_object();
-        writer_put(w, object, "name", json_string(s->cursors[i].name));
+        put_value(w, object, "name", json_string(s->cursors[i].name));
         put_int(w, object, "epoch", s->cursors[i].position.epoch);
         put_int(w, object, "offset", s->cursors[i].position.offset);
         w->failed |= json_array_append_new(list, object);
@@ -279,25 +285,25 @@ static json_t *cursors_json(writer *w, const invar_checkpoint_state *s)
     return list;
 }
 
-static json_t *entry_json(writer *w, const invar_checkpoint_entry *e)
+static json_t *entry_json(json_writer *w, const invar_checkpoint_entry *e)
 {
     json_t *object = json_object(), *shape = json_array();
 
     for (int32_t i = 0; i < e->rank; i++)
         w->failed |= json_array_append_new(shape, json_integer(e->shape[i]));
-    writer_put(w, object, "set", json_string(e->set));
-    writer_put(w, object, "name", json_string(e->name));
-    writer_put(w, object, "dtype", json_string(invar_safetensors_type_name(e->type)));
-    writer_put(w, object, "shape", shape);
+    put_value(w, object, "set", json_string(e->set));
+    put_value(w, object, "name", json_string(e->name));
+    put_value(w, object, "dtype", json_string(invar_safetensors_type_name(e->type)));
+    put_value(w, object, "shape", shape);
     put_digest(w, object, "digest", &e->digest);
     return object;
 }
 
-static json_t *state_json(writer *w, const invar_checkpoint_state *s)
+static json_t *state_json(json_writer *w, const invar_checkpoint_state *s)
 {
     json_t *root = json_object(), *run = json_object();
 
-    writer_put(w, root, "kind", json_string(KIND));
+    put_value(w, root, "kind", json_string(KIND));
     put_int(w, root, "version", INVAR_CHECKPOINT_VERSION);
     put_int(w, root, "step", s->step);
     put_int(w, root, "rollout", s->rollout);
@@ -305,33 +311,33 @@ static json_t *state_json(writer *w, const invar_checkpoint_state *s)
     put_int(w, root, "samples", s->samples);
     put_int(w, root, "groups", s->groups);
     put_digest(w, root, "chain", &s->chain);
-    writer_put(w, run, "uuid", json_string(s->uuid));
-    writer_put(w, run, "name", json_string(s->name));
+    put_value(w, run, "uuid", json_string(s->uuid));
+    put_value(w, run, "name", json_string(s->name));
     put_digest(w, run, "identity", &s->identity);
-    writer_put(w, root, "run", run);
-    writer_put(w, root, "format", json_string(s->format));
-    writer_put(w, root, "numerics", json_string(s->numerics));
-    writer_put(w, root, "actor", optimizer_json(w, &s->actor));
-    writer_put(w, root, "critic", optimizer_json(w, &s->critic));
+    put_value(w, root, "run", run);
+    put_value(w, root, "format", json_string(s->format));
+    put_value(w, root, "numerics", json_string(s->numerics));
+    put_value(w, root, "actor", optimizer_json(w, &s->actor));
+    put_value(w, root, "critic", optimizer_json(w, &s->critic));
     if (s->adapters.rank > 0)
-        writer_put(w, root, "adapters", adapters_json(w, &s->adapters));
-    writer_put(w, root, "cursors", cursors_json(w, s));
+        put_value(w, root, "adapters", adapters_json(w, &s->adapters));
+    put_value(w, root, "cursors", cursors_json(w, s));
     return root;
 }
 
-/* Owned by the caller; NULL when there is no memory. */
+/* Formats the index; the caller owns the result. Returns NULL if out of memory. */
 static json_t *index_json(const invar_checkpoint_index *index)
 {
     json_t *tensors = json_array(), *blobs = json_array(), *root;
-    writer w = {0};
+    json_writer w = {0};
 
     root = state_json(&w, &index->state);
     for (int64_t i = 0; i < index->n_entries; i++)
         w.failed |= json_array_append_new(tensors, entry_json(&w, &index->entries[i]));
     for (int64_t i = 0; i < index->n_blobs; i++)
         w.failed |= json_array_append_new(blobs, json_string(index->blobs[i]));
-    writer_put(&w, root, "tensors", tensors);
-    writer_put(&w, root, "blobs", blobs);
+    put_value(&w, root, "tensors", tensors);
+    put_value(&w, root, "blobs", blobs);
     if (!w.failed)
         return root;
     json_decref(root);
@@ -347,7 +353,7 @@ invar_status invar_checkpoint_index_text(char **out, size_t *bytes_out,
 
     json_decref(root);
     if (status == INVAR_OK)
-        (*out)[(*bytes_out)++] = '\n'; // in place of the NUL
+        (*out)[(*bytes_out)++] = '\n'; // replaces the NUL
     return status;
 }
 
@@ -360,7 +366,7 @@ static invar_status get_text(char *out, size_t size, const json_t *object, const
 
     INVAR_TRY(invar_json_string(&text, object, key, where));
     if (strlen(text) >= size)
-        return refuse(where, "the text of", key, "is too long");
+        return fail_value(where, "the text of", key, "is too long");
     memcpy(out, text, strlen(text) + 1);
     return INVAR_OK;
 }
@@ -378,7 +384,7 @@ static invar_status get_digest(invar_digest *out, const json_t *object, const ch
 
     INVAR_TRY(invar_json_string(&hex, object, key, where));
     if (strlen(hex) != 32 || strspn(hex, "0123456789abcdef") != 32)
-        return refuse(where, "the digest", key, "is not 32 hexadecimal digits");
+        return fail_value(where, "the digest", key, "is not 32 hexadecimal digits");
     return invar_digest_parse(out, hex);
 }
 
@@ -390,7 +396,7 @@ static invar_status get_bits(float *out, const json_t *object, const char *key, 
 
     INVAR_TRY(invar_json_string(&hex, object, key, where));
     if (strlen(hex) != 8 || strspn(hex, digits) != 8)
-        return refuse(where, "the number", key, "is not 8 hexadecimal digits");
+        return fail_value(where, "the number", key, "is not 8 hexadecimal digits");
     for (int i = 0; i < 8; i++)
         bits = bits << 4 | (uint32_t)(strchr(digits, hex[i]) - digits);
     memcpy(out, &bits, sizeof bits);
@@ -407,7 +413,9 @@ static invar_status get_optimizer(invar_checkpoint_optimizer *out, const json_t 
     return get_bits(&out->beta2_power, object, "beta2_power", where);
 }
 
-/* Not there: a whole model, or a checkpoint of an earlier version. */
+/*
+ * Reads the adapters, which are absent for a full model or in a checkpoint of an earlier version.
+ */
 static invar_status get_adapters(invar_checkpoint_adapters *out, const json_t *root,
                                  const char *where)
 {
@@ -415,10 +423,10 @@ static invar_status get_adapters(invar_checkpoint_adapters *out, const json_t *r
 
     if (!object)
         return INVAR_OK;
-    INVAR_TRY(invar_json_int(&out->rank, object, "rank", where, 1, MOST_ADAPTER_RANK));
+    INVAR_TRY(invar_json_int(&out->rank, object, "rank", where, 1, MAX_ADAPTER_RANK));
     INVAR_TRY(get_bits(&out->alpha, object, "alpha", where));
     if (!(out->alpha >= 1e-6f && out->alpha <= 1e6f))
-        return refuse(where, "the number", "alpha", "is not from 1e-6 to 1e6");
+        return fail_value(where, "the number", "alpha", "is not from 1e-6 to 1e6");
     if (invar_json_has(object, "rslora"))
         INVAR_TRY(invar_json_bool(&out->rslora, object, "rslora", where));
     if (invar_json_has(object, "ranks"))
@@ -429,13 +437,13 @@ static invar_status get_adapters(invar_checkpoint_adapters *out, const json_t *r
     return get_digest(&out->base, object, "base", where);
 }
 
-/* The list under `key`, of at most `most`. */
+/* Returns the list `key`, which may have at most `most` elements. */
 static invar_status get_list(const json_t **out, const json_t *root, const char *key,
                              const char *where, size_t most)
 {
     *out = json_object_get(root, key);
     if (!json_is_array(*out) || json_array_size(*out) > most)
-        return refuse(where, "the list", key, "is missing or too long");
+        return fail_value(where, "the list", key, "is missing or too long");
     return INVAR_OK;
 }
 
@@ -486,7 +494,7 @@ static invar_status get_type(invar_safetensors_type *out, const json_t *object, 
             *out = types[i];
             return INVAR_OK;
         }
-    return refuse(where, "the type", name, "is none of F32, BF16, I32, I64");
+    return fail_value(where, "the type", name, "is none of F32, BF16, I32, I64");
 }
 
 static invar_status get_entry(invar_checkpoint_entry *e, const json_t *object, const char *where)
@@ -512,7 +520,7 @@ static invar_status get_version(const json_t *root, const char *where)
 
     INVAR_TRY(invar_json_string(&kind, root, "kind", where));
     if (strcmp(kind, KIND) != 0)
-        return refuse(where, "the kind", kind, "is not " KIND);
+        return fail_value(where, "the kind", kind, "is not " KIND);
     INVAR_TRY(get_count(&version, root, "version", where));
     if (version != INVAR_CHECKPOINT_VERSION)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
@@ -540,7 +548,7 @@ static invar_status get_index(invar_checkpoint_index *out, const char *where, co
     for (size_t i = 0; i < json_array_size(blobs); i++) {
         out->blobs[i] = json_string_value(json_array_get(blobs, i));
         if (!out->blobs[i])
-            return refuse(where, "the list", "blobs", "holds what is no text");
+            return fail_value(where, "the list", "blobs", "holds what is no text");
     }
     out->n_blobs = (int64_t)json_array_size(blobs);
     return invar_checkpoint_index_check(out, where);
@@ -558,13 +566,13 @@ invar_status invar_checkpoint_index_parse(invar_checkpoint_index *out, const cha
         invar_checkpoint_index_release(out);
     if (status != INVAR_E_INVALID)
         return status;
-    invar_error_take(&why); // the file is to blame, not the caller
+    invar_error_take(&why); // the file is invalid, not the caller's argument
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s", why.message);
 }
 
 /* ---- hashes.xxh ------------------------------------------------------------------------------ */
 
-/* Inserts in the order of names. */
+/* Inserts a file, sorted by name. */
 static invar_status add_file(invar_checkpoint_files *files, const char *name, const char *suffix)
 {
     char full[INVAR_CHECKPOINT_FILE_SIZE];
@@ -610,7 +618,7 @@ size_t invar_checkpoint_files_text(char out[INVAR_CHECKPOINT_HASHES_SIZE],
     return used;
 }
 
-/* One line; *at moves behind it. */
+/* Parses one line and advances *at to the next. */
 static bool parse_line(invar_checkpoint_file *out, const char **at, const char *end)
 {
     const char *newline = memchr(*at, '\n', (size_t)(end - *at));

@@ -1,12 +1,12 @@
 /*
- * lock.c - whose checkpoints a folder holds: the file SAVE/owner, and a lock on it.
+ * lock.c - exclusive lock on a folder of checkpoints, and the file SAVE/owner that names its run.
  *
  *     [owner]
  *     run = 0f3c7a...        uuid of the run in its ledger
- *     identity = 5667...     what the run is asked to do
+ *     identity = 5667...     digest of the semantic keys of the run
  *
- * An empty file is nobody's: its writer died before it had a run. The lock (F_OFD_SETLK) belongs to
- * the open file, so that it holds within a process, too, and ends with it.
+ * An empty file names no owner: its writer died before it had a run. The lock (F_OFD_SETLK) belongs
+ * to the open file, so it also excludes other threads of the process, and ends with the process.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,7 +43,7 @@ static invar_status io_error(const char *path, const char *what)
     return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", shown, what, strerror(code));
 }
 
-/* ---- who it is ------------------------------------------------------------------------------- */
+/* ---- owner ----------------------------------------------------------------------------------- */
 
 static invar_status read_recipe(invar_checkpoint_owner *out, const invar_recipe *recipe,
                                 const char *path)
@@ -59,7 +59,7 @@ static invar_status read_recipe(invar_checkpoint_owner *out, const invar_recipe 
     return INVAR_OK;
 }
 
-/* Of a file that is not empty. */
+/* Reads the owner from a file that is not empty. */
 static invar_status read_owner(invar_checkpoint_owner *out, const char *path)
 {
     invar_recipe *recipe;
@@ -113,7 +113,7 @@ invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner
     return status == INVAR_E_NOMEM ? status : INVAR_OK;
 }
 
-/* ---- the claim ------------------------------------------------------------------------------- */
+/* ---- lock ------------------------------------------------------------------------------------ */
 
 void invar_checkpoint_lock_release(invar_checkpoint_lock *claim)
 {
@@ -123,7 +123,7 @@ void invar_checkpoint_lock_release(invar_checkpoint_lock *claim)
     *claim = (invar_checkpoint_lock){0};
 }
 
-/* Somebody else's file in its place must not lead us elsewhere. */
+/* Opens the owner file without following links, which another process may have placed there. */
 static invar_status open_owner(int *out, const char *path)
 {
     struct stat info;
@@ -138,13 +138,13 @@ static invar_status open_owner(int *out, const char *path)
     return io_error(path, "it is no regular file");
 }
 
-static invar_status checkpoint_lock_lock(invar_checkpoint_lock *claim)
+static invar_status lock_owner_file(invar_checkpoint_lock *claim)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     if (fcntl(claim->fd, F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES))
-        return INVAR_OK; // on a file system without locks the owner's name has to do
+        return INVAR_OK; // file systems without locks: the owner's name is the only protection
     invar_path_show(shown, claim->folder.path);
     return INVAR_FAIL(INVAR_E_BUSY, errno,
                       "%s: a run writes its checkpoints there now; wait for its end, or give "
@@ -152,7 +152,7 @@ static invar_status checkpoint_lock_lock(invar_checkpoint_lock *claim)
                       shown);
 }
 
-static invar_status look(invar_checkpoint_lock *claim, const char *path)
+static invar_status check_owner(invar_checkpoint_lock *claim, const char *path)
 {
     struct stat info;
 
@@ -165,7 +165,7 @@ static invar_status look(invar_checkpoint_lock *claim, const char *path)
     return read_owner(&claim->owner, path);
 }
 
-static invar_status checkpoint_lock_take(invar_checkpoint_lock *claim, const char *save)
+static invar_status acquire_lock(invar_checkpoint_lock *claim, const char *save)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -174,8 +174,8 @@ static invar_status checkpoint_lock_take(invar_checkpoint_lock *claim, const cha
     INVAR_TRY(invar_path_join(path, sizeof path, save, OWNER));
     INVAR_TRY(open_owner(&claim->fd, path));
     claim->locked = true;
-    INVAR_TRY(checkpoint_lock_lock(claim));
-    return look(claim, path);
+    INVAR_TRY(lock_owner_file(claim));
+    return check_owner(claim, path);
 }
 
 invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *claim, const char *save)
@@ -183,7 +183,7 @@ invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *claim, const c
     invar_status status;
 
     *claim = (invar_checkpoint_lock){0};
-    status = checkpoint_lock_take(claim, save);
+    status = acquire_lock(claim, save);
     if (status != INVAR_OK)
         invar_checkpoint_lock_release(claim);
     return status;
@@ -202,7 +202,7 @@ invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *claim,
         snprintf(text, sizeof text, "[owner]\nrun = %s\nidentity = %s\n", owner->uuid, identity);
     if (pwrite(claim->fd, text, (size_t)bytes, 0) != bytes || invar_fd_sync(claim->fd) != 0) {
         invar_status status = io_error(claim->folder.path, "its owner cannot be written");
-        (void)!ftruncate(claim->fd, 0); // a part of a name would be nobody's
+        (void)!ftruncate(claim->fd, 0); // a truncated name would be invalid
         return status;
     }
     claim->has_owner_file = claim->owned = true;
@@ -217,7 +217,7 @@ invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *claim)
 
     INVAR_TRY(invar_held_folder_refresh(&claim->folder));
     INVAR_TRY(invar_path_join(path, sizeof path, claim->folder.path, OWNER));
-    // by the folder that is held: its path may be another one again by now
+    // compare with the open folder: its path may lead to another one by now
     if (fstat(claim->fd, &ours) == 0 &&
         fstatat(claim->folder.fd, OWNER, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino)

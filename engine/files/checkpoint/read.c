@@ -1,9 +1,9 @@
 /*
- * read.c - reading a checkpoint: everything is verified before anything is used.
+ * read.c - opens checkpoints, and verifies everything before it is used.
  *
- * hashes.xxh says what every byte of the other files is; state.json, which it covers, says what
- * files there must be and what tensors they hold. Where a file is not what it was, its tensors are
- * hashed one by one, so that the message can name the damaged one.
+ * hashes.xxh has the hash of every other file; state.json, which it covers, lists the files and
+ * tensors that must exist. If the hash of a file differs, its tensors are hashed one by one, so
+ * that the message names the damaged one. Tensors are verified again when they are loaded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,14 +20,14 @@
 #define MAX_STATE ((size_t)256 << 20)
 #define MAX_BLOB ((size_t)1 << 36)
 #define PIECE ((size_t)64 * INVAR_TREE_LEAF_BYTES)
-#define SHOWN_STEPS 8 /* of those that a message lists, the newest */
+#define SHOWN_STEPS 8 /* largest number of steps that a message lists, the newest ones */
 
 struct invar_checkpoint {
     char path[INVAR_PATH_SIZE];
-    char shown[INVAR_PATH_SHOWN_SIZE]; /* the path for messages */
+    char shown[INVAR_PATH_SHOWN_SIZE]; /* path for messages */
     invar_checkpoint_files files;
     invar_checkpoint_index index;
-    invar_safetensors *sets[INVAR_CHECKPOINT_SETS]; /* as in the index */
+    invar_safetensors *sets[INVAR_CHECKPOINT_SETS]; /* in the order of the index */
     invar_digest hash;
     int64_t bytes;
 };
@@ -45,12 +45,12 @@ void invar_checkpoint_close(invar_checkpoint *c)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-static invar_status checkpoint_damaged(const invar_checkpoint *c, const char *file, const char *why)
+static invar_status fail_damaged(const invar_checkpoint *c, const char *file, const char *why)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %s %s", c->shown, file, why);
 }
 
-/* The whole of one file; a missing one is damage. */
+/* Reads one file completely; a missing file is damage. */
 static invar_status read_text(char **out, size_t *bytes_out, const invar_checkpoint *c,
                               const char *name, size_t most)
 {
@@ -60,9 +60,9 @@ static invar_status read_text(char **out, size_t *bytes_out, const invar_checkpo
     INVAR_TRY(invar_path_join(path, sizeof path, c->path, name));
     status = invar_file_read(out, bytes_out, path, most);
     if (status == INVAR_E_NOTFOUND)
-        return checkpoint_damaged(c, name, "is missing");
+        return fail_damaged(c, name, "is missing");
     if (status == INVAR_E_INVALID)
-        return checkpoint_damaged(c, name, "is too large, or is no file");
+        return fail_damaged(c, name, "is too large, or is no file");
     return status;
 }
 
@@ -79,8 +79,8 @@ static invar_status read_hashes(invar_checkpoint *c)
     invar_free(text);
     if (status == INVAR_OK)
         return INVAR_OK;
-    return checkpoint_damaged(c, INVAR_CHECKPOINT_HASHES,
-                              "is not a list of hashes in the order of names");
+    return fail_damaged(c, INVAR_CHECKPOINT_HASHES,
+                        "is not a list of hashes in the order of names");
 }
 
 static invar_status read_state(invar_checkpoint *c)
@@ -93,19 +93,18 @@ static invar_status read_state(invar_checkpoint *c)
     char *text;
 
     if (!listed)
-        return checkpoint_damaged(c, INVAR_CHECKPOINT_HASHES,
-                                  "does not list " INVAR_CHECKPOINT_STATE);
+        return fail_damaged(c, INVAR_CHECKPOINT_HASHES, "does not list " INVAR_CHECKPOINT_STATE);
     INVAR_TRY(read_text(&text, &bytes, c, INVAR_CHECKPOINT_STATE, MAX_STATE));
     invar_hash_bytes(&hash, text, bytes);
     if (!invar_digest_equal(&hash, &listed->hash))
-        status = checkpoint_damaged(c, INVAR_CHECKPOINT_STATE, "is damaged: its hash is another");
+        status = fail_damaged(c, INVAR_CHECKPOINT_STATE, "is damaged: its hash is another");
     else
         status = invar_checkpoint_index_parse(&c->index, c->shown, text, bytes);
     invar_free(text);
     return status;
 }
 
-/* The files that state.json needs and those that hashes.xxh lists are the same. */
+/* Checks that state.json and hashes.xxh list the same files. */
 static invar_status check_files(const invar_checkpoint *c)
 {
     invar_checkpoint_files *needed;
@@ -115,22 +114,20 @@ static invar_status check_files(const invar_checkpoint *c)
     status = invar_checkpoint_files_list(needed, &c->index);
     for (int64_t i = 0; status == INVAR_OK && i < needed->count; i++)
         if (!invar_checkpoint_files_find(&c->files, needed->files[i].name))
-            status = checkpoint_damaged(c, needed->files[i].name,
-                                        "is not listed in " INVAR_CHECKPOINT_HASHES);
+            status =
+                fail_damaged(c, needed->files[i].name, "is not listed in " INVAR_CHECKPOINT_HASHES);
     for (int64_t i = 0; status == INVAR_OK && i < c->files.count; i++)
         if (!invar_checkpoint_files_find(needed, c->files.files[i].name))
-            status =
-                checkpoint_damaged(c, c->files.files[i].name, "is not a file of this checkpoint");
+            status = fail_damaged(c, c->files.files[i].name, "is not a file of this checkpoint");
     invar_free(needed);
-    return status == INVAR_E_INVALID
-               ? checkpoint_damaged(c, INVAR_CHECKPOINT_STATE, "names a file twice")
-               : status;
+    return status == INVAR_E_INVALID ? fail_damaged(c, INVAR_CHECKPOINT_STATE, "names a file twice")
+                                     : status;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static invar_status damaged_tensor(const invar_checkpoint *c, const invar_checkpoint_entry *e,
-                                   const char *why)
+static invar_status fail_tensor(const invar_checkpoint *c, const invar_checkpoint_entry *e,
+                                const char *why)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE * 2];
 
@@ -139,23 +136,22 @@ static invar_status damaged_tensor(const invar_checkpoint *c, const invar_checkp
                       e->set, quote, why);
 }
 
-/* The tensor in the file, with the type and the shape that state.json says. */
-static invar_status safetensor_locate(const invar_safetensor **out, const invar_checkpoint *c,
-                                      const invar_safetensors *file,
-                                      const invar_checkpoint_entry *e)
+/* Finds a tensor in its file; it must have the type and shape recorded in state.json. */
+static invar_status locate_tensor(const invar_safetensor **out, const invar_checkpoint *c,
+                                  const invar_safetensors *file, const invar_checkpoint_entry *e)
 {
     const invar_safetensor *t = invar_safetensors_find(file, e->name);
 
     if (!t)
-        return damaged_tensor(c, e, "is missing");
+        return fail_tensor(c, e, "is missing");
     if (t->type != e->type || t->rank != e->rank ||
         memcmp(t->shape, e->shape, (size_t)e->rank * sizeof *e->shape) != 0)
-        return damaged_tensor(c, e, "has another type or shape than state.json says");
+        return fail_tensor(c, e, "has another type or shape than state.json says");
     *out = t;
     return INVAR_OK;
 }
 
-/* The tree hash of a tensor in a file, piece by piece: pieces are whole leaves. */
+/* Computes the tree hash of a tensor in a file, in pieces of whole leaves. */
 static invar_status hash_tensor(invar_digest *out, const invar_safetensors *file,
                                 const invar_safetensor *t, char *piece, invar_digest *leaves)
 {
@@ -174,7 +170,7 @@ static invar_status hash_tensor(invar_digest *out, const invar_safetensors *file
     return invar_tree_root(out, leaves, count, (uint64_t)(t->elements * size), 1);
 }
 
-/* INVAR_E_CORRUPT when the tensor is not what it was. */
+/* Returns INVAR_E_CORRUPT if the tensor does not have its recorded digest. */
 static invar_status check_tensor(const invar_checkpoint *c, const invar_safetensors *file,
                                  const invar_checkpoint_entry *e)
 {
@@ -184,7 +180,7 @@ static invar_status check_tensor(const invar_checkpoint *c, const invar_safetens
     char *piece;
     invar_status status;
 
-    INVAR_TRY(safetensor_locate(&t, c, file, e));
+    INVAR_TRY(locate_tensor(&t, c, file, e));
     bytes = (size_t)t->elements * invar_safetensors_type_bytes(t->type);
     INVAR_TRY(invar_alloc((void **)&leaves, bytes / INVAR_TREE_LEAF_BYTES + 1, sizeof *leaves,
                           "a tensor's leaves"));
@@ -195,7 +191,7 @@ static invar_status check_tensor(const invar_checkpoint *c, const invar_safetens
     }
     invar_free(leaves);
     INVAR_TRY(status);
-    return invar_digest_equal(&got, &e->digest) ? INVAR_OK : damaged_tensor(c, e, "is damaged");
+    return invar_digest_equal(&got, &e->digest) ? INVAR_OK : fail_tensor(c, e, "is damaged");
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -209,7 +205,7 @@ static invar_status set_path(char out[INVAR_PATH_SIZE], const invar_checkpoint *
     return invar_path_join(out, INVAR_PATH_SIZE, c->path, name);
 }
 
-/* Whatever the reader does not like about a file of ours is damage. */
+/* Opens the file of a set. Any error of the reader is damage, because we wrote the file. */
 static invar_status open_set(invar_checkpoint *c, int64_t i)
 {
     char path[INVAR_PATH_SIZE];
@@ -222,7 +218,7 @@ static invar_status open_set(invar_checkpoint *c, int64_t i)
     return status;
 }
 
-/* The file's hash is another: which tensor is it, or is it the header? */
+/* Names the damaged tensor of a file whose hash differs, or the file if it is the header. */
 static invar_status find_damaged_tensor(invar_checkpoint *c, const char *name)
 {
     for (int64_t i = 0; i < c->index.n_sets; i++) {
@@ -234,7 +230,7 @@ static invar_status find_damaged_tensor(invar_checkpoint *c, const char *name)
         for (int64_t k = 0; k < set->count; k++)
             INVAR_TRY(check_tensor(c, c->sets[i], &c->index.entries[set->first + k]));
     }
-    return checkpoint_damaged(c, name, "is damaged: its hash is another");
+    return fail_damaged(c, name, "is damaged: its hash is another");
 }
 
 static invar_status check_hashes(invar_checkpoint *c)
@@ -249,9 +245,9 @@ static invar_status check_hashes(invar_checkpoint *c)
         INVAR_TRY(invar_path_join(path, sizeof path, c->path, file->name));
         status = invar_file_hash(&hash, &bytes, path);
         if (status == INVAR_E_NOTFOUND)
-            return checkpoint_damaged(c, file->name, "is missing");
+            return fail_damaged(c, file->name, "is missing");
         if (status == INVAR_E_INVALID)
-            return checkpoint_damaged(c, file->name, "is no regular file");
+            return fail_damaged(c, file->name, "is no regular file");
         INVAR_TRY(status);
         if (!invar_digest_equal(&hash, &file->hash))
             return find_damaged_tensor(c, file->name);
@@ -260,7 +256,7 @@ static invar_status check_hashes(invar_checkpoint *c)
     return INVAR_OK;
 }
 
-/* Opens the sets for the loads to come; each holds the tensors of the index and no other. */
+/* Opens all sets for later loads; each must have exactly the tensors of the index. */
 static invar_status open_sets(invar_checkpoint *c)
 {
     for (int64_t i = 0; i < c->index.n_sets; i++) {
@@ -268,14 +264,14 @@ static invar_status open_sets(invar_checkpoint *c)
         const invar_safetensor *t;
         INVAR_TRY(open_set(c, i));
         for (int64_t k = 0; k < set->count; k++)
-            INVAR_TRY(safetensor_locate(&t, c, c->sets[i], &c->index.entries[set->first + k]));
+            INVAR_TRY(locate_tensor(&t, c, c->sets[i], &c->index.entries[set->first + k]));
         if (invar_safetensors_count(c->sets[i]) != set->count)
-            return checkpoint_damaged(c, set->name, "has tensors that state.json does not know");
+            return fail_damaged(c, set->name, "has tensors that state.json does not know");
     }
     return INVAR_OK;
 }
 
-/* `step` is the one that it must hold; INVAR_CHECKPOINT_LATEST: any. */
+/* Opens and verifies the files. `step` is the expected step, INVAR_CHECKPOINT_LATEST for any. */
 static invar_status load_folder(invar_checkpoint *c, int64_t step)
 {
     INVAR_TRY(read_hashes(c));
@@ -289,9 +285,9 @@ static invar_status load_folder(invar_checkpoint *c, int64_t step)
     return INVAR_OK;
 }
 
-/* ---- choosing -------------------------------------------------------------------------------- */
+/* ---- choice ---------------------------------------------------------------------------------- */
 
-/* The folder of a step; the one that was being replaced, where there is no other. */
+/* Finds the folder of a step; the one being replaced if there is no other. */
 static invar_status find_folder(char out[INVAR_PATH_SIZE], const char *save, int64_t step)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -306,7 +302,7 @@ static invar_status find_folder(char out[INVAR_PATH_SIZE], const char *save, int
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such checkpoint", shown);
 }
 
-/* The checkpoint that `folder` is. */
+/* Opens the checkpoint in `folder`. */
 static invar_status open_at(invar_checkpoint **out, const char *folder, int64_t step)
 {
     invar_checkpoint *c;
@@ -343,8 +339,10 @@ bool invar_checkpoint_is_folder(const char *folder)
     return false;
 }
 
-/* Adds to the error of a damaged `folder` in SAVE the checkpoint before it, if there is one. */
-static invar_status name_earlier(const char *save, const char *folder)
+/*
+ * Adds the checkpoint before `folder` in SAVE, if there is one, to the error about a damaged one.
+ */
+static invar_status advise_earlier(const char *save, const char *folder)
 {
     char path[INVAR_PATH_SIZE], earlier[INVAR_PATH_SIZE] = "", advice[INVAR_PATH_SHOWN_SIZE + 64];
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -377,17 +375,19 @@ invar_status invar_checkpoint_open_folder(invar_checkpoint **out, const char *fo
     status = open_at(out, folder, INVAR_CHECKPOINT_LATEST);
     if (status != INVAR_E_CORRUPT || invar_path_folder(save, folder) != INVAR_OK)
         return status;
-    return name_earlier(save, folder);
+    return advise_earlier(save, folder);
 }
 
-static void checkpoint_open_options_report(const invar_checkpoint_open_options *choice,
-                                           int64_t step)
+static void report_skipped(const invar_checkpoint_open_options *choice, int64_t step)
 {
     if (choice->skipped)
         choice->skipped(choice->payload, step, invar_error_last()->message);
 }
 
-/* The newest one older than `below` that is whole; without any, the error that came before. */
+/*
+ * Opens the newest complete checkpoint older than `below`; returns the previous error if there is
+ * no such checkpoint.
+ */
 static invar_status open_older(invar_checkpoint **out, const char *save, int64_t below,
                                const invar_checkpoint_open_options *choice)
 {
@@ -402,7 +402,7 @@ static invar_status open_older(invar_checkpoint **out, const char *save, int64_t
             continue;
         status = open_step(out, save, steps[i]);
         if (status != INVAR_OK)
-            checkpoint_open_options_report(choice, steps[i]);
+            report_skipped(choice, steps[i]);
     }
     invar_free(steps);
     if (status == INVAR_OK || status == INVAR_E_NOMEM)
@@ -411,7 +411,7 @@ static invar_status open_older(invar_checkpoint **out, const char *save, int64_t
     return first;
 }
 
-/* The steps in SAVE but `step`, as a text. */
+/* Lists the steps in SAVE except `step`. */
 static invar_status list_others(char *out, size_t size, bool *older, const char *save, int64_t step)
 {
     int64_t *steps, count, others = 0;
@@ -435,9 +435,9 @@ static invar_status list_others(char *out, size_t size, bool *older, const char 
     return INVAR_OK;
 }
 
-/* Adds to the error what could be opened instead of `step`, and by which of the user's settings. */
-static invar_status checkpoint_open_options_advise(const char *save, int64_t step,
-                                                   const invar_checkpoint_open_options *choice)
+/* Adds to the error which steps could be opened instead, and by which settings of the user. */
+static invar_status advise_others(const char *save, int64_t step,
+                                  const invar_checkpoint_open_options *choice)
 {
     char list[(SHOWN_STEPS + 1) * 24], folder[INVAR_PATH_SIZE];
     invar_error why;
@@ -445,13 +445,13 @@ static invar_status checkpoint_open_options_advise(const char *save, int64_t ste
 
     if (!choice->settings)
         return invar_checkpoint_folder(folder, save, step, "") == INVAR_OK
-                   ? name_earlier(save, folder)
+                   ? advise_earlier(save, folder)
                    : invar_error_last()->status;
     invar_error_take(&why);
     if (choice->skip_damaged)
         return INVAR_FAIL(why.status, why.native, "%s; no older one is whole", why.message);
     if (list_others(list, sizeof list, &older, save, step) != INVAR_OK) {
-        invar_error_put(&why); // it counts, whatever else is wrong there
+        invar_error_put(&why); // the first error is more important
         return why.status;
     }
     if (!list[0])
@@ -476,7 +476,7 @@ static invar_status open_chosen(invar_checkpoint **out, int64_t *step, const cha
         status = open_step(out, save, *step);
     if (!latest || status != INVAR_E_NOTFOUND || *step == INT64_MAX)
         return status;
-    invar_error_take(&why); // `latest` promised it, so this is damage
+    invar_error_take(&why); // `latest` names it, so its absence is damage
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s", why.message);
 }
 
@@ -494,15 +494,14 @@ invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
         (status == INVAR_E_NOTFOUND && step == INT64_MAX))
         return status;
     if (choice->skip_damaged) {
-        checkpoint_open_options_report(choice, step == INT64_MAX ? INVAR_CHECKPOINT_LATEST : step);
+        report_skipped(choice, step == INT64_MAX ? INVAR_CHECKPOINT_LATEST : step);
         status = open_older(out, save, step, choice);
     }
-    return status == INVAR_OK || status == INVAR_E_NOMEM
-               ? status
-               : checkpoint_open_options_advise(save, step, choice);
+    return status == INVAR_OK || status == INVAR_E_NOMEM ? status
+                                                         : advise_others(save, step, choice);
 }
 
-/* ---- what is in it --------------------------------------------------------------------------- */
+/* ---- getters and tensors --------------------------------------------------------------------- */
 
 const invar_checkpoint_state *invar_checkpoint_state_of(const invar_checkpoint *c)
 {
@@ -561,8 +560,8 @@ static invar_status read_rows(invar_tensor *into, const invar_safetensors *file,
     return INVAR_OK;
 }
 
-/* Reads and compares with the digest what has arrived in memory. */
-static invar_status checkpoint_load(invar_tensor *into, const invar_checkpoint *c,
+/* Reads a tensor and verifies the digest of the bytes in memory. */
+static invar_status load_and_verify(invar_tensor *into, const invar_checkpoint *c,
                                     const invar_safetensors *file, const invar_checkpoint_entry *e)
 {
     size_t size = invar_safetensors_type_bytes(e->type);
@@ -572,14 +571,14 @@ static invar_status checkpoint_load(invar_tensor *into, const invar_checkpoint *
     const invar_safetensor *t;
     invar_digest got;
 
-    INVAR_TRY(safetensor_locate(&t, c, file, e));
+    INVAR_TRY(locate_tensor(&t, c, file, e));
     INVAR_TRY(read_rows(into, file, t));
     INVAR_TRY(invar_tree_hash(&got, NULL, &(invar_tree_input){&shard, 1}));
-    return invar_digest_equal(&got, &e->digest) ? INVAR_OK : damaged_tensor(c, e, "is damaged");
+    return invar_digest_equal(&got, &e->digest) ? INVAR_OK : fail_tensor(c, e, "is damaged");
 }
 
-static invar_status checkpoint_find(invar_checkpoint_entry **out, int64_t *number,
-                                    invar_checkpoint *c, const char *set, const char *name)
+static invar_status find_tensor(invar_checkpoint_entry **out, int64_t *number, invar_checkpoint *c,
+                                const char *set, const char *name)
 {
     *number = find_set(c, set);
     *out = find_entry(c, *number, name);
@@ -594,7 +593,7 @@ invar_status invar_checkpoint_skip_tensor(invar_checkpoint *c, const char *set, 
     invar_checkpoint_entry *e;
     int64_t number;
 
-    INVAR_TRY(checkpoint_find(&e, &number, c, set, name));
+    INVAR_TRY(find_tensor(&e, &number, c, set, name));
     e->loaded = true;
     return INVAR_OK;
 }
@@ -606,14 +605,14 @@ invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *c, cons
     invar_safetensors_type type;
     int64_t number;
 
-    INVAR_TRY(checkpoint_find(&e, &number, c, set, name));
+    INVAR_TRY(find_tensor(&e, &number, c, set, name));
     INVAR_TRY(invar_checkpoint_type(&type, name, into->dtype));
     if (e->type != type || e->rank != into->rank ||
         memcmp(e->shape, into->shape, (size_t)e->rank * sizeof *e->shape) != 0)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s: %.40s: tensor \"%.80s\" has another type or shape than the model's",
                           c->shown, set, name);
-    INVAR_TRY(checkpoint_load(into, c, c->sets[number], e));
+    INVAR_TRY(load_and_verify(into, c, c->sets[number], e));
     e->loaded = true;
     return INVAR_OK;
 }
@@ -649,23 +648,23 @@ invar_status invar_checkpoint_read_blob(char **out, size_t *bytes_out, const inv
     invar_free(*out);
     *out = NULL;
     *bytes_out = 0;
-    return checkpoint_damaged(c, blob, "is damaged: its hash is another");
+    return fail_damaged(c, blob, "is damaged: its hash is another");
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
-/* The pending intent for a step and a hash: under which path it was announced. */
-typedef struct pending {
+/* Pending intent with this step and hash, and the path that it announced. */
+typedef struct pending_intent {
     int64_t step;
     char hash[INVAR_DIGEST_HEX_SIZE];
-    char path[INVAR_PATH_SIZE]; /* "": there is none */
-} pending;
+    char path[INVAR_PATH_SIZE]; /* empty if there is no such intent */
+} pending_intent;
 
-/* Columns: step, seg, path, bytes, hash. */
-static invar_status take_pending(void *payload, const char *const *columns,
+/* Reads a row with the columns step, seg, path, bytes, hash. */
+static invar_status read_pending(void *payload, const char *const *columns,
                                  const invar_ledger_value *values, int count)
 {
-    pending *p = payload;
+    pending_intent *p = payload;
 
     (void)columns;
     if (!values)
@@ -681,7 +680,7 @@ static invar_status take_pending(void *payload, const char *const *columns,
 invar_status invar_checkpoint_finish_pending(const invar_checkpoint *c, invar_ledger *ledger)
 {
     const invar_checkpoint_state *s = &c->index.state;
-    pending p = {.step = s->step};
+    pending_intent p = {.step = s->step};
     invar_ledger_summary run;
     invar_status status;
     invar_ledger_query query;
@@ -689,7 +688,7 @@ invar_status invar_checkpoint_finish_pending(const invar_checkpoint *c, invar_le
 
     invar_digest_format(p.hash, &c->hash);
     status = invar_ledger_find(&run, ledger, s->uuid[0] ? s->uuid : NULL);
-    if (status == INVAR_E_NOTFOUND) { // a ledger that began after the checkpoint
+    if (status == INVAR_E_NOTFOUND) { // the ledger began after the checkpoint
         invar_error_clear();
         return INVAR_OK;
     }
@@ -699,7 +698,7 @@ invar_status invar_checkpoint_finish_pending(const invar_checkpoint *c, invar_le
     INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = query.sql,
                                                                          .arguments = &argument,
                                                                          .n_arguments = 1,
-                                                                         .row = take_pending,
+                                                                         .row = read_pending,
                                                                          .payload = &p}));
     if (!p.path[0])
         return INVAR_OK;

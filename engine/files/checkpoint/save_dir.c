@@ -1,9 +1,9 @@
 /*
- * save_dir.c - the folder that checkpoints lie in: which there are, which is the latest.
+ * save_dir.c - lists, marks, prunes and cleans the checkpoints in SAVE/.
  *
- *     iter_0000005        a checkpoint
- *     iter_0000005.tmp    one that is being written or removed: nobody reads it
- *     iter_0000005.old    one that is being replaced: it counts while iter_0000005 is not there
+ *     iter_0000005          a checkpoint
+ *     iter_0000005.tmp      being written or removed: readers ignore it
+ *     iter_0000005.old      being replaced: used if iter_0000005 does not exist
  *     iter_0000005.by-time  an empty file: that checkpoint was saved by time
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -47,9 +47,9 @@ invar_status invar_checkpoint_folder(char out[INVAR_PATH_SIZE], const char *save
     return invar_path_join(out, INVAR_PATH_SIZE, save, name);
 }
 
-/* ---- which there are ------------------------------------------------------------------------- */
+/* ---- listing --------------------------------------------------------------------------------- */
 
-/* Digits as a step; false for what is none. At most 18 of them cannot overflow. */
+/* Parses a step; returns false if it is invalid. At most 18 digits cannot overflow. */
 static bool parse_step(int64_t *out, const char *digits, size_t count)
 {
     *out = 0;
@@ -63,7 +63,7 @@ static bool parse_step(int64_t *out, const char *digits, size_t count)
     return true;
 }
 
-/* True for iter_STEP and iter_STEP.SUFFIX as a writer names them. */
+/* Parses iter_STEP and iter_STEP.SUFFIX; accepts only names that a writer makes. */
 static bool parse_name(int64_t *step, const char **suffix, const char *name)
 {
     char again[64];
@@ -79,38 +79,39 @@ static bool parse_name(int64_t *step, const char **suffix, const char *name)
     return strlen(again) == strlen(PREFIX) + digits;
 }
 
-/* Steps in ascending order, each once. */
-typedef struct steps {
-    int64_t *of;
+/* Steps, ascending and unique. */
+typedef struct step_list {
+    int64_t *items;
     int64_t count, capacity;
-} steps;
+} step_list;
 
-static invar_status add_step(steps *list, int64_t step)
+static invar_status add_step(step_list *list, int64_t step)
 {
     int64_t at = list->count;
 
     if (list->count == list->capacity) {
         int64_t larger = list->capacity ? 2 * list->capacity : 16;
         void *block;
-        INVAR_TRY(invar_alloc(&block, (size_t)larger, sizeof *list->of, "checkpoints"));
+        INVAR_TRY(invar_alloc(&block, (size_t)larger, sizeof *list->items, "checkpoints"));
         if (list->count > 0)
-            memcpy(block, list->of, (size_t)list->count * sizeof *list->of);
-        invar_free(list->of);
-        list->of = block;
+            memcpy(block, list->items, (size_t)list->count * sizeof *list->items);
+        invar_free(list->items);
+        list->items = block;
         list->capacity = larger;
     }
-    while (at > 0 && list->of[at - 1] > step)
+    while (at > 0 && list->items[at - 1] > step)
         at--;
-    if (at > 0 && list->of[at - 1] == step)
+    if (at > 0 && list->items[at - 1] == step)
         return INVAR_OK;
-    memmove(&list->of[at + 1], &list->of[at], (size_t)(list->count - at) * sizeof *list->of);
-    list->of[at] = step;
+    memmove(&list->items[at + 1], &list->items[at],
+            (size_t)(list->count - at) * sizeof *list->items);
+    list->items[at] = step;
     list->count++;
     return INVAR_OK;
 }
 
-/* The steps of all entries of the folder whose suffix is this. */
-static invar_status steps_scan(steps *list, const char *save, const char *suffix)
+/* Adds the steps of all folder entries with this suffix. */
+static invar_status scan_steps(step_list *list, const char *save, const char *suffix)
 {
     DIR *stream = opendir(save);
     invar_status status = INVAR_OK;
@@ -131,16 +132,16 @@ static invar_status steps_scan(steps *list, const char *save, const char *suffix
 
 invar_status invar_checkpoint_list(int64_t **out, int64_t *count_out, const char *save)
 {
-    steps list = {0};
-    invar_status status = steps_scan(&list, save, "");
+    step_list list = {0};
+    invar_status status = scan_steps(&list, save, "");
 
     if (status == INVAR_OK)
-        status = steps_scan(&list, save, ".old");
+        status = scan_steps(&list, save, ".old");
     if (status != INVAR_OK) {
-        invar_free(list.of);
-        list = (steps){0};
+        invar_free(list.items);
+        list = (step_list){0};
     }
-    *out = list.of;
+    *out = list.items;
     *count_out = list.count;
     return status;
 }
@@ -179,25 +180,25 @@ invar_status invar_checkpoint_mark(const char *save, int64_t step, bool by_time)
 
 invar_status invar_checkpoint_count(int64_t *by_time_out, int64_t *others_out, const char *save)
 {
-    int64_t *of = NULL, count = 0;
+    int64_t *items = NULL, count = 0;
 
     *by_time_out = *others_out = 0;
     if (!invar_path_exists(save))
         return INVAR_OK;
-    INVAR_TRY(invar_checkpoint_list(&of, &count, save));
+    INVAR_TRY(invar_checkpoint_list(&items, &count, save));
     for (int64_t i = 0; i < count; i++)
-        *(invar_checkpoint_is_marked(save, of[i]) ? by_time_out : others_out) += 1;
-    invar_free(of);
+        *(invar_checkpoint_is_marked(save, items[i]) ? by_time_out : others_out) += 1;
+    invar_free(items);
     return INVAR_OK;
 }
 
-/* ---- too many -------------------------------------------------------------------------------- */
+/* ---- pruning --------------------------------------------------------------------------------- */
 
 /*
- * Under another name first: a checkpoint that is being removed is none, also when power is lost
- * after its files are gone and before its name is.
+ * Removes a checkpoint. It is renamed first, so that readers ignore it even if the power fails
+ * while its files are removed.
  */
-static invar_status drop(const char *save, int64_t step)
+static invar_status remove_checkpoint(const char *save, int64_t step)
 {
     char path[INVAR_PATH_SIZE], partial[INVAR_PATH_SIZE];
 
@@ -212,24 +213,27 @@ static invar_status drop(const char *save, int64_t step)
 
 invar_status invar_checkpoint_prune(const char *save, int64_t step, int64_t keep, int64_t by_time)
 {
-    int64_t *of, count, kept = 0, marked = 0;
+    int64_t *items, count, kept = 0, marked = 0;
     invar_status status = INVAR_OK;
 
-    INVAR_TRY(invar_checkpoint_list(&of, &count, save));
+    INVAR_TRY(invar_checkpoint_list(&items, &count, save));
     for (int64_t i = count - 1; i >= 0 && status == INVAR_OK; i--) {
         bool many;
-        if (of[i] > step)
+        if (items[i] > step)
             continue;
-        many = invar_checkpoint_is_marked(save, of[i]) ? ++marked > by_time
-                                                       : keep > 0 && ++kept > keep;
-        if (many && of[i] < step)
-            status = drop(save, of[i]);
+        many = invar_checkpoint_is_marked(save, items[i]) ? ++marked > by_time
+                                                          : keep > 0 && ++kept > keep;
+        if (many && items[i] < step)
+            status = remove_checkpoint(save, items[i]);
     }
-    invar_free(of);
+    invar_free(items);
     return status;
 }
 
-/* A writer that was killed may have left one too many; without `latest` nothing is too many. */
+/*
+ * Prunes checkpoints saved by time: a killed writer may have left one too many. Does nothing if
+ * there is no `latest`.
+ */
 static invar_status prune_by_time(const char *save)
 {
     int64_t step;
@@ -242,70 +246,70 @@ static invar_status prune_by_time(const char *save)
 
 /* ---- leftovers ------------------------------------------------------------------------------- */
 
-static invar_status remove_all(const char *save, const steps *list, const char *suffix)
+static invar_status remove_all(const char *save, const step_list *list, const char *suffix)
 {
     char path[INVAR_PATH_SIZE];
 
     for (int64_t i = 0; i < list->count; i++) {
-        INVAR_TRY(invar_checkpoint_folder(path, save, list->of[i], suffix));
+        INVAR_TRY(invar_checkpoint_folder(path, save, list->items[i], suffix));
         INVAR_TRY(invar_held_folder_remove(path));
     }
     return INVAR_OK;
 }
 
-/* Replaced ones whose successor did not arrive get their names back. */
-static invar_status steps_restore(const char *save, const steps *list)
+/* Restores replaced checkpoints whose successor was not completed. */
+static invar_status restore_replaced(const char *save, const step_list *list)
 {
     char path[INVAR_PATH_SIZE], old[INVAR_PATH_SIZE];
 
     for (int64_t i = 0; i < list->count; i++) {
-        INVAR_TRY(invar_checkpoint_folder(path, save, list->of[i], ""));
-        INVAR_TRY(invar_checkpoint_folder(old, save, list->of[i], ".old"));
+        INVAR_TRY(invar_checkpoint_folder(path, save, list->items[i], ""));
+        INVAR_TRY(invar_checkpoint_folder(old, save, list->items[i], ".old"));
         if (!invar_path_exists(path) && rename(old, path) != 0)
             return io_error(old, "cannot be renamed");
     }
     return INVAR_OK;
 }
 
-/* Marks of checkpoints that never got their names, or are gone. */
-static invar_status remove_marks(const char *save, const steps *list)
+/* Removes marks without a checkpoint. */
+static invar_status remove_marks(const char *save, const step_list *list)
 {
     char path[INVAR_PATH_SIZE];
 
     for (int64_t i = 0; i < list->count; i++) {
-        INVAR_TRY(invar_checkpoint_folder(path, save, list->of[i], ""));
+        INVAR_TRY(invar_checkpoint_folder(path, save, list->items[i], ""));
         if (!invar_path_exists(path))
-            INVAR_TRY(invar_checkpoint_mark(save, list->of[i], false));
+            INVAR_TRY(invar_checkpoint_mark(save, list->items[i], false));
     }
     return INVAR_OK;
 }
 
 invar_status invar_checkpoint_remove_leftovers(const char *save)
 {
-    steps partial = {0}, old = {0}, marks = {0};
-    invar_status status = steps_scan(&partial, save, ".tmp");
+    step_list partial = {0}, old = {0}, marks = {0};
+    invar_status status = scan_steps(&partial, save, ".tmp");
 
     if (status == INVAR_OK)
         status = remove_all(save, &partial, ".tmp");
     if (status == INVAR_OK)
-        status = steps_scan(&old, save, ".old");
+        status = scan_steps(&old, save, ".old");
     if (status == INVAR_OK)
-        status = steps_restore(save, &old);
+        status = restore_replaced(save, &old);
     if (status == INVAR_OK)
         status = remove_all(save, &old, ".old");
     if (status == INVAR_OK)
-        status = steps_scan(&marks, save, BY_TIME);
+        status = scan_steps(&marks, save, BY_TIME);
     if (status == INVAR_OK)
         status = remove_marks(save, &marks);
     if (status == INVAR_OK)
         status = prune_by_time(save);
-    invar_free(marks.of);
-    invar_free(partial.of);
-    invar_free(old.of);
+    invar_free(marks.items);
+    invar_free(partial.items);
+    invar_free(old.items);
     return status;
 }
 
-/* ---- the latest ------------------------------------------------------------------------------ */
+/* ---- latest ---------------------------------------------------------------------------------- */
 
 invar_status invar_checkpoint_latest_write(const char *save, int64_t step)
 {

@@ -1,16 +1,16 @@
 /*
- * write.c - writing a checkpoint, in the order that survives a death at any moment.
+ * write.c - writes a checkpoint in an order that survives a crash at any moment.
  *
  *   1  all files in iter_X.tmp, each synced, then the folder
  *   2  the ledger's intent: all steps that it contains are durable
- *   3  the mark iter_X.by-time is made or removed; iter_X, if it is there, becomes iter_X.old;
- *      iter_X.tmp becomes iter_X; sync
+ *   3  the mark iter_X.by-time is made or removed; iter_X, if it exists, is renamed to iter_X.old;
+ *      iter_X.tmp is renamed to iter_X; sync
  *   4  the ledger's completion
  *   5  `latest` names it
- *   6  iter_X.old and the ones that are too many go
+ *   6  iter_X.old and surplus checkpoints are removed
  *
- * Before 5 a reader takes the one before, unless that is the one replaced in 3, whose old or new
- * content it finds.
+ * Until 5 a reader opens the previous checkpoint, unless that is the one replaced in 3; then it
+ * finds either the old or the new content.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,12 +24,12 @@
 
 #include "base/invar_banned.h"
 
-typedef invar_checkpoint_write_state making;
+typedef invar_checkpoint_write_state write_job;
 
-/* ---- what there is to write ------------------------------------------------------------------ */
+/* ---- content --------------------------------------------------------------------------------- */
 
-static invar_status checkpoint_tensor_describe(invar_checkpoint_entry *out,
-                                               const invar_checkpoint_tensor *from)
+static invar_status describe_tensor(invar_checkpoint_entry *out,
+                                    const invar_checkpoint_tensor *from)
 {
     const invar_tensor *t = &from->tensor;
 
@@ -41,7 +41,7 @@ static invar_status checkpoint_tensor_describe(invar_checkpoint_entry *out,
     return invar_checkpoint_type(&out->type, from->name, t->dtype);
 }
 
-static invar_status hash_near(invar_digest *out, const invar_tensor *t, invar_pool *pool)
+static invar_status hash_host_tensor(invar_digest *out, const invar_tensor *t, invar_pool *pool)
 {
     size_t size = (size_t)invar_dtype_bits(t->dtype) / 8;
     invar_tree_shard shard = {t->data, t->shape[0], (size_t)invar_tensor_row_elements(t) * size,
@@ -50,41 +50,46 @@ static invar_status hash_near(invar_digest *out, const invar_tensor *t, invar_po
     return invar_tree_hash(out, pool, &(invar_tree_input){&shard, 1});
 }
 
-/* Both make the same digest: the op hash.tree where a tensor is far, the pool where it is near. */
-static invar_status hash_near_ones(making *m)
+/*
+ * Hashes tensors in host memory with the pool; the op hash.tree gives the same digest on a device.
+ */
+static invar_status hash_host_tensors(write_job *m)
 {
     const invar_checkpoint_content *c = m->content;
     invar_checkpoint_entry *entries = m->index.entries;
 
     for (int64_t i = 0; i < c->n_tensors; i++)
         if (!entries[i].hashed && !c->fetch)
-            INVAR_TRY(hash_near(&entries[i].digest, &c->tensors[i].tensor, m->options.pool));
+            INVAR_TRY(hash_host_tensor(&entries[i].digest, &c->tensors[i].tensor, m->options.pool));
     return INVAR_OK;
 }
 
-static bool is_far(const invar_checkpoint_tensor *t)
+static bool is_on_device(const invar_checkpoint_tensor *t)
 {
     return t->dev && invar_device_is_local(t->dev);
 }
 
-/* Of the far ones, which are all of one device; NULL: there is none. */
-static const invar_device *far_device(const invar_checkpoint_content *c)
+/*
+ * Returns the device of tensors in device memory, which all have the same one; NULL if all tensors
+ * are in host memory.
+ */
+static const invar_device *find_device(const invar_checkpoint_content *c)
 {
     for (int64_t i = 0; i < c->n_tensors; i++)
-        if (is_far(&c->tensors[i]))
+        if (is_on_device(&c->tensors[i]))
             return c->tensors[i].dev;
     return NULL;
 }
 
-static invar_status hash_far(invar_digest *out, const invar_checkpoint_content *c,
-                             const invar_device *dev)
+static invar_status compute_device_digests(invar_digest *out, const invar_checkpoint_content *c,
+                                           const invar_device *dev)
 {
     invar_status status = INVAR_OK;
     invar_tensor_hasher digests;
 
     invar_tensor_hasher_init(&digests, dev);
     for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++)
-        if (is_far(&c->tensors[i]))
+        if (is_on_device(&c->tensors[i]))
             status = invar_tensor_hasher_add(&digests, &c->tensors[i].tensor, 1);
     if (status == INVAR_OK)
         status = invar_tensor_hasher_read(out, &digests);
@@ -92,10 +97,10 @@ static invar_status hash_far(invar_digest *out, const invar_checkpoint_content *
     return status;
 }
 
-static invar_status hash_far_ones(making *m)
+static invar_status hash_device_tensors(write_job *m)
 {
     const invar_checkpoint_content *c = m->content;
-    const invar_device *dev = far_device(c);
+    const invar_device *dev = find_device(c);
     invar_checkpoint_entry *entries = m->index.entries;
     invar_digest *digests, *next;
     invar_status status;
@@ -104,10 +109,10 @@ static invar_status hash_far_ones(making *m)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&digests, (size_t)c->n_tensors, sizeof *digests,
                           "digests of a checkpoint's tensors"));
-    status = hash_far(digests, c, dev);
+    status = compute_device_digests(digests, c, dev);
     next = digests;
     for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++) {
-        entries[i].hashed = is_far(&c->tensors[i]);
+        entries[i].hashed = is_on_device(&c->tensors[i]);
         if (entries[i].hashed)
             entries[i].digest = *next++;
     }
@@ -115,7 +120,7 @@ static invar_status hash_far_ones(making *m)
     return status;
 }
 
-static invar_status list_content(making *m)
+static invar_status list_content(write_job *m)
 {
     const invar_checkpoint_content *c = m->content;
     invar_checkpoint_index *index = &m->index;
@@ -129,7 +134,7 @@ static invar_status list_content(making *m)
     INVAR_TRY(invar_alloc((void **)&index->entries, (size_t)c->n_tensors, sizeof *index->entries,
                           "a checkpoint's tensors"));
     for (int64_t i = 0; i < c->n_tensors; i++)
-        INVAR_TRY(checkpoint_tensor_describe(&index->entries[i], &c->tensors[i]));
+        INVAR_TRY(describe_tensor(&index->entries[i], &c->tensors[i]));
     index->n_entries = c->n_tensors;
     for (int64_t i = 0; i < c->n_blobs; i++)
         index->blobs[i] = c->blobs[i].name;
@@ -138,7 +143,7 @@ static invar_status list_content(making *m)
     return invar_checkpoint_files_list(&m->files, index);
 }
 
-static invar_status name_folders(making *m, const char *save)
+static invar_status name_folders(write_job *m, const char *save)
 {
     int64_t step = m->content->state->step;
 
@@ -149,7 +154,7 @@ static invar_status name_folders(making *m, const char *save)
     return invar_checkpoint_folder(m->old, m->save, step, ".old");
 }
 
-invar_status invar_checkpoint_prepare(making *m, const char *save,
+invar_status invar_checkpoint_prepare(write_job *m, const char *save,
                                       const invar_checkpoint_content *content,
                                       const invar_checkpoint_options *options)
 {
@@ -159,10 +164,10 @@ invar_status invar_checkpoint_prepare(making *m, const char *save,
         m->options = *options;
     INVAR_TRY(list_content(m));
     INVAR_TRY(name_folders(m, save));
-    return hash_far_ones(m);
+    return hash_device_tensors(m);
 }
 
-void invar_checkpoint_write_state_release(making *m)
+void invar_checkpoint_write_state_release(write_job *m)
 {
     invar_checkpoint_index_release(&m->index);
     invar_host_window_release(&m->window);
@@ -170,8 +175,8 @@ void invar_checkpoint_write_state_release(making *m)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static invar_status put_tensor(invar_safetensors_writer *writer,
-                               const invar_checkpoint_tensor *from, invar_host_window *window)
+static invar_status write_tensor(invar_safetensors_writer *writer,
+                                 const invar_checkpoint_tensor *from, invar_host_window *window)
 {
     size_t size = (size_t)invar_dtype_bits(from->tensor.dtype) / 8;
     int64_t columns = invar_tensor_row_elements(&from->tensor);
@@ -188,8 +193,9 @@ static invar_status put_tensor(invar_safetensors_writer *writer,
     return INVAR_OK;
 }
 
-/* What is fetched is hashed when it comes. */
-static invar_status put_next(invar_safetensors_writer *writer, making *m, int64_t number)
+/* Writes tensor `number`; fetched values are hashed here. */
+static invar_status write_next_tensor(invar_safetensors_writer *writer, write_job *m,
+                                      int64_t number)
 {
     const invar_checkpoint_content *c = m->content;
     invar_checkpoint_tensor from = c->tensors[number];
@@ -199,15 +205,16 @@ static invar_status put_next(invar_safetensors_writer *writer, making *m, int64_
         INVAR_TRY(c->fetch(&came, c->payload, number));
         from.tensor.data = (void *)(uintptr_t)came;
         from.dev = NULL;
-        INVAR_TRY(hash_near(&m->index.entries[number].digest, &from.tensor, m->options.pool));
+        INVAR_TRY(
+            hash_host_tensor(&m->index.entries[number].digest, &from.tensor, m->options.pool));
     }
-    return put_tensor(writer, &from, &m->window);
+    return write_tensor(writer, &from, &m->window);
 }
 
 static const invar_safetensors_pair metadata = {"format", "pt"};
 
-static invar_status fill_set(making *m, const invar_checkpoint_set *set,
-                             const invar_safetensor *tensors)
+static invar_status write_set(write_job *m, const invar_checkpoint_set *set,
+                              const invar_safetensor *tensors)
 {
     char name[INVAR_CHECKPOINT_FILE_SIZE], path[INVAR_PATH_SIZE];
     invar_safetensors_writer *writer = NULL;
@@ -217,7 +224,7 @@ static invar_status fill_set(making *m, const invar_checkpoint_set *set,
     INVAR_TRY(invar_path_join(path, sizeof path, m->partial, name));
     status = invar_safetensors_create(&writer, path, tensors, set->count, &metadata, 1);
     for (int64_t i = 0; i < set->count && status == INVAR_OK; i++)
-        status = put_next(writer, m, set->first + i);
+        status = write_next_tensor(writer, m, set->first + i);
     if (status == INVAR_OK)
         status = invar_safetensors_commit(writer);
     invar_safetensors_writer_close(writer);
@@ -225,7 +232,7 @@ static invar_status fill_set(making *m, const invar_checkpoint_set *set,
 }
 
 /* Adds the bytes of the set's file. */
-static invar_status measure_set(making *m, const invar_checkpoint_set *set,
+static invar_status measure_set(write_job *m, const invar_checkpoint_set *set,
                                 const invar_safetensor *tensors)
 {
     int64_t bytes;
@@ -235,10 +242,10 @@ static invar_status measure_set(making *m, const invar_checkpoint_set *set,
     return INVAR_OK;
 }
 
-/* What `how` does with the file of a set. */
-static invar_status make_set(making *m, const invar_checkpoint_set *set,
-                             invar_status (*how)(making *m, const invar_checkpoint_set *set,
-                                                 const invar_safetensor *tensors))
+/* Describes the tensors of a set and calls `how` with them. */
+static invar_status call_for_set(write_job *m, const invar_checkpoint_set *set,
+                                 invar_status (*how)(write_job *m, const invar_checkpoint_set *set,
+                                                     const invar_safetensor *tensors))
 {
     invar_safetensor *tensors;
     invar_status status;
@@ -255,7 +262,7 @@ static invar_status make_set(making *m, const invar_checkpoint_set *set,
     return status;
 }
 
-static invar_status write_file(const making *m, const char *name, const void *data, size_t bytes)
+static invar_status write_file(const write_job *m, const char *name, const void *data, size_t bytes)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -263,8 +270,8 @@ static invar_status write_file(const making *m, const char *name, const void *da
     return invar_file_write(path, data, bytes);
 }
 
-/* Its folder, where it has one, is made first. */
-static invar_status write_blob(const making *m, const invar_checkpoint_blob *blob)
+/* Writes a blob; creates its folder first, if it has one. */
+static invar_status write_blob(const write_job *m, const invar_checkpoint_blob *blob)
 {
     char folder[INVAR_PATH_SIZE], *slash;
 
@@ -276,7 +283,7 @@ static invar_status write_blob(const making *m, const invar_checkpoint_blob *blo
     return write_file(m, blob->name, blob->data, blob->bytes);
 }
 
-static invar_status write_state(const making *m)
+static invar_status write_state(const write_job *m)
 {
     invar_status status;
     size_t bytes = 0;
@@ -288,8 +295,8 @@ static invar_status write_state(const making *m)
     return status;
 }
 
-/* Of the files as they can be read, not of what was meant to be in them. */
-static invar_status write_hashes(making *m)
+/* Hashes the files as they can be read back, not the bytes that were written. */
+static invar_status write_hashes(write_job *m)
 {
     char path[INVAR_PATH_SIZE];
     int64_t bytes;
@@ -307,11 +314,11 @@ static invar_status write_hashes(making *m)
     return write_file(m, INVAR_CHECKPOINT_HASHES, m->text, length);
 }
 
-static invar_status write_files(making *m)
+static invar_status write_files(write_job *m)
 {
     INVAR_TRY(invar_held_folder_make_one(m->partial));
     for (int64_t i = 0; i < m->index.n_sets; i++)
-        INVAR_TRY(make_set(m, &m->index.sets[i], fill_set));
+        INVAR_TRY(call_for_set(m, &m->index.sets[i], write_set));
     for (int64_t i = 0; i < m->content->n_blobs; i++)
         INVAR_TRY(write_blob(m, &m->content->blobs[i]));
     INVAR_TRY(write_state(m));
@@ -320,7 +327,7 @@ static invar_status write_files(making *m)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static invar_status move(const char *from, const char *to)
+static invar_status rename_path(const char *from, const char *to)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     int code;
@@ -332,7 +339,7 @@ static invar_status move(const char *from, const char *to)
     return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be renamed: %s", shown, strerror(code));
 }
 
-static invar_status put_in_place(const making *m)
+static invar_status rename_into_place(const write_job *m)
 {
     bool replaces = invar_path_exists(m->path);
     int64_t step = m->index.state.step;
@@ -342,19 +349,20 @@ static invar_status put_in_place(const making *m)
                                     m->options.by_time &&
                                         (!replaces || invar_checkpoint_is_marked(m->save, step))));
     if (replaces)
-        INVAR_TRY(move(m->path, m->old));
-    status = move(m->partial, m->path);
+        INVAR_TRY(rename_path(m->path, m->old));
+    status = rename_path(m->partial, m->path);
     if (status != INVAR_OK && replaces)
-        rename(m->old, m->path); // else a reader finds it under the old name
+        // if this fails, too, a reader finds the checkpoint under its old name
+        rename(m->old, m->path);
     INVAR_TRY(status);
     return invar_held_folder_sync(m->save);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- phases ---------------------------------------------------------------------------------- */
 
-static invar_status making_announce(const making *m,
-                                    invar_status (*how)(invar_ledger *ledger,
-                                                        const invar_ledger_checkpoint *))
+static invar_status notify_ledger(const write_job *m,
+                                  invar_status (*how)(invar_ledger *ledger,
+                                                      const invar_ledger_checkpoint *))
 {
     invar_ledger_checkpoint made = {.step = m->index.state.step,
                                     .path = m->path,
@@ -365,8 +373,8 @@ static invar_status making_announce(const making *m,
     return m->options.ledger ? how(m->options.ledger, &made) : INVAR_OK;
 }
 
-/* After a failure nothing is left behind, and its reason stays. */
-static invar_status clean_up(const making *m, invar_status status)
+/* Removes iter_X.tmp after a failure; returns the status with its error record. */
+static invar_status clean_up(const write_job *m, invar_status status)
 {
     invar_error why;
 
@@ -379,28 +387,28 @@ static invar_status clean_up(const making *m, invar_status status)
     return status;
 }
 
-invar_status invar_checkpoint_make_files(making *m)
+invar_status invar_checkpoint_make_files(write_job *m)
 {
-    INVAR_TRY(hash_near_ones(m));
+    INVAR_TRY(hash_host_tensors(m));
     if (!m->options.claimed)
         INVAR_TRY(invar_held_folder_make(m->save));
     INVAR_TRY(invar_checkpoint_remove_leftovers(m->save));
     return clean_up(m, write_files(m));
 }
 
-static invar_status give_name(making *m)
+static invar_status publish_folder(write_job *m)
 {
-    INVAR_TRY(making_announce(m, invar_ledger_checkpoint_intent));
-    return put_in_place(m);
+    INVAR_TRY(notify_ledger(m, invar_ledger_checkpoint_intent));
+    return rename_into_place(m);
 }
 
-invar_status invar_checkpoint_publish(making *m, const char *save)
+invar_status invar_checkpoint_publish(write_job *m, const char *save)
 {
-    INVAR_TRY(name_folders(m, save)); // it may have been moved since the files were written
-    INVAR_TRY(clean_up(m, give_name(m)));
-    INVAR_TRY(making_announce(m, invar_ledger_checkpoint_complete));
+    INVAR_TRY(name_folders(m, save)); // the folder may have been moved since the files were written
+    INVAR_TRY(clean_up(m, publish_folder(m)));
+    INVAR_TRY(notify_ledger(m, invar_ledger_checkpoint_complete));
     INVAR_TRY(invar_checkpoint_latest_write(m->save, m->index.state.step));
-    // it is the latest now: what cannot be removed is left to the next writer
+    // the checkpoint is the latest now: what cannot be removed is left to the next writer
     if (invar_held_folder_remove(m->old) != INVAR_OK ||
         invar_checkpoint_prune(m->save, m->index.state.step, m->options.keep,
                                m->options.ends ? 0 : INVAR_CHECKPOINT_KEPT_BY_TIME) != INVAR_OK)
@@ -408,7 +416,7 @@ invar_status invar_checkpoint_publish(making *m, const char *save)
     return INVAR_OK;
 }
 
-static invar_status making_make(making *m, const char *save)
+static invar_status write_and_publish(write_job *m, const char *save)
 {
     INVAR_TRY(invar_checkpoint_make_files(m));
     return invar_checkpoint_publish(m, save);
@@ -419,12 +427,12 @@ invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
                                     const invar_checkpoint_options *options)
 {
     invar_status status;
-    making *m;
+    write_job *m;
 
     INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a checkpoint"));
     status = invar_checkpoint_prepare(m, save, content, options);
     if (status == INVAR_OK)
-        status = making_make(m, save);
+        status = write_and_publish(m, save);
     if (status == INVAR_OK && hash_out)
         *hash_out = m->hash;
     invar_checkpoint_write_state_release(m);
@@ -432,14 +440,14 @@ invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
     return status;
 }
 
-static invar_status measure(making *m)
+static invar_status measure_content(write_job *m)
 {
     size_t bytes = 0;
     char *text;
 
     INVAR_TRY(list_content(m));
     for (int64_t i = 0; i < m->index.n_sets; i++)
-        INVAR_TRY(make_set(m, &m->index.sets[i], measure_set));
+        INVAR_TRY(call_for_set(m, &m->index.sets[i], measure_set));
     for (int64_t i = 0; i < m->content->n_blobs; i++)
         m->bytes += (int64_t)m->content->blobs[i].bytes;
     INVAR_TRY(invar_checkpoint_index_text(&text, &bytes, &m->index));
@@ -451,12 +459,12 @@ static invar_status measure(making *m)
 invar_status invar_checkpoint_measure(int64_t *bytes_out, const invar_checkpoint_content *content)
 {
     invar_status status;
-    making *m;
+    write_job *m;
 
     INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a checkpoint"));
     memset(m, 0, sizeof *m);
     m->content = content;
-    status = measure(m);
+    status = measure_content(m);
     *bytes_out = m->bytes;
     invar_checkpoint_write_state_release(m);
     invar_free(m);

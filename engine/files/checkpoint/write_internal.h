@@ -1,6 +1,6 @@
 /*
- * write_internal.h - one checkpoint in the making, in the three parts that its writers are made of.
- * Inside checkpoint/ only.
+ * write_internal.h - three phases of writing a checkpoint: prepare, make files, publish. Private to
+ * engine/files/checkpoint/.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,14 +14,16 @@
 extern "C" {
 #endif
 
+/* State of one checkpoint during the three phases. */
 typedef struct invar_checkpoint_write_state {
-    char save[INVAR_PATH_SIZE]; /* its own: the caller's may change while a thread writes */
+    /* own copy, because the caller's may change while a thread writes */
+    char save[INVAR_PATH_SIZE];
     const invar_checkpoint_content *content;
     invar_checkpoint_options options;
     invar_checkpoint_index index;
     invar_checkpoint_files files;
-    invar_host_window window;                /* into the memory of far tensors */
-    char text[INVAR_CHECKPOINT_HASHES_SIZE]; /* of hashes.xxh */
+    invar_host_window window;                /* window to tensors in device memory */
+    char text[INVAR_CHECKPOINT_HASHES_SIZE]; /* text of hashes.xxh */
     char path[INVAR_PATH_SIZE];              /* iter_X */
     char partial[INVAR_PATH_SIZE];           /* iter_X.tmp */
     char old[INVAR_PATH_SIZE];               /* iter_X.old */
@@ -29,21 +31,27 @@ typedef struct invar_checkpoint_write_state {
     int64_t bytes;
 } invar_checkpoint_write_state;
 
-/* After prepare, whatever came of it. */
+/* Releases the state. Call after prepare, also after a failure. */
 void invar_checkpoint_write_state_release(invar_checkpoint_write_state *making);
 
-/* Checks and lists; hashes what is far. `making` is uninitialised. */
+/*
+ * Checks and lists the content, and hashes tensors in device memory. `making` need not be
+ * initialized.
+ */
 invar_status invar_checkpoint_prepare(invar_checkpoint_write_state *making, const char *save,
                                       const invar_checkpoint_content *content,
                                       const invar_checkpoint_options *options) INVAR_MUST_USE;
 
 /*
- * Hashes what is near, writes iter_X.tmp. Where nothing of `content` is far and there is no pool,
- * any thread may do it.
+ * Hashes tensors in host memory and writes iter_X.tmp. Any thread may call it if all tensors are in
+ * host memory and there is no pool.
  */
 invar_status invar_checkpoint_make_files(invar_checkpoint_write_state *making) INVAR_MUST_USE;
 
-/* From the ledger's intent to the removal of old ones; `save` is where its folder is by now. */
+/*
+ * Publishes the files: everything from the ledger's intent to the removal of old checkpoints.
+ * `save` is the current path of the folder.
+ */
 invar_status invar_checkpoint_publish(invar_checkpoint_write_state *making,
                                       const char *save) INVAR_MUST_USE;
 

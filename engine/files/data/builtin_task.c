@@ -1,8 +1,7 @@
 /*
- * builtin_task.c - built-in tasks: prompts with one right answer, made from a seed, without any
- * file.
+ * builtin_task.c - makes the items of built-in tasks from Philox random numbers.
  *
- * The k-th choice of item i among n things is floor(w * n / 2^32), w being word k % 4 of
+ * The k-th choice of item i among n options is floor(w * n / 2^32), with w = word k % 4 of
  * Philox4x32-10 with counter (i, k / 4, 0, 0) and key (seed, 4).
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -18,13 +17,13 @@
 #include "base/invar_banned.h"
 
 #define PURPOSE_TASK 4
-#define MOST 4 /* symbols of a sequence */
+#define MAX_SYMBOLS 4 /* largest number of symbols of a sequence */
 
-typedef struct draw {
+typedef struct task_rng {
     uint32_t seed, item, next;
-} draw;
+} task_rng;
 
-static int draw_choose(draw *d, int n)
+static int choose_index(task_rng *d, int n)
 {
     uint32_t counter[4] = {d->item, d->next / 4, 0, 0};
     uint32_t key[2] = {d->seed, invar_philox_purpose(PURPOSE_TASK, 0)}, word[4];
@@ -33,41 +32,44 @@ static int draw_choose(draw *d, int n)
     return (int)((uint64_t)word[d->next++ % 4] * (uint64_t)n >> 32);
 }
 
-/* 2 to MOST symbols and an equals sign; the symbols alone are the answer. */
-static int choose_symbols(invar_builtin_task_item *out, draw *d, const char *symbols, int n)
+/*
+ * Chooses 2 to MAX_SYMBOLS symbols; the prompt ends with an equals sign, the answer is the symbols
+ * only.
+ */
+static int choose_symbols(invar_builtin_task_item *out, task_rng *d, const char *symbols, int n)
 {
-    int length = 2 + draw_choose(d, MOST - 1);
+    int length = 2 + choose_index(d, MAX_SYMBOLS - 1);
 
     for (int i = 0; i < length; i++)
-        out->prompt[i] = out->answer[i] = symbols[draw_choose(d, n)];
+        out->prompt[i] = out->answer[i] = symbols[choose_index(d, n)];
     out->answer[length] = '\0';
     out->prompt[length] = '=';
     out->prompt[length + 1] = '\0';
     return length;
 }
 
-/* ---- the tasks ------------------------------------------------------------------------------- */
+/* ---- tasks ----------------------------------------------------------------------------------- */
 
 #define DIGITS "0123456789"
 #define LETTERS "abcdefgh"
 
-static void make_max(invar_builtin_task_item *out, draw *d)
+static void make_max(invar_builtin_task_item *out, task_rng *d)
 {
-    int a = draw_choose(d, 10), b = draw_choose(d, 10);
+    int a = choose_index(d, 10), b = choose_index(d, 10);
 
     snprintf(out->prompt, sizeof out->prompt, "%d,%d=", a, b);
     snprintf(out->answer, sizeof out->answer, "%d", a > b ? a : b);
 }
 
-static void make_add(invar_builtin_task_item *out, draw *d)
+static void make_add(invar_builtin_task_item *out, task_rng *d)
 {
-    int a = draw_choose(d, 10), b = draw_choose(d, 10);
+    int a = choose_index(d, 10), b = choose_index(d, 10);
 
     snprintf(out->prompt, sizeof out->prompt, "%d+%d=", a, b);
     snprintf(out->answer, sizeof out->answer, "%d", a + b);
 }
 
-static void make_last(invar_builtin_task_item *out, draw *d)
+static void make_last(invar_builtin_task_item *out, task_rng *d)
 {
     int length = choose_symbols(out, d, LETTERS, sizeof LETTERS - 1);
 
@@ -75,12 +77,12 @@ static void make_last(invar_builtin_task_item *out, draw *d)
     out->answer[1] = '\0';
 }
 
-static void make_copy(invar_builtin_task_item *out, draw *d)
+static void make_copy(invar_builtin_task_item *out, task_rng *d)
 {
     choose_symbols(out, d, LETTERS, sizeof LETTERS - 1);
 }
 
-static void make_reverse(invar_builtin_task_item *out, draw *d)
+static void make_reverse(invar_builtin_task_item *out, task_rng *d)
 {
     int length = choose_symbols(out, d, LETTERS, sizeof LETTERS - 1);
 
@@ -88,7 +90,7 @@ static void make_reverse(invar_builtin_task_item *out, draw *d)
         out->answer[i] = out->prompt[length - 1 - i];
 }
 
-static void make_sort(invar_builtin_task_item *out, draw *d)
+static void make_sort(invar_builtin_task_item *out, task_rng *d)
 {
     int length = choose_symbols(out, d, DIGITS, 10);
 
@@ -101,17 +103,20 @@ static void make_sort(invar_builtin_task_item *out, draw *d)
     }
 }
 
-/* A secret, which the prompt does not tell: it takes turns to find it (engine/ext/example). */
-static void make_guess(invar_builtin_task_item *out, draw *d)
+/*
+ * Makes a secret that the prompt does not contain: it takes several turns to find it
+ * (engine/ext/example).
+ */
+static void make_guess(invar_builtin_task_item *out, task_rng *d)
 {
     snprintf(out->prompt, sizeof out->prompt, "?");
-    snprintf(out->answer, sizeof out->answer, "%d", 1 + draw_choose(d, 7));
+    snprintf(out->answer, sizeof out->answer, "%d", 1 + choose_index(d, 7));
 }
 
 static const struct {
     const char *name;
     const char *alphabet;
-    void (*make)(invar_builtin_task_item *out, draw *d);
+    void (*make)(invar_builtin_task_item *out, task_rng *d);
 } tasks[] = {
     {"last", LETTERS "=", make_last},       {"max", DIGITS ",=", make_max},
     {"add", DIGITS "+=", make_add},         {"copy", LETTERS "=", make_copy},
@@ -121,7 +126,7 @@ static const struct {
 
 #define TASK_COUNT (int)(sizeof tasks / sizeof *tasks)
 
-static int find(const char *name)
+static int find_task(const char *name)
 {
     int i = 0;
 
@@ -137,7 +142,7 @@ const char *invar_builtin_task_name(int i)
 
 const char *invar_builtin_task_alphabet(const char *name)
 {
-    int i = find(name);
+    int i = find_task(name);
 
     return i < TASK_COUNT ? tasks[i].alphabet : NULL;
 }
@@ -146,9 +151,9 @@ invar_status invar_builtin_task_make(invar_builtin_task_item *out, const char *n
                                      uint32_t i)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE], known[128] = "";
-    draw d = {seed, i, 0};
+    task_rng d = {seed, i, 0};
     size_t used = 0;
-    int task = find(name);
+    int task = find_task(name);
 
     if (task < TASK_COUNT) {
         tasks[task].make(out, &d);

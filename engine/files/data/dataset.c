@@ -1,8 +1,9 @@
 /*
- * dataset.c - prompts with labels: JSON lines from a file, or a built-in task.
+ * dataset.c - loads prompt data sets, and iterates over them in a reproducible order.
  *
- * A prompt is one block: what it points to lies in it. Lines outside of a slice are counted, not
- * read.
+ * Each prompt is one allocation that holds its tokens and texts. Lines outside of a slice are
+ * counted but not parsed. The digest of a data set covers everything that training can see, in line
+ * order; the shuffle is a pure function of seed and epoch.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,19 +31,19 @@
 #define PURPOSE_SHUFFLE 3
 
 struct invar_dataset {
-    invar_prompt *prompts; /* (count); `tokens` is the start of a prompt's block */
+    invar_prompt *prompts; /* (count); `tokens` points to the start of a prompt's allocation */
     int64_t count;
     int64_t capacity;
     int64_t dropped;
-    int32_t *order; /* (count) of one epoch */
+    int32_t *order; /* (count) order of one epoch */
     int64_t order_epoch;
-    uint32_t order_seed; /* both valid when `ordered` */
+    uint32_t order_seed; /* valid, like order_epoch, if `ordered` */
     bool ordered;
 };
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-static invar_status dataset_reserve(invar_dataset *dataset)
+static invar_status reserve_prompt(invar_dataset *dataset)
 {
     int64_t capacity = dataset->capacity > 0 ? dataset->capacity * 2 : 64;
     invar_prompt *prompts;
@@ -60,7 +61,7 @@ static invar_status dataset_reserve(invar_dataset *dataset)
     return INVAR_OK;
 }
 
-static void *place(char **at, const void *from, size_t bytes)
+static void *append_to_block(char **at, const void *from, size_t bytes)
 {
     void *to = *at;
 
@@ -70,9 +71,9 @@ static void *place(char **at, const void *from, size_t bytes)
     return to;
 }
 
-/* Packs a line into one block; tokens first, because they have to be aligned. */
-static invar_status dataset_append(invar_dataset *dataset, int64_t number,
-                                   const invar_dataset_record *line)
+/* Packs a record into one allocation; tokens come first because of their alignment. */
+static invar_status append_prompt(invar_dataset *dataset, int64_t number,
+                                  const invar_dataset_record *line)
 {
     const size_t tokens = (size_t)line->n_tokens * sizeof *line->tokens;
     const size_t answer = (size_t)line->n_answer * sizeof *line->answer;
@@ -81,12 +82,12 @@ static invar_status dataset_append(invar_dataset *dataset, int64_t number,
     invar_prompt p = {.line = number, .n_tokens = line->n_tokens, .n_answer = line->n_answer};
     char *at;
 
-    INVAR_TRY(dataset_reserve(dataset));
+    INVAR_TRY(reserve_prompt(dataset));
     INVAR_TRY(
         invar_alloc((void **)&at, tokens + answer + mask + text + label + metadata, 1, "data set"));
-    p.tokens = place(&at, line->tokens, tokens);
+    p.tokens = append_to_block(&at, line->tokens, tokens);
     if (line->answer) {
-        p.answer = place(&at, line->answer, answer);
+        p.answer = append_to_block(&at, line->answer, answer);
         if (line->mask)
             memcpy(at, line->mask, mask);
         else
@@ -94,9 +95,9 @@ static invar_status dataset_append(invar_dataset *dataset, int64_t number,
         p.answer_mask = (const uint8_t *)at;
         at += mask;
     }
-    p.text = place(&at, line->text, text);
-    p.label = place(&at, line->label, label);
-    p.metadata = place(&at, line->metadata, metadata);
+    p.text = append_to_block(&at, line->text, text);
+    p.label = append_to_block(&at, line->label, label);
+    p.metadata = append_to_block(&at, line->metadata, metadata);
     invar_hash_bytes(&p.hash, p.tokens, tokens);
     dataset->prompts[dataset->count++] = p;
     return INVAR_OK;
@@ -111,12 +112,12 @@ static bool too_long(const invar_dataset_record *line, const invar_dataset_optio
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-typedef struct slice {
+typedef struct line_slice {
     bool has_first, has_end;
-    int64_t first, end; /* negative: from the end, as in Python */
-} slice;
+    int64_t first, end; /* negative counts from the end, as in Python */
+} line_slice;
 
-/* An integer that may be left out; stops at the first other character. */
+/* Parses an optional integer; stops at the first other character. */
 static bool read_bound(int64_t *out, bool *has_out, const char **at)
 {
     const char *c = *at + (**at == '-');
@@ -133,14 +134,14 @@ static bool read_bound(int64_t *out, bool *has_out, const char **at)
     return true;
 }
 
-/* Cuts "@[a:b]" off the path. */
-static invar_status split_path(char path[INVAR_PATH_SIZE], slice *out, const char *given)
+/* Splits "@[a:b]" off the path. */
+static invar_status split_path(char path[INVAR_PATH_SIZE], line_slice *out, const char *given)
 {
     const char *start = NULL, *at;
     char shown[INVAR_PATH_SHOWN_SIZE];
     size_t length = strlen(given);
 
-    *out = (slice){0};
+    *out = (line_slice){0};
     for (const char *next = strstr(given, "@["); next; next = strstr(next + 1, "@["))
         start = next;
     if (!start || given[length - 1] != ']')
@@ -164,8 +165,8 @@ static invar_status split_path(char path[INVAR_PATH_SIZE], slice *out, const cha
     return INVAR_OK;
 }
 
-/* Python's rule for a bound of a slice of n things. */
-static int64_t clamp(bool has, int64_t bound, int64_t fallback, int64_t n)
+/* Bound of a slice of n items, by the rules of Python. */
+static int64_t clamp_bound(bool has, int64_t bound, int64_t fallback, int64_t n)
 {
     int64_t at = has ? bound : fallback;
 
@@ -201,25 +202,26 @@ static invar_status read_line(invar_dataset *dataset, const invar_record_reader 
     if (status == INVAR_OK && too_long(&line, reader->options))
         dataset->dropped++;
     else if (status == INVAR_OK)
-        status = dataset_append(dataset, number, &line);
+        status = append_prompt(dataset, number, &line);
     invar_dataset_record_release(&line);
     return status;
 }
 
-/* `file` is the path without the slice. */
+/* Reads the lines of a slice. `file` is the path without the slice. */
 static invar_status read_lines(invar_dataset *dataset, const invar_record_reader *reader,
-                               const char *file, const slice *part, const char *text, size_t bytes)
+                               const char *file, const line_slice *part, const char *text,
+                               size_t bytes)
 {
     const char *at = text, *end;
     char where[WHERE_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     int64_t lines, first, last;
 
-    while (bytes > 0 && is_blank(text[bytes - 1])) // the end of the last line, and empty ones
+    while (bytes > 0 && is_blank(text[bytes - 1])) // strip the end of the last line and empty lines
         bytes--;
     end = text + bytes;
     lines = count_lines(text, bytes);
-    first = clamp(part->has_first, part->first, 0, lines);
-    last = clamp(part->has_end, part->end, lines, lines);
+    first = clamp_bound(part->has_first, part->first, 0, lines);
+    last = clamp_bound(part->has_end, part->end, lines, lines);
     invar_path_show(shown, file);
     if (lines == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: it is empty; add at least one line", shown);
@@ -252,14 +254,14 @@ static invar_status read_task(invar_dataset *dataset, const invar_record_reader 
         if (status == INVAR_OK && too_long(&line, reader->options))
             dataset->dropped++;
         else if (status == INVAR_OK)
-            status = dataset_append(dataset, i, &line);
+            status = append_prompt(dataset, i, &line);
         invar_dataset_record_release(&line);
         INVAR_TRY(status);
     }
     return INVAR_OK;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static invar_status new_dataset(invar_dataset **out)
 {
@@ -268,8 +270,8 @@ static invar_status new_dataset(invar_dataset **out)
     return INVAR_OK;
 }
 
-/* After all prompts. */
-static invar_status dataset_finish(invar_dataset *dataset, const invar_dataset_options *options)
+/* Completes a data set after all prompts were read. */
+static invar_status finish_dataset(invar_dataset *dataset, const invar_dataset_options *options)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -309,9 +311,9 @@ static invar_status check_options(const invar_dataset_options *options)
     return INVAR_OK;
 }
 
-/* In place of packed data come the lines that are in it. */
-static invar_status dataset_options_unpack(char **text, size_t *bytes, const char *path,
-                                           const invar_dataset_options *options)
+/* Replaces compressed or Parquet data by the lines in it. */
+static invar_status unpack_text(char **text, size_t *bytes, const char *path,
+                                const invar_dataset_options *options)
 {
     const char *const columns[] = {options->input_key, options->label_key, options->metadata_key,
                                    options->tool_key, NULL};
@@ -331,25 +333,24 @@ static invar_status dataset_options_unpack(char **text, size_t *bytes, const cha
 static invar_status read_file(invar_dataset *dataset, const invar_record_reader *reader)
 {
     char path[INVAR_PATH_SIZE], *text;
-    slice part;
+    line_slice part;
     size_t bytes;
     invar_status status;
 
     INVAR_TRY(split_path(path, &part, reader->options->path));
     INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_FILE));
-    INVAR_TRY(dataset_options_unpack(&text, &bytes, path, reader->options));
+    INVAR_TRY(unpack_text(&text, &bytes, path, reader->options));
     status = read_lines(dataset, reader, path, &part, text, bytes);
     invar_free(text);
     return status;
 }
 
-/* From `text`, or from the path when that is NULL. */
-static invar_status dataset_options_load(invar_dataset **out, const invar_dataset_options *options,
-                                         const invar_tokenizer *tokenizer, const char *text,
-                                         size_t bytes)
+/* Loads from `text`, or from the path if `text` is NULL. */
+static invar_status load_dataset(invar_dataset **out, const invar_dataset_options *options,
+                                 const invar_tokenizer *tokenizer, const char *text, size_t bytes)
 {
     invar_record_reader reader = {options, tokenizer, NULL};
-    const slice all = {0};
+    const line_slice all = {0};
     invar_dataset *dataset;
     invar_status status;
 
@@ -366,7 +367,7 @@ static invar_status dataset_options_load(invar_dataset **out, const invar_datase
     else
         status = read_file(dataset, &reader);
     if (status == INVAR_OK)
-        status = dataset_finish(dataset, options);
+        status = finish_dataset(dataset, options);
 done:
     invar_chat_template_close(reader.chat);
     if (status != INVAR_OK) {
@@ -380,13 +381,13 @@ done:
 invar_status invar_dataset_open(invar_dataset **out, const invar_dataset_options *options,
                                 const invar_tokenizer *tokenizer)
 {
-    return dataset_options_load(out, options, tokenizer, NULL, 0);
+    return load_dataset(out, options, tokenizer, NULL, 0);
 }
 
 invar_status invar_dataset_parse(invar_dataset **out, const invar_dataset_options *options,
                                  const invar_tokenizer *tokenizer, const char *text, size_t bytes)
 {
-    return dataset_options_load(out, options, tokenizer, text ? text : "", bytes);
+    return load_dataset(out, options, tokenizer, text ? text : "", bytes);
 }
 
 void invar_dataset_close(invar_dataset *dataset)
@@ -394,13 +395,13 @@ void invar_dataset_close(invar_dataset *dataset)
     if (!dataset)
         return;
     for (int64_t i = 0; i < dataset->count; i++)
-        invar_free((void *)(uintptr_t)dataset->prompts[i].tokens); // the block's start
+        invar_free((void *)(uintptr_t)dataset->prompts[i].tokens); // start of the allocation
     invar_free(dataset->prompts);
     invar_free(dataset->order);
     invar_free(dataset);
 }
 
-/* ---- what is in it --------------------------------------------------------------------------- */
+/* ---- getters --------------------------------------------------------------------------------- */
 
 int64_t invar_dataset_size(const invar_dataset *dataset)
 {
@@ -426,8 +427,8 @@ const invar_prompt *invar_dataset_find(const invar_dataset *dataset, int64_t lin
     return i < 0 ? NULL : &dataset->prompts[i];
 }
 
-/* With its length before it, so that no two lists of pieces have the same bytes. */
-static void hash_piece(invar_hasher *hasher, const void *data, size_t bytes)
+/* Hashes a value after its length, so that different lists of values never give the same bytes. */
+static void hash_value(invar_hasher *hasher, const void *data, size_t bytes)
 {
     uint8_t length[8];
 
@@ -445,12 +446,12 @@ void invar_dataset_hash(invar_digest *out, const invar_dataset *dataset)
     for (int64_t i = 0; i < dataset->count; i++) {
         const invar_prompt *p = &dataset->prompts[i];
 
-        hash_piece(&hasher, p->text, strlen(p->text));
-        hash_piece(&hasher, p->tokens, (size_t)p->n_tokens * sizeof *p->tokens);
-        hash_piece(&hasher, p->label, strlen(p->label));
-        hash_piece(&hasher, p->metadata, strlen(p->metadata));
-        hash_piece(&hasher, p->answer, (size_t)p->n_answer * sizeof *p->answer);
-        hash_piece(&hasher, p->answer_mask, (size_t)p->n_answer);
+        hash_value(&hasher, p->text, strlen(p->text));
+        hash_value(&hasher, p->tokens, (size_t)p->n_tokens * sizeof *p->tokens);
+        hash_value(&hasher, p->label, strlen(p->label));
+        hash_value(&hasher, p->metadata, strlen(p->metadata));
+        hash_value(&hasher, p->answer, (size_t)p->n_answer * sizeof *p->answer);
+        hash_value(&hasher, p->answer_mask, (size_t)p->n_answer);
     }
     invar_hasher_final(out, &hasher);
 }
@@ -469,7 +470,7 @@ void invar_dataset_shuffle(int32_t *order, int64_t count, uint32_t seed, int64_t
         int64_t j;
 
         invar_philox4x32(word, counter, key);
-        j = (int64_t)((word[1] * n + (word[0] * n >> 32)) >> 32); // n < 2^32: nothing overflows
+        j = (int64_t)((word[1] * n + (word[0] * n >> 32)) >> 32); // n < 2^32: no overflow
         order[i] = order[j];
         order[j] = last;
     }

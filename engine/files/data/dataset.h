@@ -1,9 +1,9 @@
 /*
- * dataset.h - prompts with labels: JSON lines (also in gzip), Parquet, or a built-in task.
+ * dataset.h - prompt data sets: JSON lines (also gzip), Parquet, or a built-in task.
  *
- * Every line is one JSON object; a bad line is an error with its number, never skipped. All is read
- * and tokenized when the set is loaded; prompts longer than allowed are dropped there, counted.
- * The order of an epoch is a Philox shuffle of (seed, epoch): nothing else.
+ * Every line is one JSON object; an invalid line is an error with its number, never skipped. All
+ * lines are read and tokenized when the data set is opened; prompts that are too long are dropped
+ * and counted. The order of an epoch is a Philox shuffle that depends on (seed, epoch) only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,77 +23,87 @@ extern "C" {
 #endif
 
 typedef struct invar_prompt {
-    int64_t line;         /* in the file, from 0: the prompt's name in the ledger */
-    const char *text;     /* as the model sees it, after the chat template */
-    const char *label;    /* "" when there is none */
-    const char *metadata; /* a JSON object, canonical; "{}" when there is none */
+    int64_t line;         /* line in the file, from 0; identifies the prompt in the ledger */
+    const char *text;     /* text after the chat template */
+    const char *label;    /* empty if absent */
+    const char *metadata; /* a JSON object, canonical; "{}" if absent */
     const int32_t *tokens;
     int64_t n_tokens;
-    invar_digest hash; /* of the tokens */
-    /* SFT: what the model shall answer, tokens after the prompt, with their loss mask; else NULL */
+    invar_digest hash; /* digest of the tokens */
+    /* SFT: (n_answer) tokens after the prompt and their loss mask; else NULL */
     const int32_t *answer;
     const uint8_t *answer_mask;
     int64_t n_answer;
 } invar_prompt;
 
 typedef struct invar_dataset_options {
-    const char *path;         /* "data.jsonl", "data.jsonl@[0:100]" or "task:NAME" */
-    const char *input_key;    /* a string, or a list of messages (needs a chat template) */
-    const char *label_key;    /* "" : none */
-    const char *metadata_key; /* "" : none */
-    const char *tool_key;     /* "" : none */
+    const char *path;      /* "data.jsonl", "data.jsonl@[0:100]" or "task:NAME" */
+    const char *input_key; /* key of a string, or of a list of messages (needs a chat template) */
+    const char *label_key; /* empty if there are no labels */
+    const char *metadata_key; /* empty if there are no metadata */
+    const char *tool_key;     /* empty if there are no tools */
     bool apply_chat_template;
-    const char *chat_template_path;   /* "": the tokenizer's own */
-    const char *chat_template_kwargs; /* a JSON object; "": none */
-    const char *hf_dir;               /* where the tokenizer's template is */
-    int64_t max_prompt_tokens;        /* 0: no limit */
-    int64_t max_total_tokens;         /* SFT: prompt and answer; 0: no limit */
+    const char *chat_template_path;   /* empty for the tokenizer's own template */
+    const char *chat_template_kwargs; /* a JSON object, or empty */
+    const char *hf_dir;               /* folder of the tokenizer's template */
+    int64_t max_prompt_tokens;        /* 0 for no limit */
+    int64_t max_total_tokens; /* SFT: limit for prompt and answer together; 0 for no limit */
     /*
-     * Also make answers. With a chat template every message of the assistant is learned, and the
-     * label as a last one where there is a label key; without, the label and the end of text. A
-     * message is learned by what the rendering of the whole talk has of it behind the prompt for
-     * generation; the first one begins the answer, what others say in between is masked.
+     * Make answers, too. With a chat template, every message of the assistant is learned, and the
+     * label as a last one if there is a label key; without one, the label and the end of text. The
+     * learned part of a message is its text in the rendering of the whole conversation after the
+     * generation prompt. The answer begins with the first learned message; messages of other roles
+     * in between are masked.
      */
     bool sft;
-    uint32_t seed;     /* of a built-in task */
-    int64_t task_size; /* prompts of a built-in task */
+    uint32_t seed;     /* seed of a built-in task */
+    int64_t task_size; /* number of prompts of a built-in task */
 } invar_dataset_options;
 
 typedef struct invar_dataset invar_dataset;
 
+/*
+ * Reads and tokenizes a data set. `options` and `tokenizer` are used during the call only. Close it
+ * with invar_dataset_close.
+ */
 invar_status invar_dataset_open(invar_dataset **out, const invar_dataset_options *options,
                                 const invar_tokenizer *tokenizer) INVAR_MUST_USE;
 
-/* The lines from memory; `path` only names them. */
+/* Like invar_dataset_open, for lines in memory; `path` is used in messages only. */
 invar_status invar_dataset_parse(invar_dataset **out, const invar_dataset_options *options,
                                  const invar_tokenizer *tokenizer, const char *text,
                                  size_t bytes) INVAR_MUST_USE;
 void invar_dataset_close(invar_dataset *dataset);
 
 int64_t invar_dataset_size(const invar_dataset *dataset);
-int64_t invar_dataset_dropped_count(const invar_dataset *dataset); /* too long */
+/* prompts dropped because they are too long */
+int64_t invar_dataset_dropped_count(const invar_dataset *dataset);
 const invar_prompt *invar_dataset_prompt(const invar_dataset *dataset, int64_t i);
 
-/* The prompt of a line; NULL: there is none, or it was dropped. Prompts are in order of lines. */
+/*
+ * Returns the prompt of a line; NULL if it does not exist or was dropped. Prompts are in line
+ * order.
+ */
 const invar_prompt *invar_dataset_find(const invar_dataset *dataset, int64_t line);
 
-/* The digest of all prompts, labels, metadata and answers in order: part of the run's identity. */
+/* Digest of all prompts, labels, metadata and answers in order; part of the run's identity. */
 void invar_dataset_hash(invar_digest *out, const invar_dataset *dataset);
 
-/* Where a run is in its data; plain numbers, kept in checkpoints. */
+/* Position of a run in its data; kept in checkpoints. */
 typedef struct invar_data_cursor {
     int64_t epoch;
-    int64_t offset; /* prompts of this epoch already taken */
+    int64_t offset; /* prompts of this epoch that were used */
 } invar_data_cursor;
 
-/* The next prompt, in the order of the epoch; wraps into the next epoch. */
+/* Returns the next prompt in the order of the epoch; continues with the next epoch at the end. */
 const invar_prompt *invar_dataset_next(invar_dataset *dataset, invar_data_cursor *cursor,
                                        bool shuffle, uint32_t seed);
 
 /*
- * The order of an epoch: order[0 .. count) becomes a permutation of 0 .. count - 1. Fisher and
- * Yates' shuffle: for i = count - 1 down to 1, items i and floor(w * (i + 1) / 2^64) change places,
- * w = word0 + 2^32 word1 of Philox4x32-10 with counter (i, epoch, epoch >> 32, 0), key (seed, 3).
+ * Computes the order of an epoch: order[0 .. count) becomes a permutation of 0 .. count - 1.
+ * Fisher-Yates shuffle: for i = count - 1 down to 1, items i and floor(w * (i + 1) / 2^64) are
+ * swapped, with w = word0 + 2^32 word1 of Philox4x32-10 with counter (i, epoch, epoch >> 32, 0),
+ * key (seed, 3).
  */
 void invar_dataset_shuffle(int32_t *order, int64_t count, uint32_t seed, int64_t epoch);
 

@@ -1,5 +1,10 @@
 /*
- * dataset_line.c - one line of a data set: from JSON to tokens.
+ * dataset_line.c - parses one record of a data set, applies the chat template and tokenizes it.
+ *
+ * For SFT on a conversation the loss mask must match the tokens that the template produces. The
+ * whole conversation is rendered and tokenized once. A learned message is located by rendering the
+ * messages before it with the generation prompt; both renderings and their tokens must agree there,
+ * otherwise the record is an error.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,10 +32,10 @@ void invar_dataset_record_release(invar_dataset_record *line)
     *line = (invar_dataset_record){0};
 }
 
-/* ---- texts ----------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
-/* Puts the line's name before what tokenizer and template say, who do not know it. */
-static invar_status named(invar_status status, const char *where)
+/* Prefixes an error of the tokenizer or the template with the line, which they do not know. */
+static invar_status prefix_error(invar_status status, const char *where)
 {
     invar_error reason;
 
@@ -48,36 +53,36 @@ static invar_status copy_bytes(char **out, const char *text, size_t bytes)
     return INVAR_OK;
 }
 
-static invar_status copy(char **out, const char *text)
+static invar_status copy_text(char **out, const char *text)
 {
     return copy_bytes(out, text, strlen(text));
 }
 
-static invar_status dump(char **out, const json_t *value, size_t flags)
+static invar_status dump_json(char **out, const json_t *value, size_t flags)
 {
     size_t bytes;
 
     return invar_json_dump(out, &bytes, value, flags, "a value of a data set");
 }
 
-static invar_status record_reader_encode(int32_t **out, int64_t *count_out,
-                                         const invar_record_reader *reader, const char *text,
-                                         const char *where)
+static invar_status encode_text(int32_t **out, int64_t *count_out,
+                                const invar_record_reader *reader, const char *text,
+                                const char *where)
 {
-    return named(invar_tokenizer_encode(out, count_out, reader->tokenizer, text, strlen(text)),
-                 where);
+    return prefix_error(
+        invar_tokenizer_encode(out, count_out, reader->tokenizer, text, strlen(text)), where);
 }
 
-/* ---- members --------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
-/* A line as it is written and as it was read. */
-typedef struct source {
+/* A line as JSON text and parsed. */
+typedef struct source_line {
     const char *json;
     size_t bytes;
     json_t *object;
-} source;
+} source_line;
 
-static invar_status wrong(const char *where, const char *key, const char *why)
+static invar_status fail_member(const char *where, const char *key, const char *why)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
@@ -85,7 +90,7 @@ static invar_status wrong(const char *where, const char *key, const char *why)
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" %s", where, quote, why);
 }
 
-/* 60.0 is "60" and not "6e+01": a label is what somebody would write. */
+/* Formats a number as a user would write it: 60.0 is "60", not "6e+01". */
 static invar_status format_real(char out[INVAR_NUMBER_SIZE], double value)
 {
     if (value > -0x1p53 && value < 0x1p53 && value == (double)(int64_t)value) {
@@ -95,8 +100,8 @@ static invar_status format_real(char out[INVAR_NUMBER_SIZE], double value)
     return invar_number_format(out, value);
 }
 
-/* A number that is not an integer of 64 bits; a larger integer keeps its digits. */
-static invar_status copy_real(char **out, const json_t *value, const source *line)
+/* Formats a number that is not a 64-bit integer; larger integers keep their digits. */
+static invar_status copy_real(char **out, const json_t *value, const source_line *line)
 {
     char number[INVAR_NUMBER_SIZE];
     const char *digits;
@@ -105,28 +110,30 @@ static invar_status copy_real(char **out, const json_t *value, const source *lin
     if (invar_json_digits(&digits, &bytes, line->object, value, line->json, line->bytes))
         return copy_bytes(out, digits, bytes);
     INVAR_TRY(format_real(number, json_real_value(value)));
-    return copy(out, number);
+    return copy_text(out, number);
 }
 
-/* Any scalar as text: a string as it is, true, 42, 0.5. */
-static invar_status read_label(char **out, const source *line, const char *key, const char *where)
+/* Reads a scalar as text: a string unchanged, true, 42, 0.5. */
+static invar_status read_label(char **out, const source_line *line, const char *key,
+                               const char *where)
 {
     const json_t *value = key[0] != '\0' ? json_object_get(line->object, key) : NULL;
     char number[INVAR_NUMBER_SIZE];
 
     if (key[0] == '\0')
-        return copy(out, "");
+        return copy_text(out, "");
     if (!value)
-        return wrong(where, key, "is missing (label-key)");
+        return fail_member(where, key, "is missing (label-key)");
     switch (json_typeof(value)) {
-    case JSON_STRING: return copy(out, json_string_value(value));
+    case JSON_STRING: return copy_text(out, json_string_value(value));
     case JSON_INTEGER:
         snprintf(number, sizeof number, "%" PRId64, (int64_t)json_integer_value(value));
-        return copy(out, number);
+        return copy_text(out, number);
     case JSON_REAL: return copy_real(out, value, line);
     case JSON_TRUE:
-    case JSON_FALSE: return copy(out, json_is_true(value) ? "true" : "false");
-    default: return wrong(where, key, "is no label: it must be a string, a number, true or false");
+    case JSON_FALSE: return copy_text(out, json_is_true(value) ? "true" : "false");
+    default:
+        return fail_member(where, key, "is no label: it must be a string, a number, true or false");
     }
 }
 
@@ -136,13 +143,13 @@ static invar_status read_metadata(char **out, const json_t *object, const char *
     const json_t *value = key[0] != '\0' ? json_object_get(object, key) : NULL;
 
     if (!value || json_is_null(value))
-        return copy(out, "{}");
+        return copy_text(out, "{}");
     if (!json_is_object(value))
-        return wrong(where, key, "is not an object (metadata-key)");
-    return dump(out, value, JSON_COMPACT | JSON_SORT_KEYS);
+        return fail_member(where, key, "is not an object (metadata-key)");
+    return dump_json(out, value, JSON_COMPACT | JSON_SORT_KEYS);
 }
 
-/* A list, or text that is one. */
+/* Reads a list, or a string that contains one. */
 static invar_status read_tools(char **out, const json_t *object, const char *key, const char *where)
 {
     const json_t *value = key[0] != '\0' ? json_object_get(object, key) : NULL;
@@ -150,16 +157,16 @@ static invar_status read_tools(char **out, const json_t *object, const char *key
     invar_status status;
 
     if (!value || json_is_null(value))
-        return copy(out, "");
+        return copy_text(out, "");
     if (json_is_string(value)) {
         INVAR_TRY(
             invar_json_parse(&parsed, where, json_string_value(value), json_string_length(value)));
         value = parsed;
     }
     if (json_is_array(value))
-        status = dump(out, value, JSON_COMPACT);
+        status = dump_json(out, value, JSON_COMPACT);
     else
-        status = wrong(where, key, "is not a list of tools (tool-key)");
+        status = fail_member(where, key, "is not a list of tools (tool-key)");
     json_decref(parsed);
     return status;
 }
@@ -173,7 +180,7 @@ static invar_status append_message(json_t *messages, const char *role, const cha
     return INVAR_OK;
 }
 
-static bool has(const json_t *message, const char *member)
+static bool has_member(const json_t *message, const char *member)
 {
     const json_t *value = json_object_get(message, member);
 
@@ -181,8 +188,8 @@ static bool has(const json_t *message, const char *member)
 }
 
 /*
- * A template renders nothing where a member is missing. Only who calls a tool need not say
- * anything; what a content may be is the template's business.
+ * Checks the required members, because a template silently renders nothing for a missing one. Only
+ * a message that calls a tool needs no content; the form of the content is left to the template.
  */
 static invar_status check_message(const json_t *message, size_t i, const char *key,
                                   const char *where)
@@ -191,45 +198,47 @@ static invar_status check_message(const json_t *message, size_t i, const char *k
     char why[128];
 
     if (!json_is_object(message))
-        return wrong(where, key, "has a message that is not an object");
+        return fail_member(where, key, "has a message that is not an object");
     if (role && role[0] &&
-        (has(message, "content") || has(message, "tool_calls") || has(message, "function_call")))
+        (has_member(message, "content") || has_member(message, "tool_calls") ||
+         has_member(message, "function_call")))
         return INVAR_OK;
     missing = role && role[0] ? "content" : "role";
     snprintf(why, sizeof why,
              "has no \"%s\" in message %zu (from 0); a message is "
              "{\"role\": \"user\", \"content\": \"...\"}",
              missing, i);
-    return wrong(where, key, why);
+    return fail_member(where, key, why);
 }
 
-/* The talk as a new list: the input's messages, or the input as the user's only one. */
-static invar_status open_talk(json_t **out, json_t *input, const char *key, const char *where)
+/* Makes the list of messages: the input's messages, or the input as a single user message. */
+static invar_status make_conversation(json_t **out, json_t *input, const char *key,
+                                      const char *where)
 {
     const char *text = json_string_value(input);
 
     for (size_t i = 0; i < json_array_size(input); i++)
         INVAR_TRY(check_message(json_array_get(input, i), i, key, where));
     if (!text && json_array_size(input) == 0)
-        return wrong(where, key, "has no message");
+        return fail_member(where, key, "has no message");
     *out = text ? json_array() : json_copy(input);
     if (!*out)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a message of a data set");
     return text ? append_message(*out, "user", text) : INVAR_OK;
 }
 
-static invar_status record_reader_render(char **out, const invar_record_reader *reader,
-                                         const json_t *talk, const char *tools, bool generation,
-                                         const char *where)
+static invar_status render_messages(char **out, const invar_record_reader *reader,
+                                    const json_t *conversation, const char *tools, bool generation,
+                                    const char *where)
 {
     char *messages;
     size_t bytes;
     invar_status status;
 
-    INVAR_TRY(dump(&messages, talk, JSON_COMPACT));
+    INVAR_TRY(dump_json(&messages, conversation, JSON_COMPACT));
     status = invar_chat_template_render(out, &bytes, reader->chat, messages, tools, generation);
     invar_free(messages);
-    INVAR_TRY(named(status, where));
+    INVAR_TRY(prefix_error(status, where));
     if (strlen(*out) == bytes)
         return INVAR_OK;
     invar_free(*out);
@@ -237,15 +246,15 @@ static invar_status record_reader_render(char **out, const invar_record_reader *
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the chat template wrote a NUL", where);
 }
 
-/* The label and the end of text. */
-static invar_status plain_answer(invar_dataset_record *line, const invar_record_reader *reader,
-                                 const char *where)
+/* Makes the answer from the label and the end of text. */
+static invar_status make_plain_answer(invar_dataset_record *line, const invar_record_reader *reader,
+                                      const char *where)
 {
     int32_t *tokens, eos = invar_tokenizer_eos(reader->tokenizer);
     invar_status status;
     int64_t count;
 
-    INVAR_TRY(record_reader_encode(&tokens, &count, reader, line->label, where));
+    INVAR_TRY(encode_text(&tokens, &count, reader, line->label, where));
     status =
         invar_alloc((void **)&line->answer, (size_t)count + 1, sizeof *line->answer, "data set");
     if (status == INVAR_OK) {
@@ -263,26 +272,30 @@ static invar_status plain_answer(invar_dataset_record *line, const invar_record_
 static invar_status encode_prompt(invar_dataset_record *line, const invar_record_reader *reader,
                                   const char *where)
 {
-    INVAR_TRY(record_reader_encode(&line->tokens, &line->n_tokens, reader, line->text, where));
+    INVAR_TRY(encode_text(&line->tokens, &line->n_tokens, reader, line->text, where));
     if (line->n_tokens == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the prompt is empty", where);
     return INVAR_OK;
 }
 
-/* ---- answers in a talk ----------------------------------------------------------------------- */
+/* ---- SFT answers ----------------------------------------------------------------------------- */
 
-/* A talk that is learned from, while its turns are found. */
-typedef struct lesson {
+/* State while the learned messages of a conversation are located. */
+typedef struct sft_builder {
     const invar_record_reader *reader;
-    const json_t *talk;
+    const json_t *conversation;
     const char *tools, *where;
-    char *whole; /* the talk as the template renders it */
+    char *rendered; /* rendering of all messages */
     int32_t *tokens;
     int64_t count;
-    uint8_t *mask;      /* (count) */
-    int64_t first, end; /* of the tokens from the first to the last turn; end 0: none yet */
-    size_t prompt;      /* bytes of the whole before the first turn */
-} lesson;
+    uint8_t *mask; /* (count) loss mask */
+    /*
+     * token range from the first to the last learned message; end is 0 if there is no such message
+     * yet
+     */
+    int64_t first, end;
+    size_t prompt; /* bytes of `rendered` before the first learned message */
+} sft_builder;
 
 static bool is_answer(const json_t *message)
 {
@@ -291,8 +304,11 @@ static bool is_answer(const json_t *message)
     return role && strcmp(role, "assistant") == 0;
 }
 
-/* step_loss_mask of a message: 0 leaves it out, as in Miles. */
-static invar_status takes_part(bool *out, const lesson *l, const json_t *message)
+/*
+ * Returns true for messages that are learned: a step_loss_mask of 0 excludes an answer, as in
+ * Miles.
+ */
+static invar_status is_learned(bool *out, const sft_builder *l, const json_t *message)
 {
     const json_t *value = json_object_get(message, "step_loss_mask");
     bool zero = json_is_false(value) || (json_is_integer(value) && json_integer_value(value) == 0);
@@ -301,33 +317,33 @@ static invar_status takes_part(bool *out, const lesson *l, const json_t *message
     *out = is_answer(message) && !zero;
     if (!value || zero || one)
         return INVAR_OK;
-    return wrong(l->where, l->reader->options->input_key,
-                 "has a message whose step_loss_mask is neither 0 nor 1");
+    return fail_member(l->where, l->reader->options->input_key,
+                       "has a message whose step_loss_mask is neither 0 nor 1");
 }
 
-/* The first `count` messages, rendered. */
-static invar_status render_part(char **out, const lesson *l, size_t count, bool generation)
+/* Renders the first `count` messages. */
+static invar_status render_part(char **out, const sft_builder *l, size_t count, bool generation)
 {
     json_t *part = json_array();
     invar_status status = INVAR_OK;
 
     for (size_t i = 0; part && i < count; i++)
-        if (json_array_append(part, json_array_get(l->talk, i)) != 0)
+        if (json_array_append(part, json_array_get(l->conversation, i)) != 0)
             status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for messages of a data set");
     if (!part)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for messages of a data set");
     if (status == INVAR_OK)
-        status = record_reader_render(out, l->reader, part, l->tools, generation, l->where);
+        status = render_messages(out, l->reader, part, l->tools, generation, l->where);
     json_decref(part);
     return status;
 }
 
-/* The length of the longest end of `text` that `rest` begins with (Knuth, Morris and Pratt). */
-static invar_status overlap(size_t *out, const char *text, const char *rest)
+/* Length of the longest suffix of `text` that is a prefix of `rest` (Knuth-Morris-Pratt). */
+static invar_status find_overlap(size_t *out, const char *text, const char *rest)
 {
     size_t bytes = strlen(text), most = strlen(rest), *back, at = 0;
 
-    if (strncmp(rest, text, bytes) == 0) { // nearly always
+    if (strncmp(rest, text, bytes) == 0) { // fast path, nearly always taken
         *out = bytes;
         return INVAR_OK;
     }
@@ -351,10 +367,10 @@ static invar_status overlap(size_t *out, const char *text, const char *rest)
 }
 
 /*
- * Where message k stands in the whole: behind the prompt for its generation. A template may leave
- * out of an earlier answer what comes before it, such as the thoughts.
+ * Locates message k in the rendering: after the generation prompt. A template may omit the
+ * beginning of an earlier answer, such as its reasoning.
  */
-static invar_status find_turn(size_t *begin_out, size_t *end_out, const lesson *l, size_t k)
+static invar_status find_turn(size_t *begin_out, size_t *end_out, const sft_builder *l, size_t k)
 {
     char *prompt = NULL, *said = NULL;
     size_t begin = 0, length = 0;
@@ -364,8 +380,8 @@ static invar_status find_turn(size_t *begin_out, size_t *end_out, const lesson *
         status = render_part(&said, l, k + 1, false);
     if (status == INVAR_OK) {
         begin = strlen(prompt);
-        if (strncmp(l->whole, prompt, begin) == 0 && strncmp(said, prompt, begin) == 0)
-            status = overlap(&length, said + begin, l->whole + begin);
+        if (strncmp(l->rendered, prompt, begin) == 0 && strncmp(said, prompt, begin) == 0)
+            status = find_overlap(&length, said + begin, l->rendered + begin);
     }
     invar_free(said);
     invar_free(prompt);
@@ -380,14 +396,17 @@ static invar_status find_turn(size_t *begin_out, size_t *end_out, const lesson *
     return INVAR_OK;
 }
 
-/* How many tokens the first `bytes` of the whole are. */
-static invar_status count_before(int64_t *out, const lesson *l, size_t bytes)
+/*
+ * Number of tokens of the first `bytes` bytes of the rendering; fails if they are not its first
+ * tokens.
+ */
+static invar_status count_tokens_before(int64_t *out, const sft_builder *l, size_t bytes)
 {
     int32_t *tokens;
     bool same;
 
-    INVAR_TRY(named(invar_tokenizer_encode(&tokens, out, l->reader->tokenizer, l->whole, bytes),
-                    l->where));
+    INVAR_TRY(prefix_error(
+        invar_tokenizer_encode(&tokens, out, l->reader->tokenizer, l->rendered, bytes), l->where));
     same = *out <= l->count &&
            (*out == 0 || memcmp(tokens, l->tokens, (size_t)*out * sizeof *tokens) == 0);
     invar_free(tokens);
@@ -398,16 +417,16 @@ static invar_status count_before(int64_t *out, const lesson *l, size_t bytes)
                       l->where);
 }
 
-static invar_status learn_turn(lesson *l, size_t k)
+static invar_status learn_turn(sft_builder *l, size_t k)
 {
     size_t begin, end;
     int64_t first, last;
 
     if (k == 0)
-        return wrong(l->where, l->reader->options->input_key, "has an answer but no prompt");
+        return fail_member(l->where, l->reader->options->input_key, "has an answer but no prompt");
     INVAR_TRY(find_turn(&begin, &end, l, k));
-    INVAR_TRY(count_before(&first, l, begin));
-    INVAR_TRY(count_before(&last, l, end));
+    INVAR_TRY(count_tokens_before(&first, l, begin));
+    INVAR_TRY(count_tokens_before(&last, l, end));
     if (first == 0 || last == first)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the prompt or the answer is empty", l->where);
     memset(l->mask + first, 1, (size_t)(last - first));
@@ -419,29 +438,32 @@ static invar_status learn_turn(lesson *l, size_t k)
     return INVAR_OK;
 }
 
-static invar_status learn_turns(lesson *l)
+static invar_status learn_turns(sft_builder *l)
 {
-    INVAR_TRY(record_reader_encode(&l->tokens, &l->count, l->reader, l->whole, l->where));
+    INVAR_TRY(encode_text(&l->tokens, &l->count, l->reader, l->rendered, l->where));
     INVAR_TRY(invar_alloc((void **)&l->mask, (size_t)l->count, 1, "data set"));
     memset(l->mask, 0, (size_t)l->count);
-    for (size_t k = 0; k < json_array_size(l->talk); k++) {
+    for (size_t k = 0; k < json_array_size(l->conversation); k++) {
         bool taken;
-        INVAR_TRY(takes_part(&taken, l, json_array_get(l->talk, k)));
+        INVAR_TRY(is_learned(&taken, l, json_array_get(l->conversation, k)));
         if (taken)
             INVAR_TRY(learn_turn(l, k));
     }
     if (l->end == 0)
-        return wrong(l->where, l->reader->options->input_key,
-                     "has nothing to learn: step_loss_mask is 0 for every answer");
+        return fail_member(l->where, l->reader->options->input_key,
+                           "has nothing to learn: step_loss_mask is 0 for every answer");
     return INVAR_OK;
 }
 
-/* The prompt is what comes before the first turn, the answer the rest up to the last one's end. */
-static invar_status keep_lesson(invar_dataset_record *line, lesson *l)
+/*
+ * Fills the record: the prompt ends before the first learned message, the answer after the last
+ * one.
+ */
+static invar_status fill_sft_record(invar_dataset_record *line, sft_builder *l)
 {
     size_t prompt = (size_t)l->first * sizeof *l->tokens;
 
-    INVAR_TRY(copy_bytes(&line->text, l->whole, l->prompt));
+    INVAR_TRY(copy_bytes(&line->text, l->rendered, l->prompt));
     INVAR_TRY(invar_alloc((void **)&line->tokens, prompt, 1, "data set"));
     memcpy(line->tokens, l->tokens, prompt);
     line->n_tokens = l->first;
@@ -455,33 +477,34 @@ static invar_status keep_lesson(invar_dataset_record *line, lesson *l)
     return INVAR_OK;
 }
 
-static invar_status read_lesson(invar_dataset_record *line, const invar_record_reader *reader,
-                                json_t *talk, const char *tools, const char *where)
+static invar_status read_sft_record(invar_dataset_record *line, const invar_record_reader *reader,
+                                    json_t *conversation, const char *tools, const char *where)
 {
-    lesson l = {.reader = reader, .talk = talk, .tools = tools, .where = where};
+    sft_builder l = {
+        .reader = reader, .conversation = conversation, .tools = tools, .where = where};
     invar_status status;
 
     if (reader->options->label_key[0] != '\0')
-        INVAR_TRY(append_message(talk, "assistant", line->label));
-    if (!is_answer(json_array_get(talk, json_array_size(talk) - 1)))
-        return wrong(where, reader->options->input_key,
-                     "does not end with the assistant's message, nor is there a label");
-    INVAR_TRY(record_reader_render(&l.whole, reader, talk, tools, false, where));
+        INVAR_TRY(append_message(conversation, "assistant", line->label));
+    if (!is_answer(json_array_get(conversation, json_array_size(conversation) - 1)))
+        return fail_member(where, reader->options->input_key,
+                           "does not end with the assistant's message, nor is there a label");
+    INVAR_TRY(render_messages(&l.rendered, reader, conversation, tools, false, where));
     status = learn_turns(&l);
     if (status == INVAR_OK)
-        status = keep_lesson(line, &l);
-    invar_free(l.whole);
+        status = fill_sft_record(line, &l);
+    invar_free(l.rendered);
     invar_free(l.tokens);
     invar_free(l.mask);
     return status;
 }
 
-static invar_status read_talk(invar_dataset_record *line, const invar_record_reader *reader,
-                              json_t *talk, const char *tools, const char *where)
+static invar_status read_conversation(invar_dataset_record *line, const invar_record_reader *reader,
+                                      json_t *conversation, const char *tools, const char *where)
 {
     if (reader->options->sft)
-        return read_lesson(line, reader, talk, tools, where);
-    INVAR_TRY(record_reader_render(&line->text, reader, talk, tools, true, where));
+        return read_sft_record(line, reader, conversation, tools, where);
+    INVAR_TRY(render_messages(&line->text, reader, conversation, tools, true, where));
     return encode_prompt(line, reader, where);
 }
 
@@ -489,15 +512,15 @@ static invar_status read_chat(invar_dataset_record *line, const invar_record_rea
                               const json_t *object, json_t *input, const char *where)
 {
     const invar_dataset_options *options = reader->options;
-    json_t *talk = NULL;
+    json_t *conversation = NULL;
     char *tools = NULL;
     invar_status status = read_tools(&tools, object, options->tool_key, where);
 
     if (status == INVAR_OK)
-        status = open_talk(&talk, input, options->input_key, where);
+        status = make_conversation(&conversation, input, options->input_key, where);
     if (status == INVAR_OK)
-        status = read_talk(line, reader, talk, tools, where);
-    json_decref(talk);
+        status = read_conversation(line, reader, conversation, tools, where);
+    json_decref(conversation);
     invar_free(tools);
     return status;
 }
@@ -507,16 +530,16 @@ invar_status invar_dataset_record_plain(invar_dataset_record *out,
                                         const char *prompt, const char *label)
 {
     if (!out->label)
-        INVAR_TRY(copy(&out->label, label));
+        INVAR_TRY(copy_text(&out->label, label));
     if (!out->metadata)
-        INVAR_TRY(copy(&out->metadata, "{}"));
-    INVAR_TRY(copy(&out->text, prompt));
+        INVAR_TRY(copy_text(&out->metadata, "{}"));
+    INVAR_TRY(copy_text(&out->text, prompt));
     INVAR_TRY(encode_prompt(out, reader, where));
-    return reader->options->sft ? plain_answer(out, reader, where) : INVAR_OK;
+    return reader->options->sft ? make_plain_answer(out, reader, where) : INVAR_OK;
 }
 
 static invar_status read_object(invar_dataset_record *line, const invar_record_reader *reader,
-                                const source *given, const char *where)
+                                const source_line *given, const char *where)
 {
     const invar_dataset_options *options = reader->options;
     json_t *object = given->object, *input = json_object_get(object, options->input_key);
@@ -524,22 +547,23 @@ static invar_status read_object(invar_dataset_record *line, const invar_record_r
     if (!json_is_object(object))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the line is not a JSON object", where);
     if (!input)
-        return wrong(where, options->input_key, "is missing (input-key)");
+        return fail_member(where, options->input_key, "is missing (input-key)");
     if (!json_is_string(input) && !json_is_array(input))
-        return wrong(where, options->input_key, "is neither a string nor a list of messages");
+        return fail_member(where, options->input_key, "is neither a string nor a list of messages");
     INVAR_TRY(read_label(&line->label, given, options->label_key, where));
     INVAR_TRY(read_metadata(&line->metadata, object, options->metadata_key, where));
     if (reader->chat)
         return read_chat(line, reader, object, input, where);
     if (json_is_array(input))
-        return wrong(where, options->input_key, "is a list of messages: set apply-chat-template");
+        return fail_member(where, options->input_key,
+                           "is a list of messages: set apply-chat-template");
     return invar_dataset_record_plain(line, reader, where, json_string_value(input), line->label);
 }
 
 invar_status invar_dataset_record_read(invar_dataset_record *out, const invar_record_reader *reader,
                                        const char *where, const char *json, size_t bytes)
 {
-    source given = {.json = json, .bytes = bytes};
+    source_line given = {.json = json, .bytes = bytes};
     invar_status status;
 
     INVAR_TRY(invar_json_parse(&given.object, where, json, bytes));

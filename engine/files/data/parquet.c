@@ -1,5 +1,8 @@
 /*
- * parquet.c - the rows of a Parquet file as JSON lines, by the real pyarrow.
+ * parquet.c - reads Parquet files through the embedded script parquet_rows.py.
+ *
+ * The script answers each request with a group of rows as JSON lines, which are joined to one text.
+ * A text that is larger than the limit is an error.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,22 +16,22 @@
 
 #include "base/invar_banned.h"
 
-#define SECONDS 600.0 /* for the start, and for some rows */
+#define SECONDS 600.0 /* time limit of the start and of each group of rows */
 
-typedef struct reading {
+typedef struct parquet_state {
     invar_line_process *program;
     char name[INVAR_PATH_SHOWN_SIZE];
-    invar_json_text line; /* the question */
+    invar_json_text line; /* request */
     invar_json_text rows;
     size_t max;
-} reading;
+} parquet_state;
 
 bool invar_parquet_is(const char *data, size_t bytes)
 {
     return bytes >= 4 && memcmp(data, "PAR1", 4) == 0;
 }
 
-static invar_status reading_begin(reading *r, const char *path, const char *const *columns)
+static invar_status open_file(parquet_state *r, const char *path, const char *const *columns)
 {
     json_t *answer;
 
@@ -48,8 +51,8 @@ static invar_status reading_begin(reading *r, const char *path, const char *cons
     return INVAR_OK;
 }
 
-/* Some more rows; *end_out: there are none. */
-static invar_status take_rows(reading *r, bool *end_out)
+/* Appends the next rows; *end_out is true if there are no more. */
+static invar_status read_rows(parquet_state *r, bool *end_out)
 {
     const json_t *lines;
     json_t *answer;
@@ -78,16 +81,16 @@ static invar_status take_rows(reading *r, bool *end_out)
 invar_status invar_parquet_read(char **out, size_t *bytes_out, const char *path,
                                 const char *const *columns, size_t max_bytes)
 {
-    reading r = {.max = max_bytes};
+    parquet_state r = {.max = max_bytes};
     bool end = false;
     invar_status status;
 
     *out = NULL;
     *bytes_out = 0;
     invar_path_show(r.name, path);
-    status = reading_begin(&r, path, columns);
+    status = open_file(&r, path, columns);
     while (status == INVAR_OK && !end)
-        status = take_rows(&r, &end);
+        status = read_rows(&r, &end);
     invar_line_process_close(r.program);
     invar_json_text_release(&r.line);
     if (status == INVAR_OK) {

@@ -1,5 +1,10 @@
 /*
- * aux_files.c - what a Hugging Face folder has beside config.json and weights.
+ * aux_files.c - reads and writes the auxiliary files of a Hugging Face folder.
+ *
+ * A chat template may be in tokenizer_config.json, in a file of its own, or in a folder of
+ * additional templates. If the recipe gives another template, all of these are dropped. Additional
+ * templates are kept in the order of names, so the result does not depend on the order of the
+ * directory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -70,16 +75,13 @@ invar_status invar_hf_files_take_config(invar_hf_files *files, const char *dir)
     return invar_file_read(&files->config, &files->config_bytes, path, MAX_BYTES);
 }
 
-static void leave_out(invar_hf_files *files, const char *name)
+static void skip_template(invar_hf_files *files, const char *name)
 {
     files->n_skipped++;
     invar_text_quote(files->one_left_out, sizeof files->one_left_out, name, strlen(name));
 }
 
-/*
- * Keeps "additional_chat_templates/NAME", where that is a template: in the order of names, so that
- * the files do not depend on that of the folder.
- */
+/* Keeps "additional_chat_templates/NAME" if it is a template, in the order of names. */
 static void keep_template(invar_hf_files *files, const char *name)
 {
     char whole[sizeof INVAR_HF_TEMPLATES + NAME_MAX + 1];
@@ -91,18 +93,18 @@ static void keep_template(invar_hf_files *files, const char *name)
     while (at > 0 && strcmp(files->names[at - 1], whole) > 0)
         at--;
     if (!invar_checkpoint_blob_name(whole) || at == INVAR_HF_MAX_TEMPLATES) {
-        leave_out(files, name);
+        skip_template(files, name);
         return;
     }
     if (files->n_names == INVAR_HF_MAX_TEMPLATES)
-        leave_out(files, files->names[--files->n_names] + sizeof INVAR_HF_TEMPLATES);
+        skip_template(files, files->names[--files->n_names] + sizeof INVAR_HF_TEMPLATES);
     memmove(files->names[at + 1], files->names[at],
             (size_t)(files->n_names - at) * sizeof *files->names);
     memcpy(files->names[at], whole, strlen(whole) + 1);
     files->n_names++;
 }
 
-static invar_status cannot_list(const char *path, int code)
+static invar_status fail_list(const char *path, int code)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -120,13 +122,13 @@ static invar_status add_templates(invar_hf_files *files, const char *dir)
     INVAR_TRY(invar_path_join(path, sizeof path, dir, INVAR_HF_TEMPLATES));
     stream = opendir(path);
     if (!stream)
-        return errno == ENOENT ? INVAR_OK : cannot_list(path, errno);
+        return errno == ENOENT ? INVAR_OK : fail_list(path, errno);
     while (errno = 0, (entry = readdir(stream)) != NULL)
         keep_template(files, entry->d_name);
     code = errno;
     (void)closedir(stream);
     if (code)
-        return cannot_list(path, code);
+        return fail_list(path, code);
     for (int64_t i = 0; i < files->n_names; i++)
         INVAR_TRY(invar_hf_files_add(files, dir, files->names[i]));
     return INVAR_OK;
@@ -144,7 +146,7 @@ void invar_hf_files_warning(char out[INVAR_HF_WARNING_SIZE], const invar_hf_file
                        files->one_left_out, INVAR_HF_MAX_TEMPLATES);
 }
 
-/* The tokenizer's settings without a template: another one is given. */
+/* Removes the template from the tokenizer's settings, because another one is given. */
 static invar_status drop_template(invar_checkpoint_blob *file)
 {
     json_t *settings;

@@ -1,8 +1,8 @@
 /*
- * config.c - the config.json of a source, as that of a folder with weights of another type.
+ * config.c - rewrites the data type in a config.json, and keeps every other byte.
  *
- * A configuration has more than a model's spec: ids of tokens, names, keys of other programs. The
- * text therefore stays as it is, byte by byte, except for the values of "dtype" and "torch_dtype".
+ * A configuration has more than a model's spec: token ids, names, keys of other programs. The text
+ * therefore stays unchanged, except for the values of "dtype" and "torch_dtype".
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +21,7 @@
 #define DTYPE "\"dtype\""
 #define TORCH_DTYPE "\"torch_dtype\""
 
-/* The byte after the string that begins at `at`; the text is known to be JSON. */
+/* Returns the byte after the string that begins at `at`; the text is valid JSON. */
 static const char *string_end(const char *at)
 {
     for (at++; *at != '"'; at++)
@@ -29,7 +29,7 @@ static const char *string_end(const char *at)
     return at + 1;
 }
 
-/* The byte after the value that begins at `at`. */
+/* Returns the byte after the value that begins at `at`. */
 static const char *value_end(const char *at)
 {
     int depth = 0;
@@ -51,7 +51,7 @@ static bool is_type(const char *key, size_t bytes)
            (bytes == strlen(TORCH_DTYPE) && memcmp(key, TORCH_DTYPE, bytes) == 0);
 }
 
-/* Copies the members of the object that begins at `at`. Returns how many of them say the type. */
+/* Copies the members of the object that begins at `at`. Returns the number of type members. */
 static size_t copy_members(invar_json_text *out, const char *at, const char *type)
 {
     size_t said = 0;
@@ -73,7 +73,7 @@ static size_t copy_members(invar_json_text *out, const char *at, const char *typ
     return said;
 }
 
-/* The text from its object on, whose brace is at `at`. Returns how many members say the type. */
+/* Copies the text from the brace of its object on. Returns the number of type members. */
 static size_t copy_object(invar_json_text *out, const char *at, const char *type, bool add)
 {
     const char *rest = strrchr(at, '}');

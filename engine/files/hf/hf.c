@@ -1,9 +1,9 @@
 /*
- * hf.c - reading the weights of a Hugging Face folder.
+ * hf.c - loads the weights of a Hugging Face folder.
  *
- * Shards are opened one after another, and their tensors go straight into the model, of each what
- * this rank has; what has arrived is noted, so that a tensor that comes twice or never is found. An
- * index is believed only as far as the shards confirm it.
+ * Shards are opened one after another, and the part of each tensor that this rank holds is read
+ * directly into the model. Every tensor is marked when it was loaded, so duplicates and missing
+ * tensors are found. The index is only trusted as far as the shards confirm it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,23 +28,25 @@
 
 #define MAX_INDEX (256 << 20)
 #define HEAD "lm_head.weight"
-#define FREQUENCIES                                                                                \
-    ".rotary_emb.inv_freq" /* constants that old files have; made from config.json */
-#define COMPARED 4096      /* elements at a time */
+#define FREQUENCIES ".rotary_emb.inv_freq" /* constants in old files; recomputed from config.json */
+#define COMPARED 4096                      /* elements that are compared at a time */
 
 typedef struct loader {
     invar_model *model;
     const char *dir;
-    char shown[INVAR_PATH_SHOWN_SIZE]; /* of the folder */
-    int64_t *first;                    /* (n_base) the parameter's first piece in `seen` */
-    bool *seen;                        /* one per expert of a stack, one per other parameter */
+    char shown[INVAR_PATH_SHOWN_SIZE]; /* folder, for messages */
+    int64_t *first; /* (n_base) index in `seen` of the parameter's first tensor */
+    bool *seen;     /* (pieces) one per expert of a stack, one per other parameter */
     int64_t pieces;
-    invar_host_window window; /* into the embedding */
+    invar_host_window window; /* window to the embedding */
     invar_param_loader fill;
-    char head_file[INVAR_PATH_SIZE]; /* where lm_head.weight is that must equal the embedding */
+    /*
+     * file with an lm_head.weight that must equal the embedding; empty if there is no such tensor
+     */
+    char head_file[INVAR_PATH_SIZE];
 } loader;
 
-static const char *quoted(char out[INVAR_TEXT_QUOTE_SIZE * 2], const char *name)
+static const char *quote_name(char out[INVAR_TEXT_QUOTE_SIZE * 2], const char *name)
 {
     invar_text_quote(out, INVAR_TEXT_QUOTE_SIZE * 2, name, strlen(name));
     return out;
@@ -55,7 +57,8 @@ static invar_status bad_tensor(const char *path, const char *name, const char *w
     char shown[INVAR_PATH_SHOWN_SIZE], quote[INVAR_TEXT_QUOTE_SIZE * 2];
 
     invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s': %s", shown, quoted(quote, name), why);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s': %s", shown, quote_name(quote, name),
+                      why);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -68,8 +71,8 @@ static invar_status expect_shape(const invar_safetensors *file, const invar_safe
     return invar_safetensors_expect(file, t, t->type, p->cols ? 2 : 1, shape);
 }
 
-/* A tensor that is no parameter of this model, and may be there all the same. */
-static invar_status pass_over(loader *l, const char *path, const char *name)
+/* Accepts a tensor that is not a parameter of this model but may exist; fails for any other. */
+static invar_status accept_extra_tensor(loader *l, const char *path, const char *name)
 {
     const invar_model_spec *spec = &l->model->spec;
 
@@ -83,17 +86,18 @@ static invar_status pass_over(loader *l, const char *path, const char *name)
     return bad_tensor(path, name, "the model that config.json describes has none of that name");
 }
 
-/* What this rank has of an expert, or of a parameter that has none. */
-typedef struct share {
-    int64_t row;          /* the first of those here */
-    int64_t first, count; /* runs of the parameter's box; count 0: nothing is here */
-    int64_t begin;        /* of the expert in the whole parameter */
-} share;
+/* Part of an expert, or of a parameter without experts, that this rank holds. */
+typedef struct expert_part {
+    int64_t row;          /* first row in the local shard */
+    int64_t first, count; /* runs of the local shard; count is 0 if nothing is held */
+    int64_t begin;        /* offset of the expert in the full parameter */
+} expert_part;
 
-static share share_of(const invar_param *p, const invar_shard_runs *runs, int64_t expert)
+static expert_part expert_part_of(const invar_param *p, const invar_shard_runs *runs,
+                                  int64_t expert)
 {
     int64_t number = expert - p->local.expert;
-    share out = {.begin = expert * runs->jump};
+    expert_part out = {.begin = expert * runs->jump};
 
     if (number < 0 || number >= p->local.experts)
         return out;
@@ -104,7 +108,7 @@ static share share_of(const invar_param *p, const invar_shard_runs *runs, int64_
 }
 
 static invar_status read_runs(float *near, const invar_safetensors *file, const invar_safetensor *t,
-                              const invar_shard_runs *runs, const share *own)
+                              const invar_shard_runs *runs, const expert_part *own)
 {
     for (int64_t k = 0; k < own->count; k++)
         INVAR_TRY(invar_safetensors_read_f32(
@@ -113,11 +117,12 @@ static invar_status read_runs(float *near, const invar_safetensors *file, const 
     return INVAR_OK;
 }
 
-static invar_status read_share(loader *l, const invar_safetensors *file, const invar_safetensor *t,
-                               const invar_param *p, int64_t expert)
+static invar_status read_expert_part(loader *l, const invar_safetensors *file,
+                                     const invar_safetensor *t, const invar_param *p,
+                                     int64_t expert)
 {
     invar_shard_runs runs = invar_param_shard_runs_of(p, &p->local);
-    share own = share_of(p, &runs, expert);
+    expert_part own = expert_part_of(p, &runs, expert);
     float *values;
 
     if (own.count == 0)
@@ -134,24 +139,24 @@ static invar_status load_tensor(loader *l, const char *path, const invar_safeten
     invar_param *p = invar_hf_find(&expert, l->model, t->name);
     bool *seen;
 
-    if (!p || p->kind == INVAR_PARAM_ADAPTER) // these have a folder of their own
-        return pass_over(l, path, t->name);
+    if (!p || p->kind == INVAR_PARAM_ADAPTER) // adapters have a folder of their own
+        return accept_extra_tensor(l, path, t->name);
     INVAR_TRY(expect_shape(file, t, p));
     seen = &l->seen[l->first[p - l->model->base] + expert];
     if (*seen)
         return bad_tensor(path, t->name, "it is in another shard, too");
     *seen = true;
-    return read_share(l, file, t, p, expert);
+    return read_expert_part(l, file, t, p, expert);
 }
 
-static invar_status take_all(loader *l, const char *path, const invar_safetensors *file)
+static invar_status load_tensors(loader *l, const char *path, const invar_safetensors *file)
 {
     for (int64_t i = 0; i < invar_safetensors_count(file); i++)
         INVAR_TRY(load_tensor(l, path, file, invar_safetensors_at(file, i)));
     return INVAR_OK;
 }
 
-/* Opens a file of weights. The advice for a damaged or incomplete one is to get the file again. */
+/* Opens a file of weights. If it is damaged or incomplete, the error advises to get it again. */
 static invar_status open_weights(invar_safetensors **out, const char *path)
 {
     return invar_error_advise(invar_safetensors_open(out, path), INVAR_E_CORRUPT,
@@ -166,21 +171,21 @@ static invar_status load_file(loader *l)
 
     INVAR_TRY(invar_path_join(path, sizeof path, l->dir, INVAR_HF_WEIGHTS));
     INVAR_TRY(open_weights(&file, path));
-    status = take_all(l, path, file);
+    status = load_tensors(l, path, file);
     invar_safetensors_close(file);
     return status;
 }
 
 /* ---- shards ---------------------------------------------------------------------------------- */
 
-/* A plain file name: no folder, nothing hidden. */
+/* Returns true for a plain file name: no folder, not hidden. */
 static bool is_shard_name(const char *name)
 {
     return name && name[0] != '.' && !strchr(name, '/') &&
            invar_text_has_suffix(name, ".safetensors");
 }
 
-/* The shard has the tensors that the index says it has, and no others. */
+/* Checks that the shard has exactly the tensors that the index lists for it. */
 static invar_status check_shard(const json_t *map, const char *shard, const char *path,
                                 const invar_safetensors *file)
 {
@@ -213,7 +218,7 @@ static invar_status load_shard(loader *l, const json_t *map, const char *shard)
     INVAR_TRY(open_weights(&file, path));
     status = check_shard(map, shard, path, file);
     if (status == INVAR_OK)
-        status = take_all(l, path, file);
+        status = load_tensors(l, path, file);
     invar_safetensors_close(file);
     return status;
 }
@@ -231,7 +236,7 @@ static invar_status check_map(const json_t *map, const char *path)
     return INVAR_OK;
 }
 
-/* Each shard where the map names it for the first time. */
+/* Loads each shard when the map names it for the first time. */
 static invar_status load_shards(loader *l, const json_t *map)
 {
     json_t *done = json_object(), *value;
@@ -274,9 +279,9 @@ static invar_status load_index(loader *l)
     return status;
 }
 
-/* ---- what has to be there -------------------------------------------------------------------- */
+/* ---- completeness ---------------------------------------------------------------------------- */
 
-static invar_status loader_plan(loader *l)
+static invar_status plan_tensors(loader *l)
 {
     const invar_model *m = l->model;
 
@@ -290,7 +295,7 @@ static invar_status loader_plan(loader *l)
     return INVAR_OK;
 }
 
-/* The head of a critic that only the body was there for. */
+/* Zeroes the head of a critic if only the body was loaded. */
 static invar_status make_value_head(loader *l)
 {
     const invar_model *m = l->model;
@@ -326,7 +331,7 @@ static invar_status check_missing(const loader *l)
     return INVAR_OK;
 }
 
-/* Has the embedding these values? Where it is rounded, it is what they are rounded to. */
+/* Returns true if the embedding has these values, or their rounded values if it is rounded. */
 static bool same_values(const void *own, invar_dtype dtype, const float *values, int64_t count)
 {
     for (int64_t i = 0; i < count && dtype == INVAR_DTYPE_BF16; i++)
@@ -335,7 +340,7 @@ static bool same_values(const void *own, invar_dtype dtype, const float *values,
     return dtype == INVAR_DTYPE_BF16 || memcmp(values, own, (size_t)count * sizeof *values) == 0;
 }
 
-/* Elements of a run of the embedding: they begin at `at` in the file, at `first` of `own`. */
+/* Compares a run of the embedding, which begins at `at` in the file and at `first` in `own`. */
 static invar_status compare_run(loader *l, const invar_safetensors *file, const invar_safetensor *t,
                                 int64_t at, const invar_tensor *own, int64_t first, int64_t length)
 {
@@ -356,7 +361,7 @@ static invar_status compare_run(loader *l, const invar_safetensors *file, const 
     return INVAR_OK;
 }
 
-/* The rows of the embedding from `row` on, which are `own`: run by run. */
+/* Compares the rows of the embedding from `row` on, which are `own`, run by run. */
 static invar_status compare_rows(loader *l, const invar_safetensors *file,
                                  const invar_safetensor *t, const invar_tensor *own, int64_t row)
 {
@@ -374,7 +379,10 @@ static invar_status compare_rows(loader *l, const invar_safetensors *file,
     return INVAR_OK;
 }
 
-/* Rows whose masters others have are compared as they are rounded; their owners compare bits. */
+/*
+ * Compares lm_head.weight with the embedding. Rows whose masters are on other ranks are compared
+ * rounded; the ranks that hold their masters compare the bits.
+ */
 static invar_status compare_head(loader *l, const invar_safetensors *file)
 {
     const invar_safetensor *t = invar_safetensors_find(file, HEAD);
@@ -403,7 +411,7 @@ static invar_status check_head(loader *l)
     return status;
 }
 
-/* ---- the folder ------------------------------------------------------------------------------ */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 static bool has_file(const char *dir, const char *name)
 {
@@ -421,9 +429,9 @@ bool invar_hf_has_weights(const char *dir)
     return has_file(dir, INVAR_HF_WEIGHTS) || has_file(dir, INVAR_HF_INDEX);
 }
 
-/* Files that folders without our weights have, the telling ones first. */
+/* Files of folders without supported weights, the most informative ones first. */
 typedef struct lookalike {
-    const char *begin, *end; /* of its name */
+    const char *begin, *end; /* begin and end of the file name */
     const char *remedy;
 } lookalike;
 
@@ -440,7 +448,7 @@ static const lookalike lookalikes[] = {
 
 enum { N_LOOKALIKES = sizeof lookalikes / sizeof *lookalikes };
 
-/* The place in the table of what a file may be mistaken for; N_LOOKALIKES: of nothing. */
+/* Returns the index of the entry that matches a file name; N_LOOKALIKES if no entry does. */
 static size_t lookalike_of(const char *name)
 {
     size_t i = 0;
@@ -452,7 +460,10 @@ static size_t lookalike_of(const char *name)
     return i;
 }
 
-/* The most telling file, of equal ones the first by name, so that a folder has one message. */
+/*
+ * Finds the most informative file, the first by name among equal ones, so that the message does not
+ * depend on the order of the directory.
+ */
 static size_t find_lookalike(char out[INVAR_TEXT_QUOTE_SIZE], const char *dir)
 {
     DIR *folder = opendir(dir);
@@ -489,9 +500,11 @@ invar_status invar_hf_check_weights(const char *dir)
         found < N_LOOKALIKES ? lookalikes[found].remedy : "");
 }
 
-/* ---- the folder ------------------------------------------------------------------------------ */
+/* ---- folder ---------------------------------------------------------------------------------- */
 
-/* Length of a name of the Hugging Face Hub, of an owner or of a model; 0 if `text` begins none. */
+/*
+ * Length of an owner or model name of the Hugging Face Hub at `text`; 0 if there is no valid name.
+ */
 static size_t hub_name_length(const char *text)
 {
     static const char usual[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
@@ -499,8 +512,8 @@ static size_t hub_name_length(const char *text)
     return text[0] == '.' || text[0] == '-' ? 0 : strspn(text, usual);
 }
 
-/* The function skips the address of the Hugging Face Hub, and yields `text` if there is none. */
-static const char *behind_hub(const char *text)
+/* Skips the address of the Hugging Face Hub; returns `text` unchanged if there is no address. */
+static const char *skip_hub_address(const char *text)
 {
     static const char *const hubs[] = {"hf://", "https://huggingface.co/", "http://huggingface.co/",
                                        "huggingface.co/", "https://hf.co/"};
@@ -512,12 +525,12 @@ static const char *behind_hub(const char *text)
 }
 
 /*
- * Copies OWNER/NAME of a model of the Hugging Face Hub. False if `path` is neither an address there
- * nor of this form with an OWNER that names no local folder, existing or usual.
+ * Copies OWNER/NAME of a model of the Hugging Face Hub. Returns false if `path` is neither an
+ * address of the Hub nor of this form with an OWNER that is not a local folder, existing or usual.
  */
 static bool find_hub_name(char out[INVAR_PATH_SHOWN_SIZE], const char *path)
 {
-    const char *text = behind_hub(path);
+    const char *text = skip_hub_address(path);
     size_t owner = hub_name_length(text);
     size_t name = owner && text[owner] == '/' ? hub_name_length(text + owner + 1) : 0;
     const char *end = text + owner + 1 + name;
@@ -540,8 +553,7 @@ invar_status invar_hf_check_folder(const char *key, const char *dir)
     if (invar_path_exists(dir))
         return INVAR_OK;
     invar_path_show(shown, dir);
-    invar_path_absolute_hint(whole,
-                             strstr(dir, "://") ? "/" : dir); // an address leads to no folder
+    invar_path_absolute_hint(whole, strstr(dir, "://") ? "/" : dir); // a URL is not a relative path
     if (strcmp(key, "load") == 0 || strcmp(key, "run") == 0 || strcmp(key, "--fork") == 0)
         (void)snprintf(advice, sizeof advice, "; 'invar ledger ls' lists the runs below runs/");
     else if (find_hub_name(name, dir))
@@ -576,11 +588,11 @@ invar_status invar_hf_check_model(const char *key, const char *dir)
                       found < N_LOOKALIKES ? lookalikes[found].remedy : "");
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- load ------------------------------------------------------------------------------------ */
 
-static invar_status loader_load(loader *l)
+static invar_status load_weights(loader *l)
 {
-    INVAR_TRY(loader_plan(l));
+    INVAR_TRY(plan_tensors(l));
     INVAR_TRY(has_file(l->dir, INVAR_HF_WEIGHTS) ? load_file(l) : load_index(l));
     INVAR_TRY(make_value_head(l));
     INVAR_TRY(check_missing(l));
@@ -597,7 +609,7 @@ invar_status invar_hf_load(invar_model *model, const char *dir, const invar_devi
     *l = (loader){.model = model, .dir = dir, .window = {.dev = &model->dev}};
     invar_param_loader_init(&l->fill, model, dev);
     invar_path_show(l->shown, dir);
-    status = loader_load(l);
+    status = load_weights(l);
     invar_free(l->first);
     invar_free(l->seen);
     invar_host_window_release(&l->window);

@@ -1,5 +1,10 @@
 /*
- * peft.c - adapters as the folders of peft.
+ * peft.c - loads, merges and saves LoRA adapters in the format of peft.
+ *
+ * Reading is strict: each key of adapter_config.json is either known to change nothing, or checked,
+ * or rejected, because an adapter with unsupported settings would load without an error and compute
+ * something else. Weights are written last, so a writer that is killed leaves a folder without
+ * weights.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,7 +35,7 @@
 #define NAME_SIZE (INVAR_HF_NAME_SIZE + sizeof PREFIX)
 #define MAX_CONFIG (1 << 20)
 
-/* What of an adapter is in a file: without what fills up the rank. */
+/* Shape of an adapter in a file, without the padding of the rank. */
 typedef struct extents {
     int64_t rows, cols;
 } extents;
@@ -40,7 +45,7 @@ static extents extents_of(const invar_param *p)
     return invar_adapter_is_first(p) ? (extents){p->rank, p->cols} : (extents){p->rows, p->rank};
 }
 
-static void name_of(char out[NAME_SIZE], const invar_param *p, int64_t expert)
+static void format_name(char out[NAME_SIZE], const invar_param *p, int64_t expert)
 {
     char name[INVAR_HF_NAME_SIZE];
 
@@ -48,9 +53,9 @@ static void name_of(char out[NAME_SIZE], const invar_param *p, int64_t expert)
     (void)snprintf(out, NAME_SIZE, PREFIX "%s", name);
 }
 
-/* ---- the configuration ----------------------------------------------------------------------- */
+/* ---- configuration --------------------------------------------------------------------------- */
 
-static invar_status refuse(const char *path, const char *key, const char *why)
+static invar_status fail_key(const char *path, const char *key, const char *why)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -58,7 +63,7 @@ static invar_status refuse(const char *path, const char *key, const char *why)
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" %s", shown, key, why);
 }
 
-/* Neither there nor true, a text, or a list or object that holds something. */
+/* Returns true for a value that means "off": absent, null, false, or an empty list or object. */
 static bool is_off(const json_t *value)
 {
     return !value || json_is_null(value) || json_is_false(value) ||
@@ -66,45 +71,45 @@ static bool is_off(const json_t *value)
            (json_is_array(value) && json_array_size(value) == 0);
 }
 
-/* Keys of a configuration that change nothing once the tensors are there, or are looked at. */
-static const char *const known[] = {"alpha_pattern",
-                                    "auto_mapping",
-                                    "base_model_name_or_path",
-                                    "bias",
-                                    "corda_config",
-                                    "ensure_weight_tying",
-                                    "eva_config",
-                                    "exclude_modules",
-                                    "inference_mode",
-                                    "init_lora_weights",
-                                    "layers_pattern",
-                                    "layers_to_transform",
-                                    "loftq_config",
-                                    "lora_alpha",
-                                    "lora_dropout",
-                                    "lora_ga_config",
-                                    "megatron_config",
-                                    "megatron_core",
-                                    "peft_type",
-                                    "peft_version",
-                                    "qalora_group_size",
-                                    "r",
-                                    "rank_pattern",
-                                    "revision",
-                                    "runtime_config",
-                                    "target_modules",
-                                    "task_type",
-                                    "use_rslora"};
+/* keys that change nothing once the tensors exist, or that are checked */
+static const char *const known_keys[] = {"alpha_pattern",
+                                         "auto_mapping",
+                                         "base_model_name_or_path",
+                                         "bias",
+                                         "corda_config",
+                                         "ensure_weight_tying",
+                                         "eva_config",
+                                         "exclude_modules",
+                                         "inference_mode",
+                                         "init_lora_weights",
+                                         "layers_pattern",
+                                         "layers_to_transform",
+                                         "loftq_config",
+                                         "lora_alpha",
+                                         "lora_dropout",
+                                         "lora_ga_config",
+                                         "megatron_config",
+                                         "megatron_core",
+                                         "peft_type",
+                                         "peft_version",
+                                         "qalora_group_size",
+                                         "r",
+                                         "rank_pattern",
+                                         "revision",
+                                         "runtime_config",
+                                         "target_modules",
+                                         "task_type",
+                                         "use_rslora"};
 
 static bool is_known(const char *key)
 {
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(key, known[i]) == 0)
+    for (size_t i = 0; i < sizeof known_keys / sizeof *known_keys; i++)
+        if (strcmp(key, known_keys[i]) == 0)
             return true;
     return false;
 }
 
-/* Ways to begin that leave the base as it is. */
+/* Returns true for initializations that leave the base unchanged. */
 static bool keeps_base(const json_t *init)
 {
     const char *word = json_string_value(init);
@@ -113,7 +118,7 @@ static bool keeps_base(const json_t *init)
            strcmp(word, "eva") == 0;
 }
 
-/* What changes the mathematics, known or not, is refused. */
+/* Rejects settings that change the mathematics, known or not. */
 static invar_status check_switches(const json_t *config, const char *path)
 {
     const char *type = json_string_value(json_object_get(config, "peft_type"));
@@ -121,15 +126,15 @@ static invar_status check_switches(const json_t *config, const char *path)
     json_t *value;
 
     if (!type || strcmp(type, "LORA") != 0)
-        return refuse(path, "peft_type", "is not LORA: Invar trains no other adapters");
+        return fail_key(path, "peft_type", "is not LORA: Invar trains no other adapters");
     if (bias && strcmp(bias, "none") != 0)
-        return refuse(path, "bias", "is not none: biases of the base stay frozen");
+        return fail_key(path, "bias", "is not none: biases of the base stay frozen");
     if (!keeps_base(json_object_get(config, "init_lora_weights")))
-        return refuse(path, "init_lora_weights", "has changed the weights of the base");
+        return fail_key(path, "init_lora_weights", "has changed the weights of the base");
     json_object_foreach((json_t *)(uintptr_t)config, key, value)
     {
         if (!is_known(key) && !is_off(value))
-            return refuse(path, key, "is set: Invar has plain LoRA, without it");
+            return fail_key(path, key, "is set: Invar has plain LoRA, without it");
     }
     return INVAR_OK;
 }
@@ -140,10 +145,10 @@ static invar_status read_rslora(bool *out, const json_t *config, const char *pat
 
     *out = json_is_true(value);
     return *out || is_off(value) ? INVAR_OK
-                                 : refuse(path, "use_rslora", "is neither true nor false");
+                                 : fail_key(path, "use_rslora", "is neither true nor false");
 }
 
-/* "": there is none. */
+/* Formats a pattern as JSON; empty if there is no pattern. */
 static invar_status dump_pattern(char out[INVAR_LORA_PATTERN_SIZE], const json_t *config,
                                  const char *key, const char *path)
 {
@@ -159,7 +164,7 @@ static invar_status dump_pattern(char out[INVAR_LORA_PATTERN_SIZE], const json_t
     if (bytes < INVAR_LORA_PATTERN_SIZE)
         memcpy(out, text, bytes + 1);
     else
-        status = refuse(path, key, "is longer than 4095 bytes");
+        status = fail_key(path, key, "is longer than 4095 bytes");
     invar_free(text);
     return status;
 }
@@ -173,7 +178,7 @@ static invar_status read_patterns(invar_lora_spec *out, const json_t *config, co
     return invar_lora_patterns(out, ranks, alphas);
 }
 
-/* Rank and factor of each layer, however the patterns say so. */
+/* Checks rank and factor of each layer, however the patterns express them. */
 static invar_status check_layers(const json_t *config, const char *path, const invar_model *model)
 {
     const invar_lora_spec *lora = &model->spec.lora;
@@ -194,7 +199,7 @@ static invar_status check_layers(const json_t *config, const char *path, const i
             continue;
         (void)snprintf(why, sizeof why, "of %.80s is another than that of the recipe's %s", p->name,
                        rank == p->adapter->rank ? "alpha-pattern" : "rank-pattern");
-        return refuse(path, rank == p->adapter->rank ? "alpha_pattern" : "rank_pattern", why);
+        return fail_key(path, rank == p->adapter->rank ? "alpha_pattern" : "rank_pattern", why);
     }
     return INVAR_OK;
 }
@@ -209,18 +214,18 @@ static invar_status check_factor(const json_t *config, const char *path,
 
     if (rank != (double)lora->rank) {
         (void)snprintf(why, sizeof why, "is %.9g, but lora-rank is %" PRId64, rank, lora->rank);
-        return refuse(path, "r", why);
+        return fail_key(path, "r", why);
     }
     if ((float)alpha != lora->alpha) {
         (void)snprintf(why, sizeof why, "is %.9g, but lora-alpha is %.9g", alpha,
                        (double)lora->alpha);
-        return refuse(path, "lora_alpha", why);
+        return fail_key(path, "lora_alpha", why);
     }
     INVAR_TRY(read_rslora(&rslora, config, path));
     if (rslora != lora->rslora)
-        return refuse(path, "use_rslora",
-                      rslora ? "is true, but use-rslora is false"
-                             : "is not true, but use-rslora is true");
+        return fail_key(path, "use_rslora",
+                        rslora ? "is true, but use-rslora is false"
+                               : "is not true, but use-rslora is true");
     return INVAR_OK;
 }
 
@@ -241,7 +246,7 @@ static invar_status check_config(const invar_model *model, const char *dir)
     return status;
 }
 
-/* "all-linear", or a list of names, as target-modules has it. */
+/* Reads "all-linear" or a list of names, as in target-modules. */
 static invar_status read_targets(uint32_t *out, const json_t *targets, const char *path)
 {
     char words[256] = "";
@@ -252,7 +257,7 @@ static invar_status read_targets(uint32_t *out, const json_t *targets, const cha
     for (size_t i = 0; i < json_array_size(targets); i++) {
         const char *name = json_string_value(json_array_get(targets, i));
         if (!name || used + strlen(name) + 2 > sizeof words)
-            return refuse(path, "target_modules", "is no list of names of layers");
+            return fail_key(path, "target_modules", "is no list of names of layers");
         used += (size_t)snprintf(words + used, sizeof words - used, "%s%s", i ? "," : "", name);
     }
     return invar_lora_targets(out, words);
@@ -261,13 +266,14 @@ static invar_status read_targets(uint32_t *out, const json_t *targets, const cha
 static invar_status read_spec(invar_lora_spec *out, const json_t *config, const char *path)
 {
     double rank = json_number_value(json_object_get(config, "r"));
-    double alpha = json_number_value(json_object_get(config, "lora_alpha")); // of no number 0
+    // 0 if it is not a number
+    double alpha = json_number_value(json_object_get(config, "lora_alpha"));
 
     INVAR_TRY(check_switches(config, path));
     if (!(rank >= 1 && rank <= 4096) || rank != (double)(int64_t)rank)
-        return refuse(path, "r", "is no rank from 1 to 4096");
+        return fail_key(path, "r", "is no rank from 1 to 4096");
     if (!(alpha >= 1e-6 && alpha <= 1e6))
-        return refuse(path, "lora_alpha", "is no number from 1e-6 to 1e6");
+        return fail_key(path, "lora_alpha", "is no number from 1e-6 to 1e6");
     *out = (invar_lora_spec){.rank = (int64_t)rank, .alpha = (float)alpha};
     INVAR_TRY(read_rslora(&out->rslora, config, path));
     INVAR_TRY(read_patterns(out, config, path));
@@ -289,16 +295,16 @@ invar_status invar_peft_spec(invar_lora_spec *out, const char *dir)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-typedef struct reader {
+typedef struct adapter_reader {
     const invar_model *model;
     const invar_safetensors *file;
     char path[INVAR_PATH_SIZE];
     invar_param_loader fill;
-    float *values; /* of one tensor */
-    float *whole;  /* all of an adapter */
-} reader;
+    float *values; /* values of one tensor */
+    float *whole;  /* one adapter of all experts */
+} adapter_reader;
 
-static invar_status bad_tensor(const reader *r, const char *name, const char *why)
+static invar_status bad_tensor(const adapter_reader *r, const char *name, const char *why)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], quote[INVAR_TEXT_QUOTE_SIZE];
 
@@ -307,14 +313,14 @@ static invar_status bad_tensor(const reader *r, const char *name, const char *wh
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s': %s", shown, quote, why);
 }
 
-/* One expert's values, with zeros that fill up the rank; `out` is all zeros. */
-static invar_status read_expert(float *out, reader *r, const invar_param *p, int64_t expert)
+/* Reads one expert's values, padded with zeros to the full rank; `out` must be zeroed. */
+static invar_status read_expert(float *out, adapter_reader *r, const invar_param *p, int64_t expert)
 {
     extents e = extents_of(p);
     const invar_safetensor *t;
     char name[NAME_SIZE];
 
-    name_of(name, p, expert);
+    format_name(name, p, expert);
     t = invar_safetensors_find(r->file, name);
     if (!t)
         return bad_tensor(r, name, "is missing: target-modules must be those of the folder");
@@ -329,7 +335,7 @@ static invar_status read_expert(float *out, reader *r, const invar_param *p, int
     return INVAR_OK;
 }
 
-static invar_status read_param(reader *r, const invar_param *p)
+static invar_status read_param(adapter_reader *r, const invar_param *p)
 {
     int64_t all = invar_param_all_elements(p);
     float *near;
@@ -347,8 +353,8 @@ static invar_status read_param(reader *r, const invar_param *p)
     return invar_param_loader_put(&r->fill);
 }
 
-/* A tensor that is no adapter of the model. */
-static invar_status check_known(const reader *r)
+/* Rejects tensors that are not adapters of the model. */
+static invar_status check_known(const adapter_reader *r)
 {
     for (int64_t i = 0; i < invar_safetensors_count(r->file); i++) {
         const char *name = invar_safetensors_at(r->file, i)->name;
@@ -364,7 +370,7 @@ static invar_status check_known(const reader *r)
     return INVAR_OK;
 }
 
-static invar_status read_all(reader *r)
+static invar_status read_all(adapter_reader *r)
 {
     INVAR_TRY(check_known(r));
     for (int64_t i = 0; i < r->model->n_params; i++)
@@ -374,7 +380,7 @@ static invar_status read_all(reader *r)
 
 invar_status invar_peft_load(invar_model *model, const char *dir, const invar_device *dev)
 {
-    reader r = {.model = model};
+    adapter_reader r = {.model = model};
     invar_safetensors *file;
     invar_status status;
 
@@ -394,7 +400,7 @@ invar_status invar_peft_load(invar_model *model, const char *dir, const invar_de
 
 /* ---- merging --------------------------------------------------------------------------------- */
 
-/* w += factor * b a, of one expert. */
+/* w += factor * b a, for one expert. */
 static void merge_expert(float *w, const float *a, const float *b, const invar_param *of,
                          int64_t rank, double factor)
 {
@@ -423,17 +429,17 @@ invar_status invar_peft_merge(invar_model *to, const invar_model *adapted, const
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-typedef struct writer {
+typedef struct adapter_writer {
     const invar_model *model;
-    const invar_tensor *masters; /* NULL: the model's own */
+    const invar_tensor *masters; /* NULL for the model's own */
     const char *dir;
     char (*names)[NAME_SIZE];  /* (count) */
     invar_safetensor *tensors; /* (count) */
     int64_t count;
     invar_full_param_reader whole;
-} writer;
+} adapter_writer;
 
-static invar_status list_tensors(writer *w)
+static invar_status list_tensors(adapter_writer *w)
 {
     const invar_model *m = w->model;
     int64_t next = 0;
@@ -445,7 +451,7 @@ static invar_status list_tensors(writer *w)
     for (int64_t i = 0; i < m->n_params; i++)
         for (int64_t e = 0; e < m->params[i].stack; e++, next++) {
             extents x = extents_of(&m->params[i]);
-            name_of(w->names[next], &m->params[i], e);
+            format_name(w->names[next], &m->params[i], e);
             w->tensors[next] = (invar_safetensor){.name = w->names[next],
                                                   .type = INVAR_SAFETENSORS_F32,
                                                   .rank = 2,
@@ -455,7 +461,7 @@ static invar_status list_tensors(writer *w)
     return INVAR_OK;
 }
 
-static invar_status read_whole(const float **out, writer *w, int64_t param)
+static invar_status read_full_param(const float **out, adapter_writer *w, int64_t param)
 {
     const invar_param *p = &w->model->params[param];
     const invar_full_param_source source = {w->model, param,
@@ -465,13 +471,13 @@ static invar_status read_whole(const float **out, writer *w, int64_t param)
     return invar_full_param_reader_read(out, &w->whole, &source, 0, p->stack);
 }
 
-static invar_status put_param(writer *w, invar_safetensors_writer *file, int64_t param)
+static invar_status write_param(adapter_writer *w, invar_safetensors_writer *file, int64_t param)
 {
     const invar_param *p = &w->model->params[param];
     extents x = extents_of(p);
     const float *values;
 
-    INVAR_TRY(read_whole(&values, w, param));
+    INVAR_TRY(read_full_param(&values, w, param));
     for (int64_t e = 0; e < p->stack; e++)
         for (int64_t i = 0; i < x.rows; i++)
             INVAR_TRY(
@@ -479,17 +485,17 @@ static invar_status put_param(writer *w, invar_safetensors_writer *file, int64_t
     return INVAR_OK;
 }
 
-/* What rank 0 writes, from the other ranks. */
-static invar_status send_to_rank0(writer *w)
+/* Sends this rank's shards of all adapters to rank 0. */
+static invar_status send_to_rank0(adapter_writer *w)
 {
     const float *none;
 
     for (int64_t i = 0; i < w->model->n_params; i++)
-        INVAR_TRY(read_whole(&none, w, i));
+        INVAR_TRY(read_full_param(&none, w, i));
     return INVAR_OK;
 }
 
-static invar_status write_weights(writer *w)
+static invar_status write_weights(adapter_writer *w)
 {
     static const invar_safetensors_pair metadata = {"format", "pt"};
     invar_safetensors_writer *file;
@@ -499,15 +505,15 @@ static invar_status write_weights(writer *w)
     INVAR_TRY(invar_path_join(path, sizeof path, w->dir, WEIGHTS));
     INVAR_TRY(invar_safetensors_create(&file, path, w->tensors, w->count, &metadata, 1));
     for (int64_t i = 0; i < w->model->n_params && status == INVAR_OK; i++)
-        status = put_param(w, file, i);
+        status = write_param(w, file, i);
     if (status == INVAR_OK)
         status = invar_safetensors_commit(file);
     invar_safetensors_writer_close(file);
     return status;
 }
 
-/* A number as people write it: 16, not 16.0. */
-static json_t *number(float value)
+/* Formats a number in the shortest form: 16, not 16.0. */
+static json_t *number_json(float value)
 {
     return value == (float)(int64_t)value ? json_integer((json_int_t)value)
                                           : json_real((double)value);
@@ -526,7 +532,7 @@ static json_t *targets_of(const invar_lora_spec *lora)
     return list;
 }
 
-/* The object, where there is one: it has been read before. */
+/* Adds a pattern, which was checked before, if it is not empty. */
 static invar_status add_pattern(json_t *config, const char *key, const char *text)
 {
     json_t *pattern;
@@ -539,20 +545,20 @@ static invar_status add_pattern(json_t *config, const char *key, const char *tex
                : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for %s", CONFIG);
 }
 
-static json_t *config_of(const invar_lora_spec *lora, const char *base)
+static json_t *make_config(const invar_lora_spec *lora, const char *base)
 {
     json_t *path = base[0] ? json_string(base) : json_null();
 
     return json_pack("{s:s, s:s, s:o, s:I, s:o, s:f, s:s, s:o, s:b, s:b, s:b, s:b}", "peft_type",
                      "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", path, "r",
-                     (json_int_t)lora->rank, "lora_alpha", number(lora->alpha), "lora_dropout", 0.0,
-                     "bias", "none", "target_modules", targets_of(lora), "fan_in_fan_out", 0,
+                     (json_int_t)lora->rank, "lora_alpha", number_json(lora->alpha), "lora_dropout",
+                     0.0, "bias", "none", "target_modules", targets_of(lora), "fan_in_fan_out", 0,
                      "inference_mode", 1, "use_dora", 0, "use_rslora", (int)lora->rslora);
 }
 
-static invar_status write_config(const writer *w, const char *base)
+static invar_status write_config(const adapter_writer *w, const char *base)
 {
-    json_t *config = config_of(&w->model->spec.lora, base);
+    json_t *config = make_config(&w->model->spec.lora, base);
     char path[INVAR_PATH_SIZE], *text = NULL;
     invar_status status;
     size_t bytes;
@@ -566,14 +572,14 @@ static invar_status write_config(const writer *w, const char *base)
         status = invar_json_dump(&text, &bytes, config, JSON_INDENT(2) | JSON_SORT_KEYS, CONFIG);
     json_decref(config);
     INVAR_TRY(status);
-    text[bytes++] = '\n'; // in place of the NUL
+    text[bytes++] = '\n'; // replaces the NUL
     status = invar_file_write(path, text, bytes);
     invar_free(text);
     return status;
 }
 
-/* Weights come last: killed halfway, the folder has none. */
-static invar_status writer_save(writer *w, const char *base)
+/* Writes configuration and weights; weights come last. */
+static invar_status save_adapters(adapter_writer *w, const char *base)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -589,9 +595,9 @@ static invar_status writer_save(writer *w, const char *base)
 invar_status invar_peft_save(const invar_model *model, const invar_tensor *masters, const char *dir,
                              const char *base)
 {
-    writer w = {.model = model, .masters = masters, .dir = dir};
+    adapter_writer w = {.model = model, .masters = masters, .dir = dir};
     bool leads = !model->layout || invar_comm_rank(model->layout->world) == 0;
-    invar_status status = leads ? writer_save(&w, base) : send_to_rank0(&w);
+    invar_status status = leads ? save_adapters(&w, base) : send_to_rank0(&w);
 
     invar_free(w.names);
     invar_free(w.tensors);

@@ -1,9 +1,9 @@
 /*
- * peft.h - adapters as the folders of peft: adapter_config.json, adapter_model.safetensors.
+ * peft.h - loads, merges and saves LoRA adapters as peft folders.
  *
- * Names are peft's for a causal language model, "base_model.model." before those of the layers.
- * Experts have the names of transformers 4, a module each. Values are f32; what fills up the rank
- * is not in the files.
+ * A folder has adapter_config.json and adapter_model.safetensors. Names are those of peft for a
+ * causal language model, with "base_model.model." before those of the layers. Experts are named as
+ * in transformers 4, one module each. Values are f32; the padding of the rank is not in the files.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,27 +16,29 @@
 extern "C" {
 #endif
 
-/* Rank, alpha, rsLoRA and layers, as the folder's configuration says. */
+/* Reads rank, alpha, rsLoRA and target layers from the configuration of the folder. */
 invar_status invar_peft_spec(invar_lora_spec *out, const char *dir) INVAR_MUST_USE;
 
 /*
- * Fills a model's adapters. Rank, alpha, rsLoRA and tensors must be those of the model; settings of
- * peft that change the mathematics are refused by name.
+ * Loads adapters into a model. Rank, alpha, rsLoRA and tensors must be those of the model; settings
+ * of peft that change the mathematics are rejected by name.
  */
 invar_status invar_peft_load(invar_model *model, const char *dir,
                              const invar_device *dev) INVAR_MUST_USE;
 
 /*
- * Adds adapters to the masters of a whole model of the same base and refreshes it: w + s B A in
- * double, rounded once. All is in the host's memory. A merged model computes another expression.
+ * Adds adapters to the masters of a complete model of the same base and refreshes its weights: w +
+ * s B A in double, rounded once. All tensors are in host memory. A merged model computes a
+ * different expression than base and adapters, so results are not bit-equal.
  */
 invar_status invar_peft_merge(invar_model *to, const invar_model *adapted,
                               const invar_device *dev) INVAR_MUST_USE;
 
 /*
- * Writes the adapters' masters (NULL: the model's; else (n_params) in the host's memory) into a
- * folder that is made if need be. `base` is what the configuration names as the base; "": nothing.
- * Equal adapters give equal bytes. A call of all ranks of the layout, of which rank 0 writes.
+ * Writes the masters of the adapters. `masters` is (n_params) in host memory, or NULL for those of
+ * the model. The folder is created if necessary. `base` is recorded as the base model, if not
+ * empty. Equal adapters give equal bytes. Collective: all ranks of the layout must call it; rank 0
+ * writes.
  */
 invar_status invar_peft_save(const invar_model *model, const invar_tensor *masters, const char *dir,
                              const char *base) INVAR_MUST_USE;

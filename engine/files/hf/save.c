@@ -1,9 +1,10 @@
 /*
- * save.c - writing a model as a Hugging Face folder.
+ * save.c - writes a model as a Hugging Face folder.
  *
- * Tensors are in the canonical order of parameters, the experts of a stack by number. What readers
- * look for first, the single file or the index, is removed before anything else is written and
- * comes last, so that a folder never mixes two models.
+ * Tensors are in the canonical order of parameters, the experts of a stack by number. The file that
+ * readers open first (the single file or the index) is removed before anything else is written and
+ * written last, so that a folder never mixes two models. Rank 0 writes; the other ranks send their
+ * shards of each parameter in the same order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,28 +26,28 @@
 
 #include "base/invar_banned.h"
 
-typedef struct piece {
+typedef struct saved_tensor {
     char name[INVAR_HF_NAME_SIZE];
     int64_t param, expert;
     int64_t shard;
-} piece;
+} saved_tensor;
 
-typedef struct saver {
+typedef struct hf_saver {
     const invar_model *model;
-    const invar_tensor *masters; /* NULL: the model's own */
+    const invar_tensor *masters; /* NULL for the model's own */
     const char *dir;
     invar_safetensors_type type;
     int64_t count;
-    piece *pieces;             /* (count) */
-    invar_safetensor *tensors; /* (count) */
+    saved_tensor *pieces;      /* (count) in canonical order */
+    invar_safetensor *tensors; /* (count) in canonical order */
     int64_t shards;
-    int64_t elements; /* of all */
+    int64_t elements; /* elements of all tensors */
     invar_full_param_reader whole;
-} saver;
+} hf_saver;
 
-/* ---- the plan -------------------------------------------------------------------------------- */
+/* ---- plan ------------------------------------------------------------------------------------ */
 
-static void list_tensors(saver *s)
+static void list_tensors(hf_saver *s)
 {
     const invar_model *m = s->model;
     int64_t next = 0;
@@ -56,7 +57,7 @@ static void list_tensors(saver *s)
         int64_t elements = p->cols ? p->rows * p->cols : p->rows;
 
         for (int64_t e = 0; e < p->stack; e++, next++) {
-            piece *to = &s->pieces[next];
+            saved_tensor *to = &s->pieces[next];
             invar_hf_name(to->name, p, e);
             to->param = i;
             to->expert = e;
@@ -70,8 +71,8 @@ static void list_tensors(saver *s)
     }
 }
 
-/* One after another; a shard is full when the next tensor would not fit. */
-static void assign_shards(saver *s, int64_t max_bytes)
+/* Assigns tensors to shards in order; a shard is full if the next tensor does not fit. */
+static void assign_shards(hf_saver *s, int64_t max_bytes)
 {
     int64_t used = 0, shard = 0;
 
@@ -87,7 +88,7 @@ static void assign_shards(saver *s, int64_t max_bytes)
     s->shards = shard + 1;
 }
 
-static invar_status saver_plan(saver *s, int64_t max_bytes)
+static invar_status plan_tensors(hf_saver *s, int64_t max_bytes)
 {
     for (int64_t i = 0; i < s->model->n_params; i++)
         s->count += s->model->params[i].stack;
@@ -100,7 +101,7 @@ static invar_status saver_plan(saver *s, int64_t max_bytes)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static void shard_name(char out[64], const saver *s, int64_t shard)
+static void shard_name(char out[64], const hf_saver *s, int64_t shard)
 {
     if (s->shards == 1)
         snprintf(out, 64, INVAR_HF_WEIGHTS);
@@ -108,9 +109,9 @@ static void shard_name(char out[64], const saver *s, int64_t shard)
         snprintf(out, 64, "model-%05" PRId64 "-of-%05" PRId64 ".safetensors", shard + 1, s->shards);
 }
 
-static invar_status read_piece(const float **out, saver *s, int64_t i)
+static invar_status read_tensor(const float **out, hf_saver *s, int64_t i)
 {
-    const piece *from = &s->pieces[i];
+    const saved_tensor *from = &s->pieces[i];
     const invar_full_param_source source = {
         s->model, from->param,
         s->masters ? &s->masters[from->param] : invar_param_f32(&s->model->params[from->param]),
@@ -119,26 +120,26 @@ static invar_status read_piece(const float **out, saver *s, int64_t i)
     return invar_full_param_reader_read(out, &s->whole, &source, from->expert, 1);
 }
 
-static invar_status put_piece(invar_safetensors_writer *writer, saver *s, int64_t i)
+static invar_status write_tensor(invar_safetensors_writer *writer, hf_saver *s, int64_t i)
 {
     const float *data;
 
-    INVAR_TRY(read_piece(&data, s, i));
+    INVAR_TRY(read_tensor(&data, s, i));
     return invar_safetensors_put_f32(writer, data, s->tensors[i].elements);
 }
 
-/* What rank 0 writes, from the other ranks. */
-static invar_status give_pieces(saver *s)
+/* Sends this rank's shards of all tensors to rank 0. */
+static invar_status send_tensors(hf_saver *s)
 {
     const float *none;
 
     for (int64_t i = 0; i < s->count; i++)
-        INVAR_TRY(read_piece(&none, s, i));
+        INVAR_TRY(read_tensor(&none, s, i));
     return INVAR_OK;
 }
 
-/* Tensors [first, end). */
-static invar_status write_shard(saver *s, const char *name, int64_t first, int64_t end)
+/* Writes the tensors [first, end) to one file. */
+static invar_status write_shard(hf_saver *s, const char *name, int64_t first, int64_t end)
 {
     static const invar_safetensors_pair metadata = {"format", "pt"};
     invar_safetensors_writer *writer;
@@ -150,14 +151,14 @@ static invar_status write_shard(saver *s, const char *name, int64_t first, int64
         invar_safetensors_create(&writer, path, s->tensors + first, end - first, &metadata, 1));
     status = INVAR_OK;
     for (int64_t i = first; i < end && status == INVAR_OK; i++)
-        status = put_piece(writer, s, i);
+        status = write_tensor(writer, s, i);
     if (status == INVAR_OK)
         status = invar_safetensors_commit(writer);
     invar_safetensors_writer_close(writer);
     return status;
 }
 
-static invar_status write_shards(saver *s)
+static invar_status write_shards(hf_saver *s)
 {
     int64_t first = 0;
 
@@ -174,11 +175,11 @@ static invar_status write_shards(saver *s)
     return INVAR_OK;
 }
 
-static invar_status build_index(json_t *index, const saver *s)
+static invar_status build_index(json_t *index, const hf_saver *s)
 {
     json_t *metadata = json_object(), *map = json_object();
     int64_t bytes = s->elements * (int64_t)invar_safetensors_type_bytes(s->type);
-    // a value that cannot be put is gone: what comes after it must not be tried
+    // stop at the first failure: a value that could not be added was freed
     bool failed = json_object_set_new(index, "weight_map", map) != 0;
 
     failed = json_object_set_new(index, "metadata", metadata) != 0 || failed ||
@@ -192,7 +193,7 @@ static invar_status build_index(json_t *index, const saver *s)
     return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for an index of weights") : INVAR_OK;
 }
 
-static invar_status write_json(const saver *s, const char *name, const json_t *value)
+static invar_status write_json(const hf_saver *s, const char *name, const json_t *value)
 {
     char path[INVAR_PATH_SIZE], *text;
     invar_status status;
@@ -200,13 +201,13 @@ static invar_status write_json(const saver *s, const char *name, const json_t *v
 
     INVAR_TRY(invar_path_join(path, sizeof path, s->dir, name));
     INVAR_TRY(invar_json_dump(&text, &bytes, value, JSON_INDENT(2) | JSON_SORT_KEYS, name));
-    text[bytes++] = '\n'; // in place of the NUL
+    text[bytes++] = '\n'; // replaces the NUL
     status = invar_file_write(path, text, bytes);
     invar_free(text);
     return status;
 }
 
-static invar_status write_index(const saver *s)
+static invar_status write_index(const hf_saver *s)
 {
     json_t *index = json_object();
     invar_status status = build_index(index, s);
@@ -217,7 +218,7 @@ static invar_status write_index(const saver *s)
     return status;
 }
 
-static invar_status write_config(const saver *s, const invar_hf_files *files)
+static invar_status write_config(const hf_saver *s, const invar_hf_files *files)
 {
     char path[INVAR_PATH_SIZE], *text;
     invar_status status;
@@ -236,7 +237,7 @@ static invar_status write_config(const saver *s, const invar_hf_files *files)
     return status;
 }
 
-/* "model-00001-of-00002.safetensors" */
+/* Returns true for names such as "model-00001-of-00002.safetensors". */
 static bool is_shard(const char *name)
 {
     static const char *const between[] = {"model-", "-of-", ".safetensors"};
@@ -252,7 +253,7 @@ static bool is_shard(const char *name)
     return *name == '\0';
 }
 
-static invar_status remove_shards(const saver *s)
+static invar_status remove_shards(const hf_saver *s)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     DIR *folder = opendir(s->dir);
@@ -273,8 +274,8 @@ static invar_status remove_shards(const saver *s)
     return status;
 }
 
-/* What an earlier save left and a reader would take for this one. */
-static invar_status remove_old(const saver *s)
+/* Removes weights of an earlier save, which a reader would mix with the new ones. */
+static invar_status remove_old(const hf_saver *s)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -286,11 +287,11 @@ static invar_status remove_old(const saver *s)
     return invar_held_folder_sync(s->dir);
 }
 
-static invar_status saver_save(saver *s, int64_t max_bytes, const invar_hf_files *files)
+static invar_status save_model(hf_saver *s, int64_t max_bytes, const invar_hf_files *files)
 {
-    INVAR_TRY(saver_plan(s, max_bytes));
+    INVAR_TRY(plan_tensors(s, max_bytes));
     if (s->model->layout && invar_comm_rank(s->model->layout->world) != 0)
-        return give_pieces(s);
+        return send_tensors(s);
     INVAR_TRY(invar_held_folder_make(s->dir));
     INVAR_TRY(remove_old(s));
     INVAR_TRY(write_config(s, files));
@@ -302,14 +303,14 @@ static invar_status saver_save(saver *s, int64_t max_bytes, const invar_hf_files
 invar_status invar_hf_save(const invar_model *model, const invar_tensor *masters, const char *dir,
                            invar_dtype dtype, int64_t max_shard_bytes, const invar_hf_files *files)
 {
-    saver s = {.model = model, .masters = masters, .dir = dir};
+    hf_saver s = {.model = model, .masters = masters, .dir = dir};
     invar_status status;
 
     if (dtype != INVAR_DTYPE_F32 && dtype != INVAR_DTYPE_BF16)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "weights are written as f32 or bf16, not as %s",
                           invar_dtype_name(dtype));
     s.type = dtype == INVAR_DTYPE_F32 ? INVAR_SAFETENSORS_F32 : INVAR_SAFETENSORS_BF16;
-    status = saver_save(&s, max_shard_bytes, files);
+    status = save_model(&s, max_shard_bytes, files);
     invar_free(s.pieces);
     invar_free(s.tensors);
     invar_full_param_reader_release(&s.whole);

@@ -1,5 +1,5 @@
 /*
- * tensor_names.c - the names of weights in a Hugging Face folder.
+ * tensor_names.c - names of parameters in a Hugging Face folder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +13,7 @@
 
 #define EXPERTS ".experts."
 
-/* Is it a stack, of which each expert has a number? */
+/* Returns true for a stack of experts, whose tensors are numbered. */
 static bool is_numbered(const invar_param *p)
 {
     return p->kind == INVAR_PARAM_EXPERT ||
@@ -34,8 +34,11 @@ void invar_hf_name(char out[INVAR_HF_NAME_SIZE], const invar_param *param, int64
              expert, rest);
 }
 
-/* Cuts the number of an expert out of a name: "...experts.7.up_proj.weight". False: has none. */
-static bool split(char out[INVAR_PARAM_NAME_SIZE], int64_t *expert_out, const char *name)
+/*
+ * Splits "...experts.7.up_proj.weight" into the name without the number and the number. Returns
+ * false if there is no number.
+ */
+static bool split_expert(char out[INVAR_PARAM_NAME_SIZE], int64_t *expert_out, const char *name)
 {
     const char *number = strstr(name, EXPERTS);
     size_t head, digits;
@@ -59,7 +62,7 @@ static bool split(char out[INVAR_PARAM_NAME_SIZE], int64_t *expert_out, const ch
 invar_param *invar_hf_find(int64_t *expert_out, const invar_model *model, const char *name)
 {
     char stacked[INVAR_PARAM_NAME_SIZE];
-    bool numbered = split(stacked, expert_out, name);
+    bool numbered = split_expert(stacked, expert_out, name);
     invar_param *param = invar_model_find(model, numbered ? stacked : name);
 
     if (!numbered)

@@ -1,5 +1,5 @@
 /*
- * tensor_names.h - the names of weights in a Hugging Face folder.
+ * tensor_names.h - names of parameters in a Hugging Face folder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,10 +16,16 @@ extern "C" {
 #define INVAR_HF_INDEX "model.safetensors.index.json"
 #define INVAR_HF_NAME_SIZE (INVAR_PARAM_NAME_SIZE + 24)
 
-/* The tensor of one expert of a stack; of other parameters their own name. */
+/*
+ * Name of the tensor of one expert of a stack; the parameter's own name if it is not a stack of
+ * experts.
+ */
 void invar_hf_name(char out[INVAR_HF_NAME_SIZE], const invar_param *param, int64_t expert);
 
-/* The parameter, and which expert of it, that a tensor's name stands for; NULL: none. */
+/*
+ * Returns the parameter that a tensor's name stands for, and *expert_out of it; NULL if it is not
+ * one of the model's.
+ */
 invar_param *invar_hf_find(int64_t *expert_out, const invar_model *model, const char *name);
 
 #ifdef __cplusplus

@@ -1,8 +1,12 @@
 /*
- * comm.c - moves as messages between two ranks, whatever the transport.
+ * comm.c - splits transfers into messages between two ranks, for any transport.
  *
- * A move is a piece that this rank gives to each rank and one that it gets from each, which may be
- * empty. Pieces of 0 bytes travel, too: their headers show that the ranks make the same call.
+ * A transfer consists of one piece per peer and direction, which may be empty. Pieces of 0 bytes
+ * are sent, too: their headers show that the ranks make the same call. Bytes of a rank for itself
+ * are copied here, except in groups with a device transport.
+ *
+ * Requests are recycled per group. Requests of a group with a device transport are queued: all
+ * ranks move their bytes in the order in which they were started, whatever order they wait in.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +22,7 @@
 
 #include "base/invar_banned.h"
 
-#define BEATS 8 /* in the time that ranks wait without one */
+#define BEATS 8 /* heartbeats per timeout */
 
 const char *invar_comm_op_name(invar_comm_op op)
 {
@@ -28,76 +32,77 @@ const char *invar_comm_op_name(invar_comm_op op)
     return names[op];
 }
 
-/* ---- what a move consists of ----------------------------------------------------------------- */
+/* ---- pieces of a transfer -------------------------------------------------------------------- */
 
-/* What `rank` gives to `peer` or gets from it. */
-typedef struct piece {
-    bool there;
-    size_t at, bytes;
-} piece;
+/* Part of a transfer between this rank and one peer, in one direction. */
+typedef struct transfer_piece {
+    bool exists;
+    size_t offset, bytes;
+} transfer_piece;
 
-static bool comm_transfer_gathers(const invar_comm_transfer *move)
+static bool is_gather(const invar_comm_transfer *move)
 {
     return move->op == INVAR_COMM_ALLGATHERV || move->op == INVAR_COMM_SPLIT;
 }
 
-static piece comm_transfer_given(const invar_comm_transfer *move, int rank, int peer)
+static transfer_piece sent_piece(const invar_comm_transfer *move, int rank, int peer)
 {
     switch (move->op) {
-    case INVAR_COMM_ALLTOALLV: return (piece){.there = true, .bytes = move->in_bytes[peer]};
+    case INVAR_COMM_ALLTOALLV:
+        return (transfer_piece){.exists = true, .bytes = move->in_bytes[peer]};
     case INVAR_COMM_SENDRECV:
-        return (piece){.there = peer == move->dst_rank,
-                       .bytes = peer == move->dst_rank ? move->to_bytes : 0};
+        return (transfer_piece){.exists = peer == move->dst_rank,
+                                .bytes = peer == move->dst_rank ? move->to_bytes : 0};
     case INVAR_COMM_BROADCAST:
-        return (piece){.there = rank == move->src_rank,
-                       .bytes = rank == move->src_rank ? move->from_bytes : 0};
-    case INVAR_COMM_BARRIER: return (piece){.there = true};
-    default: return (piece){.there = true, .bytes = move->out_bytes[rank]};
+        return (transfer_piece){.exists = rank == move->src_rank,
+                                .bytes = rank == move->src_rank ? move->from_bytes : 0};
+    case INVAR_COMM_BARRIER: return (transfer_piece){.exists = true};
+    default: return (transfer_piece){.exists = true, .bytes = move->out_bytes[rank]};
     }
 }
 
-static piece comm_transfer_gotten(const invar_comm_transfer *move, int peer)
+static transfer_piece received_piece(const invar_comm_transfer *move, int peer)
 {
     switch (move->op) {
     case INVAR_COMM_SENDRECV:
     case INVAR_COMM_BROADCAST:
-        return (piece){.there = peer == move->src_rank,
-                       .bytes = peer == move->src_rank ? move->from_bytes : 0};
-    case INVAR_COMM_BARRIER: return (piece){.there = true};
-    default: return (piece){.there = true, .bytes = move->out_bytes[peer]};
+        return (transfer_piece){.exists = peer == move->src_rank,
+                                .bytes = peer == move->src_rank ? move->from_bytes : 0};
+    case INVAR_COMM_BARRIER: return (transfer_piece){.exists = true};
+    default: return (transfer_piece){.exists = true, .bytes = move->out_bytes[peer]};
     }
 }
 
-/* Goes through the ranks in ascending order; pieces of one side lie behind each other. */
-typedef struct walk {
+/* Iterates over the ranks in ascending order. Pieces of one direction are adjacent in memory. */
+typedef struct piece_iterator {
     const invar_comm_transfer *move;
     int rank, size;
-    int peer; /* -1 at first */
-    piece in, out;
-} walk;
+    int peer; /* -1 before the first piece */
+    transfer_piece in, out;
+} piece_iterator;
 
-static bool walk_on(walk *w)
+static bool next_piece(piece_iterator *w)
 {
-    size_t in = w->move->op == INVAR_COMM_ALLTOALLV ? w->in.at + w->in.bytes : 0;
-    size_t out = w->out.at + w->out.bytes;
+    size_t in = w->move->op == INVAR_COMM_ALLTOALLV ? w->in.offset + w->in.bytes : 0;
+    size_t out = w->out.offset + w->out.bytes;
 
     if (++w->peer == w->size)
         return false;
-    w->in = comm_transfer_given(w->move, w->rank, w->peer);
-    w->out = comm_transfer_gotten(w->move, w->peer);
-    w->in.at = in;
-    w->out.at = out;
+    w->in = sent_piece(w->move, w->rank, w->peer);
+    w->out = received_piece(w->move, w->peer);
+    w->in.offset = in;
+    w->out.offset = out;
     return true;
 }
 
-static walk walk_begin(const invar_comm_transfer *move, int rank, int size)
+static piece_iterator iterate_pieces(const invar_comm_transfer *move, int rank, int size)
 {
-    return (walk){.move = move, .rank = rank, .size = size, .peer = -1};
+    return (piece_iterator){.move = move, .rank = rank, .size = size, .peer = -1};
 }
 
-/* ---- is it one ------------------------------------------------------------------------------- */
+/* ---- checks of arguments --------------------------------------------------------------------- */
 
-static invar_status comm_transfer_bad(const invar_comm_transfer *move, const char *why)
+static invar_status fail_transfer(const invar_comm_transfer *move, const char *why)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s in phase \"%s\": %s", invar_comm_op_name(move->op),
                       move->phase, why);
@@ -109,27 +114,26 @@ static invar_status check_ends(const invar_comm_transfer *move, int rank, int si
 
     if (pair && (move->dst_rank < INVAR_COMM_NONE || move->dst_rank >= size ||
                  move->src_rank < INVAR_COMM_NONE || move->src_rank >= size))
-        return comm_transfer_bad(move, "there is no such rank");
+        return fail_transfer(move, "there is no such rank");
     if (move->op == INVAR_COMM_BROADCAST && (move->src_rank < 0 || move->src_rank >= size))
-        return comm_transfer_bad(move, "there is no such rank");
+        return fail_transfer(move, "there is no such rank");
     if (pair && (move->dst_rank == rank) != (move->src_rank == rank))
-        return comm_transfer_bad(move, "a rank that sends to itself receives from itself");
+        return fail_transfer(move, "a rank that sends to itself receives from itself");
     if (pair && move->dst_rank == rank && move->to_bytes != move->from_bytes)
-        return comm_transfer_bad(move,
-                                 "a rank sends itself another number of bytes than it expects");
+        return fail_transfer(move, "a rank sends itself another number of bytes than it expects");
     return INVAR_OK;
 }
 
 static invar_status check_sums(const invar_comm_transfer *move, int rank, int size)
 {
-    walk w = walk_begin(move, rank, size);
+    piece_iterator w = iterate_pieces(move, rank, size);
 
-    while (walk_on(&w)) {
-        if (w.in.at > SIZE_MAX - w.in.bytes || w.out.at > SIZE_MAX - w.out.bytes)
-            return comm_transfer_bad(move, "the sum of bytes is more than memory has");
+    while (next_piece(&w)) {
+        if (w.in.offset > SIZE_MAX - w.in.bytes || w.out.offset > SIZE_MAX - w.out.bytes)
+            return fail_transfer(move, "the sum of bytes is more than memory has");
         if (w.peer == rank && move->op == INVAR_COMM_ALLTOALLV && w.in.bytes != w.out.bytes)
-            return comm_transfer_bad(move,
-                                     "a rank gives itself another number of bytes than it expects");
+            return fail_transfer(move,
+                                 "a rank gives itself another number of bytes than it expects");
     }
     return INVAR_OK;
 }
@@ -139,51 +143,51 @@ static invar_status check_move(const invar_comm_transfer *move, int rank, int si
     if ((unsigned)move->op >= INVAR_COMM_OPS || !move->phase || !move->phase[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a call between ranks has no op or no phase");
     if (!(move->timeout_s >= 0 && move->timeout_s <= 1e9))
-        return comm_transfer_bad(move, "a deadline is 0 or a number of seconds");
+        return fail_transfer(move, "a deadline is 0 or a number of seconds");
     if ((move->op == INVAR_COMM_ALLTOALLV && !move->in_bytes) ||
-        ((move->op == INVAR_COMM_ALLTOALLV || comm_transfer_gathers(move)) && !move->out_bytes))
-        return comm_transfer_bad(move, "the numbers of bytes are missing");
+        ((move->op == INVAR_COMM_ALLTOALLV || is_gather(move)) && !move->out_bytes))
+        return fail_transfer(move, "the numbers of bytes are missing");
     INVAR_TRY(check_ends(move, rank, size));
     return check_sums(move, rank, size);
 }
 
-/* The same of a move that is made: its bytes lie somewhere. */
+/* Like check_move, for a transfer that is made: its bytes need memory. */
 static invar_status check_call(const invar_comm_transfer *move, int rank, int size)
 {
     bool gives = false, gets = false;
-    walk w;
+    piece_iterator w;
 
     INVAR_TRY(check_move(move, rank, size));
-    w = walk_begin(move, rank, size);
-    while (walk_on(&w)) {
+    w = iterate_pieces(move, rank, size);
+    while (next_piece(&w)) {
         gives |= w.in.bytes > 0;
-        // the root of a broadcast needs no place for what it has
+        // the root of a broadcast needs no `out`
         gets |= w.out.bytes > 0 && (move->op != INVAR_COMM_BROADCAST || rank != move->src_rank);
     }
     if ((gives && !move->in) || (gets && !move->out))
-        return comm_transfer_bad(move, "there are bytes, but no memory");
+        return fail_transfer(move, "there are bytes, but no memory");
     return INVAR_OK;
 }
 
-static invar_comm_self_copy own_of(const invar_comm_transfer *move, int rank, int size)
+static invar_comm_self_copy self_copy_of(const invar_comm_transfer *move, int rank, int size)
 {
-    walk w = walk_begin(move, rank, size);
+    piece_iterator w = iterate_pieces(move, rank, size);
     invar_comm_self_copy own = {.to = NULL};
 
-    while (walk_on(&w) && w.peer < rank)
+    while (next_piece(&w) && w.peer < rank)
         continue;
-    if (!w.in.there || w.in.bytes == 0)
+    if (!w.in.exists || w.in.bytes == 0)
         return own;
-    own.from = (const char *)move->in + w.in.at;
+    own.from = (const char *)move->in + w.in.offset;
     own.bytes = w.in.bytes;
-    if (w.out.there && move->out && (char *)move->out + w.out.at != own.from)
-        own.to = (char *)move->out + w.out.at;
+    if (w.out.exists && move->out && (char *)move->out + w.out.offset != own.from)
+        own.to = (char *)move->out + w.out.offset;
     return own;
 }
 
-static void copy_own(const invar_comm *comm, const invar_comm_transfer *move)
+static void copy_self(const invar_comm *comm, const invar_comm_transfer *move)
 {
-    invar_comm_self_copy own = own_of(move, comm->rank, comm->size);
+    invar_comm_self_copy own = self_copy_of(move, comm->rank, comm->size);
 
     if (own.to && !comm->world->imagined)
         memcpy(own.to, own.from, own.bytes);
@@ -192,10 +196,10 @@ static void copy_own(const invar_comm *comm, const invar_comm_transfer *move)
 static void count_bytes(uint64_t *sent, uint64_t *received, const invar_comm_transfer *move,
                         int rank, int size)
 {
-    walk w = walk_begin(move, rank, size);
+    piece_iterator w = iterate_pieces(move, rank, size);
 
     *sent = *received = 0;
-    while (walk_on(&w)) {
+    while (next_piece(&w)) {
         *sent += w.peer == rank ? 0 : w.in.bytes;
         *received += w.peer == rank ? 0 : w.out.bytes;
     }
@@ -212,9 +216,9 @@ invar_status invar_comm_transfer_bytes(uint64_t *sent_out, uint64_t *received_ou
     return INVAR_OK;
 }
 
-/* ---- tickets --------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
-static void ticket_free(invar_comm_request *ticket)
+static void request_free(invar_comm_request *ticket)
 {
     if (!ticket)
         return;
@@ -223,7 +227,7 @@ static void ticket_free(invar_comm_request *ticket)
     invar_free(ticket);
 }
 
-static invar_status ticket_new(invar_comm_request **out, int size)
+static invar_status request_new(invar_comm_request **out, int size)
 {
     invar_comm_request *ticket;
     invar_status status;
@@ -240,19 +244,19 @@ static invar_status ticket_new(invar_comm_request **out, int size)
     return INVAR_OK;
 }
 
-static invar_status take_ticket(invar_comm_request **out, invar_comm *comm)
+static invar_status acquire_request(invar_comm_request **out, invar_comm *comm)
 {
     if (comm->spare) {
         *out = comm->spare;
         comm->spare = comm->spare->next;
     } else {
-        INVAR_TRY(ticket_new(out, comm->size));
+        INVAR_TRY(request_new(out, comm->size));
     }
     (*out)->comm = comm;
     return INVAR_OK;
 }
 
-static void put_ticket(invar_comm_request *ticket)
+static void release_request(invar_comm_request *ticket)
 {
     ticket->next = ticket->comm->spare;
     ticket->comm->spare = ticket;
@@ -279,20 +283,20 @@ static void add_message(invar_comm_request *ticket, int peer, bool incoming, cha
     memcpy(message->header.phase, ticket->phase, sizeof ticket->phase);
 }
 
-/* Messages with the ranks from `low` to before `high`. */
+/* Adds the messages with the ranks [low, high). */
 static void add_messages(invar_comm_request *ticket, const invar_comm_transfer *move, int low,
                          int high)
 {
-    walk w = walk_begin(move, ticket->comm->rank, ticket->comm->size);
+    piece_iterator w = iterate_pieces(move, ticket->comm->rank, ticket->comm->size);
 
-    while (!ticket->comm->world->imagined && walk_on(&w)) {
+    while (!ticket->comm->world->imagined && next_piece(&w)) {
         if (w.peer < low || w.peer >= high)
             continue;
-        // `in` is read only: a message has one field for both directions
-        if (w.in.there)
-            add_message(ticket, w.peer, false, (char *)move->in + w.in.at, w.in.bytes);
-        if (w.out.there)
-            add_message(ticket, w.peer, true, (char *)move->out + w.out.at, w.out.bytes);
+        // `in` is only read: a message has one field for both directions
+        if (w.in.exists)
+            add_message(ticket, w.peer, false, (char *)move->in + w.in.offset, w.in.bytes);
+        if (w.out.exists)
+            add_message(ticket, w.peer, true, (char *)move->out + w.out.offset, w.out.bytes);
     }
 }
 
@@ -305,20 +309,20 @@ static void count_call(invar_comm *comm, invar_comm_op op, uint64_t sent, uint64
     comm->counts[op].wait_s += waited;
 }
 
-/* Behind all that were started before it. */
-static void add_due(invar_comm_request *ticket, const invar_comm_transfer *move)
+/* Appends a request to the queue of the device transport. */
+static void queue_device_request(invar_comm_request *ticket, const invar_comm_transfer *move)
 {
     invar_comm *comm = ticket->comm;
     invar_comm_request **link = &comm->due;
 
-    ticket->self_copies = own_of(move, comm->rank, comm->size);
+    ticket->self_copies = self_copy_of(move, comm->rank, comm->size);
     ticket->next_device = NULL;
     while (*link)
         link = &(*link)->next_device;
     *link = ticket;
 }
 
-static void drop_due(invar_comm_request *ticket)
+static void dequeue_device_request(invar_comm_request *ticket)
 {
     invar_comm_request **link = &ticket->comm->due;
 
@@ -328,7 +332,7 @@ static void drop_due(invar_comm_request *ticket)
     ticket->device_pending = false;
 }
 
-static void world_beat(invar_world *world, double now, double seconds)
+static void send_heartbeat(invar_world *world, double now, double seconds)
 {
     if (!world->transport || world->failure.native || now - world->beat < seconds / BEATS)
         return;
@@ -338,25 +342,25 @@ static void world_beat(invar_world *world, double now, double seconds)
 
 void invar_comm_heartbeat(invar_comm *comm, double seconds)
 {
-    world_beat(comm->world, invar_comm_clock(), seconds);
+    send_heartbeat(comm->world, invar_comm_clock(), seconds);
 }
 
-/* A call has completed: it counts, and who watches is shown it. */
-static void end_call(const invar_comm_request *ticket, double from)
+/* Counts a completed call and passes it to the observer. */
+static void finish_call(const invar_comm_request *ticket, double from)
 {
     invar_world *world = ticket->comm->world;
     double now = invar_comm_clock(), waited = now - from;
 
     if (ticket->seconds > 0)
-        world_beat(world, now, ticket->seconds);
+        send_heartbeat(world, now, ticket->seconds);
     count_call(ticket->comm, ticket->op, ticket->sent, ticket->received, waited);
     if (world->done)
         world->done(world->payload, &(invar_comm_event){ticket->op, ticket->phase, ticket->sent,
                                                         ticket->received, waited});
 }
 
-static invar_status comm_begin(invar_comm_request **out, invar_comm *comm,
-                               const invar_comm_transfer *move)
+static invar_status begin_request(invar_comm_request **out, invar_comm *comm,
+                                  const invar_comm_transfer *move)
 {
     invar_world *world = comm->world;
     invar_comm_request *ticket;
@@ -366,29 +370,29 @@ static invar_status comm_begin(invar_comm_request **out, invar_comm *comm,
     INVAR_TRY(check_call(move, comm->rank, comm->size));
     if (world->failure.native)
         return invar_world_accept_failure(world, &world->failure);
-    INVAR_TRY(take_ticket(&ticket, comm));
+    INVAR_TRY(acquire_request(&ticket, comm));
     ticket->op = move->op;
     ticket->seconds = move->timeout_s;
     ticket->count = 0;
     ticket->host_done = false;
     ticket->device_pending =
-        comm->carrier && move->op != INVAR_COMM_SPLIT; // which is about the host's memory
+        comm->carrier && move->op != INVAR_COMM_SPLIT; // a split gathers host memory
     memset(ticket->phase, 0, sizeof ticket->phase);
     (void)snprintf(ticket->phase, sizeof ticket->phase, "%s", move->phase);
     count_bytes(&ticket->sent, &ticket->received, move, comm->rank, comm->size);
-    // each rank begins with the one behind it, so that not all begin with rank 0
+    // each rank begins with the next one, so that not all begin with rank 0
     add_messages(ticket, move, comm->rank + 1, comm->size);
     add_messages(ticket, move, 0, comm->rank);
     if (ticket->count)
         status = world->transport->start(world->self, ticket);
     if (status != INVAR_OK) {
-        put_ticket(ticket);
+        release_request(ticket);
         return status;
     }
     if (ticket->device_pending)
-        add_due(ticket, move);
+        queue_device_request(ticket, move);
     else
-        copy_own(comm, move);
+        copy_self(comm, move);
     ticket->next = world->under_way;
     world->under_way = ticket;
     comm->under_way++;
@@ -396,8 +400,8 @@ static invar_status comm_begin(invar_comm_request **out, invar_comm *comm,
     return INVAR_OK;
 }
 
-/* For messages, once. */
-static invar_status comm_request_meet(invar_comm_request *ticket)
+/* Waits for the messages of a request; at most once. */
+static invar_status wait_for_transport(invar_comm_request *ticket)
 {
     invar_world *world = ticket->comm->world;
 
@@ -407,8 +411,11 @@ static invar_status comm_request_meet(invar_comm_request *ticket)
     return world->transport->wait(world->self, ticket);
 }
 
-/* All ranks carry calls in the order in which they were started, whatever they wait for first. */
-static invar_status comm_request_carry(invar_comm_request *ticket)
+/*
+ * Moves the bytes of queued requests up to this one, oldest first. All ranks use this order,
+ * whatever request they wait for first.
+ */
+static invar_status move_device_bytes(invar_comm_request *ticket)
 {
     invar_comm *comm = ticket->comm;
     invar_status status = INVAR_OK;
@@ -416,16 +423,16 @@ static invar_status comm_request_carry(invar_comm_request *ticket)
     while (status == INVAR_OK && ticket->device_pending) {
         invar_comm_request *oldest = comm->due;
 
-        status = comm_request_meet(oldest);
+        status = wait_for_transport(oldest);
         if (status == INVAR_OK)
             status = comm->carrier->carry(comm->device_transport_state, oldest);
         if (status == INVAR_OK)
-            drop_due(oldest);
+            dequeue_device_request(oldest);
     }
     if (status == INVAR_OK)
         return INVAR_OK;
-    drop_due(ticket);
-    if (comm_request_meet(ticket) != INVAR_OK) // so that its messages are under way no longer
+    dequeue_device_request(ticket);
+    if (wait_for_transport(ticket) != INVAR_OK) // ends the messages in flight
         return invar_world_accept_failure(comm->world, &comm->world->failure);
     return status;
 }
@@ -437,14 +444,14 @@ invar_status invar_comm_wait(invar_comm_request *ticket)
     double from = invar_comm_clock();
     invar_status status;
 
-    status = ticket->device_pending ? comm_request_carry(ticket) : comm_request_meet(ticket);
+    status = ticket->device_pending ? move_device_bytes(ticket) : wait_for_transport(ticket);
     if (status == INVAR_OK)
-        end_call(ticket, from);
+        finish_call(ticket, from);
     while (*link != ticket)
         link = &(*link)->next;
     *link = ticket->next;
     comm->under_way--;
-    put_ticket(ticket);
+    release_request(ticket);
     return status;
 }
 
@@ -452,19 +459,19 @@ invar_status invar_comm_transfer_now(invar_comm *comm, const invar_comm_transfer
 {
     invar_comm_request *ticket;
 
-    if (comm->size == 1 && !comm->carrier) { // no ticket, no clock
+    if (comm->size == 1 && !comm->carrier) { // fast path: no request, no clock
         INVAR_TRY(check_call(move, 0, 1));
         if (comm->world->failure.native)
             return invar_world_accept_failure(comm->world, &comm->world->failure);
-        copy_own(comm, move);
+        copy_self(comm, move);
         count_call(comm, move->op, 0, 0, 0);
         return INVAR_OK;
     }
-    INVAR_TRY(comm_begin(&ticket, comm, move));
+    INVAR_TRY(begin_request(&ticket, comm, move));
     return invar_comm_wait(ticket);
 }
 
-static invar_status no_split(const invar_comm_transfer *move)
+static invar_status reject_split(const invar_comm_transfer *move)
 {
     if (move->op == INVAR_COMM_SPLIT)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a group is split by invar_comm_split alone");
@@ -475,17 +482,17 @@ invar_status invar_comm_start(invar_comm_request **out, invar_comm *comm,
                               const invar_comm_transfer *move)
 {
     *out = NULL;
-    INVAR_TRY(no_split(move));
-    return comm_begin(out, comm, move);
+    INVAR_TRY(reject_split(move));
+    return begin_request(out, comm, move);
 }
 
 invar_status invar_comm_run(invar_comm *comm, const invar_comm_transfer *move)
 {
-    INVAR_TRY(no_split(move));
+    INVAR_TRY(reject_split(move));
     return invar_comm_transfer_now(comm, move);
 }
 
-/* ---- handles --------------------------------------------------------------------------------- */
+/* ---- communicators --------------------------------------------------------------------------- */
 
 invar_status invar_comm_new(invar_comm **out, invar_world *world, int size)
 {
@@ -530,7 +537,7 @@ static void drop_spare(invar_comm *comm)
     while (comm->spare) {
         invar_comm_request *next = comm->spare->next;
 
-        ticket_free(comm->spare);
+        request_free(comm->spare);
         comm->spare = next;
     }
 }
@@ -541,11 +548,11 @@ bool invar_comm_recover(invar_comm *comm)
 
     if (world->failure.native != ECANCELED || comm->context != INVAR_COMM_CONTEXT_FIRST)
         return false;
-    INVAR_CHECK(!world->under_way); // every ticket is waited for
+    INVAR_CHECK(!world->under_way); // every request must have been waited for
     drop_spare(comm);               // a transport may have kept their messages
     world->halted = world->failure;
     world->failure = (invar_comm_failure){0};
-    comm->context = INVAR_COMM_CONTEXT_REVIVED; // what ranks were in the middle of is not met
+    comm->context = INVAR_COMM_CONTEXT_REVIVED; // messages of interrupted calls no longer match
     for (int i = 0; i < comm->size; i++)
         comm->posted[i] = comm->awaited[i] = 0;
     if (world->transport)
@@ -560,7 +567,7 @@ void invar_comm_free(invar_comm *comm)
     if (!comm)
         return;
     world = comm->world;
-    INVAR_CHECK(!comm->under_way); // every ticket is waited for
+    INVAR_CHECK(!comm->under_way); // every request must have been waited for
     drop_spare(comm);
     if (comm->carrier)
         comm->carrier->close(comm->device_transport_state);

@@ -1,9 +1,10 @@
 /*
- * comm_failure.c - a world's first group, and how its ranks fail together.
+ * comm_failure.c - creates the group of all ranks, and makes its ranks fail together.
  *
- * The first failure of a world is the only one: whoever finds it tells the others, and what ranks
- * find later, because another one stopped, is not told. A world that is revived after a halt may
- * fail once more; what is told to people is the first.
+ * The first failure of a world is the only one: the rank that finds it reports it to the others,
+ * and failures that ranks find later, because another rank stopped, are not reported. A world that
+ * is recovered after an abort may fail once more; the user is shown the first failure. Exception: a
+ * rank that is reported late may be waiting itself; its own report then replaces the first one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -62,12 +63,12 @@ invar_status invar_world_new(invar_comm **out, int rank, int size)
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-static invar_status world_again(const invar_world *world)
+static invar_status return_failure(const invar_world *world)
 {
     return INVAR_FAIL(world->failure.status, world->failure.native, "%s", world->failure.text);
 }
 
-static bool comm_failure_explains(const invar_comm_failure *later, const invar_comm_failure *first)
+static bool replaces_failure(const invar_comm_failure *later, const invar_comm_failure *first)
 {
     return later->native == ETIMEDOUT && first->native == ETIMEDOUT &&
            (later->answers > first->answers || later->reporter == first->culprit);
@@ -75,15 +76,15 @@ static bool comm_failure_explains(const invar_comm_failure *later, const invar_c
 
 invar_status invar_world_accept_failure(invar_world *world, const invar_comm_failure *failure)
 {
-    if (!world->failure.native || comm_failure_explains(failure, &world->failure))
+    if (!world->failure.native || replaces_failure(failure, &world->failure))
         world->failure = *failure;
-    return world_again(world);
+    return return_failure(world);
 }
 
-static invar_status world_begin(invar_world *world, invar_comm_failure *failure)
+static invar_status publish_failure(invar_world *world, invar_comm_failure *failure)
 {
-    if (world->failure.native && !comm_failure_explains(failure, &world->failure))
-        return world_again(world);
+    if (world->failure.native && !replaces_failure(failure, &world->failure))
+        return return_failure(world);
     if (world->transport)
         world->transport->send_failure(world->self, failure);
     return invar_world_accept_failure(world, failure);
@@ -98,7 +99,7 @@ invar_status invar_world_fail(invar_world *world, int culprit, int native, const
     va_start(list, fmt);
     (void)vsnprintf(failure.text, sizeof failure.text, fmt, list);
     va_end(list);
-    return world_begin(world, &failure);
+    return publish_failure(world, &failure);
 }
 
 invar_status invar_world_check(invar_world *world, const invar_comm_request *ticket,
@@ -139,7 +140,7 @@ invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_reque
         .native = ETIMEDOUT, .status = INVAR_E_IO, .reporter = world->rank};
     const invar_message *first = NULL;
 
-    // who has sent nothing is later than who has not yet taken what we sent
+    // a rank that has sent nothing is later than one that has not yet received our message
     for (int i = 0; i < ticket->count; i++) {
         const invar_message *m = &ticket->messages[i];
 
@@ -154,7 +155,7 @@ invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_reque
                    "distributed-timeout-minutes, then start the run again to resume it",
                    first->peer, world->hosts[first->peer], invar_comm_op_name(ticket->op),
                    ticket->phase, world->rank, ticket->seconds);
-    return world_begin(world, &failure);
+    return publish_failure(world, &failure);
 }
 
 invar_status invar_world_fail_device_timeout(invar_world *world, const invar_comm_request *ticket)
@@ -168,7 +169,10 @@ invar_status invar_world_fail_device_timeout(invar_world *world, const invar_com
                             invar_comm_op_name(ticket->op), ticket->phase);
 }
 
-/* What only says that something went wrong is IO for others, who have done nothing of the kind. */
+/*
+ * Status of an abort for the other ranks. An own exit code is passed on; any other failure is
+ * INVAR_E_IO for them.
+ */
 static invar_status status_of_others(const invar_error *own, const char *why)
 {
     bool trouble = invar_process_exit_code(own->status) == invar_process_exit_code(INVAR_E_IO);
@@ -176,9 +180,9 @@ static invar_status status_of_others(const invar_error *own, const char *why)
     return trouble || strcmp(own->message, why) != 0 ? INVAR_E_IO : own->status;
 }
 
-static void give_up(invar_world *world, int native, const char *why)
+static void abort_world(invar_world *world, int native, const char *why)
 {
-    invar_error own = *invar_error_last(); // who gives up has a failure of its own to return
+    invar_error own = *invar_error_last(); // the caller has a failure of its own to return
     invar_comm_failure failure = {.culprit = world->rank,
                                   .native = native,
                                   .status = status_of_others(&own, why),
@@ -186,18 +190,18 @@ static void give_up(invar_world *world, int native, const char *why)
 
     (void)snprintf(failure.text, sizeof failure.text, "rank %d on %s cannot go on: %.800s",
                    world->rank, world->hosts[world->rank], why);
-    if (world_begin(world, &failure) != INVAR_OK)
+    if (publish_failure(world, &failure) != INVAR_OK)
         invar_error_put(&own);
 }
 
 void invar_comm_abort(invar_comm *comm, const char *why)
 {
-    give_up(comm->world, ECONNABORTED, why);
+    abort_world(comm->world, ECONNABORTED, why);
 }
 
 void invar_comm_abort_recoverable(invar_comm *comm, const char *why)
 {
-    give_up(comm->world, ECANCELED, why);
+    abort_world(comm->world, ECANCELED, why);
 }
 
 bool invar_world_failed(const invar_world *world)
@@ -206,8 +210,8 @@ bool invar_world_failed(const invar_world *world)
 }
 
 /*
- * Two ranks that are out of step may each find the other at the same time, and both can speak: so
- * only a rank that is gone is passed over.
+ * Two ranks that are out of step may each find the other at the same time, and both can print: only
+ * a rank that is gone is skipped.
  */
 int invar_world_error_rank(const invar_world *world)
 {

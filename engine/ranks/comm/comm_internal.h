@@ -1,10 +1,11 @@
 /*
- * comm_internal.h - what comm.c and the transports share: a world, its messages, its failure.
+ * comm_internal.h - interface between comm.c and the transports: world, messages, failures.
  *
- * All groups of a rank live in one world, which has a transport. A transport only knows messages
- * between two ranks of the world: the n-th that one posts for a context meets the n-th that the
- * other expects. Groups that have two ranks in common have different contexts. A message has a
- * header, which says what its sender calls.
+ * All groups of a rank belong to one world, which has one transport. A transport only knows
+ * messages between two ranks of the world: message n that one rank posts for a context matches
+ * message n that the other expects. Groups that have two ranks in common have different contexts.
+ * The header of a message describes the call of its sender, so that the receiver detects a mismatch
+ * before it uses the bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,6 +21,7 @@ extern "C" {
 #define INVAR_COMM_HOST_SIZE 64
 #define INVAR_COMM_FAILURE_SIZE 1000
 
+/* Call of the sender; sent before the bytes. */
 typedef struct invar_comm_header {
     uint64_t op;
     uint64_t bytes;
@@ -33,99 +35,107 @@ typedef enum invar_message_state {
 } invar_message_state;
 
 typedef struct invar_message {
-    struct invar_message *next; /* of the transport */
-    int peer;                   /* in the world, */
-    int member;                 /* and in the group */
-    int from;                   /* of the transport: who posted it */
+    struct invar_message *next; /* used by the transport */
+    int peer;                   /* rank in the world */
+    int member;                 /* rank in the group */
+    int from;                   /* world rank of the sender; used by the transport */
     bool incoming;
     invar_message_state state;
     uint64_t context, number;
-    char *data; /* of an outgoing message only read */
+    char *data; /* bytes to send (read only) or the buffer to receive into */
     size_t bytes;
-    bool carried;             /* by a carrier: the transport moves the header alone */
-    invar_comm_header header; /* what the sender calls */
+    bool carried; /* a device transport moves the bytes; the transport moves only the header */
+    invar_comm_header header; /* call of the sender */
 } invar_message;
 
-/* What a rank gives itself. */
+/* Bytes that a rank sends to itself. */
 typedef struct invar_comm_self_copy {
     const char *from;
-    char *to; /* NULL: it needs no copy */
+    char *to; /* NULL if no copy is needed */
     size_t bytes;
 } invar_comm_self_copy;
 
-/* A started call. */
+/* A started call, until it is waited for. */
 struct invar_comm_request {
     invar_comm *comm;
-    invar_comm_request *next; /* of the group's spare ones, or of the world's under way */
+    /* next in the group's list of spare requests, or in the world's list of active ones */
+    invar_comm_request *next;
     invar_comm_op op;
     double seconds;
     char phase[INVAR_COMM_PHASE_SIZE];
     uint64_t sent, received;
     int count;
-    invar_message *messages; /* room for two a peer */
-    void *requests;          /* of the transport, from invar_alloc; freed with the ticket */
+    invar_message *messages; /* (2 * size) at most two per peer */
+    void *requests;          /* owned by the transport, from invar_alloc; freed with the request */
     size_t request_bytes;
-    bool host_done;                   /* the transport was waited for */
-    bool device_pending;              /* a carrier has yet to carry its bytes, */
-    invar_comm_self_copy self_copies; /* these among them, */
-    invar_comm_request *next_device;  /* and those of this one after it */
+    bool host_done;      /* the wait for the transport was begun */
+    bool device_pending; /* the device transport has not moved the bytes yet */
+    /* bytes that this rank sends to itself; set while device_pending */
+    invar_comm_self_copy self_copies;
+    invar_comm_request *next_device; /* next request in the queue of the device transport */
 };
 
-/* Why a world has ended; the same on all its ranks. */
+/* Reason for the failure of a world; equal on all of its ranks. */
 typedef struct invar_comm_failure {
-    int culprit;         /* rank in the world; -1: nobody knows */
-    int native;          /* 0: there is none */
-    invar_status status; /* of those who did not cause it */
-    int reporter;        /* who found it */
-    int answers;         /* of ranks that were named late, and wait themselves */
+    int culprit;         /* world rank that caused it; -1 if unknown */
+    int native;          /* errno value (comm.h); 0 if there is no failure */
+    invar_status status; /* status on the ranks that did not cause it */
+    int reporter;        /* world rank that found it */
+    int answers; /* timeouts: number of ranks that were reported late and were waiting themselves */
     char text[INVAR_COMM_FAILURE_SIZE];
 } invar_comm_failure;
 
 typedef struct invar_transport {
-    /* Posts the messages of a ticket. When it fails, none is under way. */
+    /* Posts the messages of a request. After a failure none of them is in flight. */
     invar_status (*start)(void *self, invar_comm_request *ticket);
-    /* Returns when all are done, or the world has failed; then the memory is the caller's again. */
+    /*
+     * Returns when all messages are done or the world has failed; the memory is the caller's again.
+     */
     invar_status (*wait)(void *self, invar_comm_request *ticket);
-    /* Tells the other ranks that this one gets on, without waiting. */
+    /* Sends a heartbeat to the other ranks, without waiting. */
     void (*beat)(void *self);
-    /* Without waiting: has another rank told a failure? */
+    /* Returns the failure that another rank has reported, if any, without waiting. */
     invar_status (*poll_failure)(void *self);
-    /* Tells the other ranks. One that was told earlier by another rank replaces it. */
+    /*
+     * Reports a failure to the other ranks. If another rank reported one earlier, replaces *failure
+     * with it.
+     */
     void (*send_failure)(void *self, invar_comm_failure *failure);
-    /* What was told until now is no failure any more. */
+    /* Discards the failures received so far, so that the group can be used again. */
     void (*revive)(void *self);
     void (*close)(void *self);
 } invar_transport;
 
 /*
- * Moves bytes that the host cannot reach, of a group whose headers go by the transport: a call is
- * carried when its headers are as expected, and calls are carried in the order in which they were
- * started. So a carrier never meets another call than its own.
+ * Moves bytes of device memory for a group whose headers travel by the transport. A request is
+ * moved after its headers were found to match, and all ranks move requests in the order in which
+ * they were started, so a device transport never meets a different call on another rank.
  */
 typedef struct invar_device_transport {
-    /* Returns when all bytes are where they belong, or the world has failed. */
+    /* Returns when all bytes have arrived or the world has failed. */
     invar_status (*carry)(void *self, const invar_comm_request *ticket);
-    /* Gives a group that was split from its own a carrier, too. */
+    /* Gives a device transport to a group that was split from this one. */
     invar_status (*join)(void *self, invar_comm *child, double seconds);
     void (*close)(void *self);
 } invar_device_transport;
 
-/* One rank's view. */
+/* State of one rank: its view of all ranks and of its transport. */
 typedef struct invar_world {
-    const invar_transport *transport; /* NULL: one rank */
-    void *self;                       /* of the transport; close releases it */
+    const invar_transport *transport; /* NULL if there is only one rank */
+    void *self;                       /* state of the transport; released by its close */
     int rank, size;
-    bool imagined; /* the other ranks: calls are counted, bytes stay where they are */
-    int handles;   /* alive */
-    invar_comm_request *under_way; /* of all its groups; who waits for one advances them all */
-    uint64_t next_context;         /* that no group of this rank has had */
-    double beat;                   /* when it last told that it gets on */
+    bool imagined; /* the other ranks do not exist: calls are counted, no bytes move */
+    int handles;   /* number of live communicators */
+    /* Active requests of all groups. A wait for one request advances all of them. */
+    invar_comm_request *under_way;
+    uint64_t next_context; /* lowest context that no group of this rank has used */
+    double beat;           /* time of the last heartbeat that was sent */
     invar_comm_failure failure;
-    invar_comm_failure halted; /* by it, before it was revived */
-    void (*done)(void *payload,
-                 const invar_comm_event *call); /* invar_comm_set_observer; may be NULL */
-    void *payload;                              /* for it */
-    char (*hosts)[INVAR_COMM_HOST_SIZE];        /* (size) */
+    invar_comm_failure halted; /* failure before the recovery */
+    /* observer (invar_comm_set_observer); may be NULL */
+    void (*done)(void *payload, const invar_comm_event *call);
+    void *payload;                       /* argument of the observer */
+    char (*hosts)[INVAR_COMM_HOST_SIZE]; /* (size) names of hosts */
 } invar_world;
 
 /* One rank of a group. */
@@ -133,13 +143,14 @@ struct invar_comm {
     invar_world *world;
     uint64_t context;
     int rank, size;
-    int *members;               /* (size) ranks in the world */
-    uint64_t *posted, *awaited; /* (size) messages for and from each rank, so far */
+    int *members; /* (size) rank in the world of each member */
+    /* (size) number of messages posted to, and awaited from, each rank so far */
+    uint64_t *posted, *awaited;
     invar_comm_request *spare;
-    int under_way;                         /* tickets */
-    const invar_device_transport *carrier; /* NULL: memory is the host's */
-    void *device_transport_state;          /* of the carrier; close releases it */
-    invar_comm_request *due;               /* the oldest ticket that is */
+    int under_way;                         /* number of active requests */
+    const invar_device_transport *carrier; /* NULL if transfers take host memory */
+    void *device_transport_state; /* state of the device transport; released by its close */
+    invar_comm_request *due;      /* oldest request that the device transport has not moved */
     invar_comm_stats counts[INVAR_COMM_OPS];
 };
 
@@ -147,51 +158,61 @@ enum {
     INVAR_COMM_CONTEXT_FIRST,
     INVAR_COMM_CONTEXT_REVIVED,
     INVAR_COMM_CONTEXT_FREE
-}; /* of all ranks, or free */
+}; /* contexts of the group of all ranks, before and after a recovery; further ones are free */
 
-/* The group of all ranks; `transport` and `self` of its world are for the caller to set. */
+/* Creates the group of all ranks. The caller sets `transport` and `self` of its world. */
 invar_status invar_world_new(invar_comm **out, int rank, int size) INVAR_MUST_USE;
 
-/* A handle without members in a world, with room for `size`. */
+/* Creates a handle without members in a world, with capacity for `size` ranks. */
 invar_status invar_comm_new(invar_comm **out, invar_world *world, int size) INVAR_MUST_USE;
 
-/* invar_comm_run for every op, INVAR_COMM_SPLIT too, which gathers. */
+/* Like invar_comm_run, but also accepts INVAR_COMM_SPLIT, which gathers. */
 invar_status invar_comm_transfer_now(invar_comm *comm,
                                      const invar_comm_transfer *move) INVAR_MUST_USE;
 
 /*
- * The ways to fail, for transports: each sets the world's failure if it has none, tells it, and
- * returns INVAR_E_IO with the record of the failure that the world has.
+ * Fails the world. The functions from here on serve transports: each one sets the failure of the
+ * world if it has none, reports it to the other ranks, and returns the status of the failure that
+ * the world has, with its error record.
  */
 invar_status invar_world_fail(invar_world *world, int culprit, int native, const char *fmt, ...)
     INVAR_PRINTF(4, 5) INVAR_MUST_USE;
 /*
- * another rank's, which it told us. A rank that is said to be late may wait itself, for one that is
- * the reason: what it tells then takes the place of what was said of it.
+ * Accepts a failure that another rank reported. A rank that is reported late may itself wait for a
+ * later one; the failure that it reports then replaces the earlier one.
  */
 invar_status invar_world_accept_failure(invar_world *world,
                                         const invar_comm_failure *failure) INVAR_MUST_USE;
-/* the header of an incoming message is not what the ticket expects; INVAR_OK when it is */
+/*
+ * Compares the header of an incoming message with the call of the request. Returns INVAR_OK if they
+ * match, else fails the world (EPROTO).
+ */
 invar_status invar_world_check(invar_world *world, const invar_comm_request *ticket,
                                const invar_message *message) INVAR_MUST_USE;
-/* the deadline has passed: names a rank that has not come; `said` of us before, or NULL */
+/*
+ * Fails the world because of a timeout, and names a rank that has not come. `said` is the failure
+ * that reported this rank as late, or NULL.
+ */
 invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_request *ticket,
                                       const invar_comm_failure *said) INVAR_MUST_USE;
-/* the peer of a message has left without its part of it */
+/* Fails the world because the peer of a message has left before it. */
 invar_status invar_world_fail_peer_exit(invar_world *world, const invar_comm_request *ticket,
                                         const invar_message *message) INVAR_MUST_USE;
 
-/* Its deadline has passed while its bytes were carried: all ranks had come. */
+/*
+ * Fails the world because of a timeout while the device transport moved the bytes: all ranks had
+ * come.
+ */
 invar_status invar_world_fail_device_timeout(invar_world *world,
                                              const invar_comm_request *ticket) INVAR_MUST_USE;
 
-/* Has it, before it was revived or after? */
+/* Returns true if the world has failed, before or after a recovery. */
 bool invar_world_failed(const invar_world *world);
 
-/* The rank that tells the user (invar_comm_reports_error). */
+/* World rank that reports the error to the user (invar_comm_reports_error). */
 int invar_world_error_rank(const invar_world *world);
 
-/* Seconds of a clock that only goes on. */
+/* Seconds of a monotonic clock. */
 double invar_comm_clock(void);
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
 /*
- * link_test.c - calls with known bytes, checked and timed.
+ * link_test.c - makes transfers with known bytes, checks and times them.
  *
- * Every byte is a function of who sends it, to whom, and of its place: bytes of another rank or
- * of another place are found, and so are those that did not come. First there are pieces of
- * different sizes, some of them empty, then equal ones, each call several times.
+ * Every byte is a function of its sender, receiver and position, so bytes of another rank or of
+ * another position are detected, and so are missing ones. Pieces of different sizes come first,
+ * some of them empty, then timed calls with equal pieces.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,32 +17,32 @@
 #include "base/invar_banned.h"
 
 #define PHASE "trial"
-#define ENOUGH 0.05 /* seconds, in which a call is timed */
-#define MOST 4096   /* calls at a time */
-#define UNEVEN 0    /* in place of a number of bytes */
+#define MIN_SECONDS 0.05 /* shortest time of a series of calls, in seconds */
+#define MAX_CALLS 4096   /* largest number of calls in a series */
+#define UNEVEN 0         /* marks a call with different sizes */
 
-typedef struct scene {
+typedef struct test_state {
     invar_comm *comm;
     int rank, size;
     double seconds;
-    invar_comm *far;              /* that is tried; NULL: comm is */
-    const invar_device *dev;      /* of it */
-    unsigned char *there;         /* (2, room) its memory */
-    size_t room;                  /* bytes of each */
-    unsigned char *in, *out;      /* (room) */
-    size_t *in_bytes, *out_bytes; /* (size) */
-    invar_link_test *told;
-} scene;
+    invar_comm *far;               /* device communicator to test; NULL to test `comm` */
+    const invar_device *dev;       /* device of `far` */
+    unsigned char *device_buffers; /* (2, room) device memory: sent and received bytes */
+    size_t room;                   /* bytes of each buffer */
+    unsigned char *in, *out;       /* (room) host memory */
+    size_t *in_bytes, *out_bytes;  /* (size) bytes per rank */
+    invar_link_test *report;
+} test_state;
 
-typedef struct call {
+typedef struct test_call {
     invar_comm_op op;
-    size_t bytes; /* that a rank gives in all */
-} call;
+    size_t bytes; /* bytes that a rank sends in total, or UNEVEN */
+} test_call;
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Of the piece from one rank to another; what is gathered goes to all. */
-static size_t piece_of(const call *c, int from, int to, int size)
+/* Returns the size of the piece from one rank to another. Gathered pieces go to all ranks. */
+static size_t piece_of(const test_call *c, int from, int to, int size)
 {
     if (c->bytes == UNEVEN)
         return (size_t)((from + 2 * to + 1) % 5) * 1021;
@@ -63,28 +63,28 @@ static void write_piece(unsigned char *out, int from, int to, size_t bytes)
         out[i] = byte_of(from, to, i);
 }
 
-static void check_piece(scene *s, const call *c, const unsigned char *got, int from, int to,
-                        size_t bytes)
+static void check_piece(test_state *s, const test_call *c, const unsigned char *got, int from,
+                        int to, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
         if (got[i] == byte_of(from, to, i))
             continue;
-        if (s->told->wrong++ == 0) {
-            s->told->op = c->op;
-            s->told->src_rank = from;
+        if (s->report->wrong++ == 0) {
+            s->report->op = c->op;
+            s->report->src_rank = from;
         }
     }
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static int next_of(const scene *s, int by)
+static int next_of(const test_state *s, int by)
 {
     return (s->rank + by + s->size) % s->size;
 }
 
-/* Pieces are as long in `in` and `out` as the move says. */
-static invar_comm_transfer make_move(scene *s, const call *c)
+/* Fills `in` and describes the transfer. */
+static invar_comm_transfer make_move(test_state *s, const test_call *c)
 {
     invar_comm_transfer move = {.op = c->op,
                                 .phase = PHASE,
@@ -114,31 +114,31 @@ static invar_comm_transfer make_move(scene *s, const call *c)
     return move;
 }
 
-/* The same where the bytes will lie. */
-static invar_status scene_prepare(invar_comm_transfer *out, scene *s, const call *c)
+/* Like make_move, with the bytes in the memory that is tested. */
+static invar_status prepare_transfer(invar_comm_transfer *out, test_state *s, const test_call *c)
 {
     *out = make_move(s, c);
     if (!s->far)
         return INVAR_OK;
-    out->in = s->there;
-    out->out = s->there + s->room;
-    INVAR_TRY(invar_device_upload(s->dev, s->there, s->in, s->room));
-    INVAR_TRY(invar_device_upload(s->dev, s->there + s->room, s->out, s->room));
+    out->in = s->device_buffers;
+    out->out = s->device_buffers + s->room;
+    INVAR_TRY(invar_device_upload(s->dev, s->device_buffers, s->in, s->room));
+    INVAR_TRY(invar_device_upload(s->dev, s->device_buffers + s->room, s->out, s->room));
     return invar_device_synchronize(s->dev);
 }
 
-static invar_status scene_run(scene *s, const invar_comm_transfer *move)
+static invar_status run_transfer(test_state *s, const invar_comm_transfer *move)
 {
     return invar_comm_run(s->far ? s->far : s->comm, move);
 }
 
-static invar_status scene_check(scene *s, const call *c)
+static invar_status check_received(test_state *s, const test_call *c)
 {
     int to = c->op == INVAR_COMM_ALLTOALLV ? s->rank : 0;
     size_t at = 0;
 
     if (s->far)
-        INVAR_TRY(invar_device_download(s->dev, s->out, s->there + s->room, s->room));
+        INVAR_TRY(invar_device_download(s->dev, s->out, s->device_buffers + s->room, s->room));
     if (c->op == INVAR_COMM_SENDRECV)
         check_piece(s, c, s->out, next_of(s, -1), s->rank, c->bytes);
     else if (c->op != INVAR_COMM_BARRIER)
@@ -147,8 +147,8 @@ static invar_status scene_check(scene *s, const call *c)
     return INVAR_OK;
 }
 
-/* Twice as often, until that takes long enough; rank 0 says when. */
-static invar_status time_calls(double *out, scene *s, const invar_comm_transfer *move)
+/* Doubles the number of calls until a series takes long enough by the clock of rank 0. */
+static invar_status time_calls(double *out, test_state *s, const invar_comm_transfer *move)
 {
     double begin, taken = 0.0;
     int64_t count = 1;
@@ -156,7 +156,7 @@ static invar_status time_calls(double *out, scene *s, const invar_comm_transfer 
     for (;; count *= 2) {
         begin = invar_comm_clock();
         for (int64_t i = 0; i < count; i++)
-            INVAR_TRY(scene_run(s, move));
+            INVAR_TRY(run_transfer(s, move));
         taken = invar_comm_clock() - begin;
         INVAR_TRY(invar_comm_run(s->comm, &(invar_comm_transfer){.op = INVAR_COMM_BROADCAST,
                                                                  .phase = PHASE " time",
@@ -164,17 +164,18 @@ static invar_status time_calls(double *out, scene *s, const invar_comm_transfer 
                                                                  .in = &taken,
                                                                  .out = &taken,
                                                                  .from_bytes = sizeof taken}));
-        if (taken >= ENOUGH || count >= MOST)
+        if (taken >= MIN_SECONDS || count >= MAX_CALLS)
             break;
     }
     *out = taken / (double)count;
     return INVAR_OK;
 }
 
-static invar_status run_calls(scene *s)
+static invar_status run_calls(test_state *s)
 {
-    static const call uneven[] = {{INVAR_COMM_ALLGATHERV, UNEVEN}, {INVAR_COMM_ALLTOALLV, UNEVEN}};
-    static const call timed[INVAR_COMM_RATES] = {
+    static const test_call uneven[] = {{INVAR_COMM_ALLGATHERV, UNEVEN},
+                                       {INVAR_COMM_ALLTOALLV, UNEVEN}};
+    static const test_call timed[INVAR_COMM_RATES] = {
         {INVAR_COMM_BARRIER, 1},          {INVAR_COMM_SENDRECV, 64 << 10},
         {INVAR_COMM_SENDRECV, 1 << 20},   {INVAR_COMM_SENDRECV, 16 << 20},
         {INVAR_COMM_ALLTOALLV, 64 << 10}, {INVAR_COMM_ALLTOALLV, 1 << 20},
@@ -184,21 +185,21 @@ static invar_status run_calls(scene *s)
     for (size_t i = 0; i < sizeof uneven / sizeof *uneven; i++) {
         invar_comm_transfer move;
 
-        INVAR_TRY(scene_prepare(&move, s, &uneven[i]));
-        INVAR_TRY(scene_run(s, &move));
-        INVAR_TRY(scene_check(s, &uneven[i]));
+        INVAR_TRY(prepare_transfer(&move, s, &uneven[i]));
+        INVAR_TRY(run_transfer(s, &move));
+        INVAR_TRY(check_received(s, &uneven[i]));
     }
     for (int i = 0; i < INVAR_COMM_RATES; i++) {
-        invar_link_rate *rate = &s->told->rates[i];
+        invar_link_rate *rate = &s->report->rates[i];
         invar_comm_transfer move;
         uint64_t sent, received;
 
-        INVAR_TRY(scene_prepare(&move, s, &timed[i]));
+        INVAR_TRY(prepare_transfer(&move, s, &timed[i]));
         INVAR_TRY(invar_comm_transfer_bytes(&sent, &received, &move, s->rank, s->size));
         rate->op = timed[i].op;
         rate->bytes = (size_t)sent;
         INVAR_TRY(time_calls(&rate->seconds, s, &move));
-        INVAR_TRY(scene_check(s, &timed[i]));
+        INVAR_TRY(check_received(s, &timed[i]));
     }
     return INVAR_OK;
 }
@@ -211,22 +212,22 @@ invar_status invar_link_test_run(invar_link_test *out, invar_comm *comm, double 
 invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm, invar_comm *far,
                                         const invar_device *dev, double seconds)
 {
-    scene s = {.comm = comm,
-               .rank = invar_comm_rank(comm),
-               .size = invar_comm_size(comm),
-               .seconds = seconds,
-               .far = far,
-               .dev = dev,
-               .told = out};
+    test_state s = {.comm = comm,
+                    .rank = invar_comm_rank(comm),
+                    .size = invar_comm_size(comm),
+                    .seconds = seconds,
+                    .far = far,
+                    .dev = dev,
+                    .report = out};
     size_t uneven = (size_t)s.size * 4 * 1021;
-    void *there = NULL;
+    void *device_buffers = NULL;
     invar_status status = INVAR_OK;
 
     *out = (invar_link_test){.wrong = 0};
     s.room = uneven > (size_t)16 << 20 ? uneven : (size_t)16 << 20;
     if (far)
-        status = invar_device_alloc(dev, &there, 2 * s.room, "bytes between GPUs");
-    s.there = there;
+        status = invar_device_alloc(dev, &device_buffers, 2 * s.room, "bytes between GPUs");
+    s.device_buffers = device_buffers;
     if (status == INVAR_OK)
         status = invar_alloc((void **)&s.in, s.room, 1, "bytes to send");
     if (status == INVAR_OK)
@@ -241,7 +242,7 @@ invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm, 
     invar_free(s.in_bytes);
     invar_free(s.out);
     invar_free(s.in);
-    if (there)
-        invar_device_free(dev, there);
+    if (device_buffers)
+        invar_device_free(dev, device_buffers);
     return status;
 }

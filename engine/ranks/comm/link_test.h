@@ -1,5 +1,5 @@
 /*
- * link_test.h - whether bytes arrive between ranks as they were sent, and how fast.
+ * link_test.h - checks that bytes arrive between ranks as they were sent, and measures the rate.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,30 +13,33 @@
 extern "C" {
 #endif
 
-/* A call that was made for a while; the same on all ranks, by the clock of rank 0. */
+/* Rate of one kind of call; equal on all ranks, measured by the clock of rank 0. */
 typedef struct invar_link_rate {
     invar_comm_op op;
-    size_t bytes;   /* that a rank sends to others in one call */
-    double seconds; /* that one call takes */
+    size_t bytes;   /* bytes that a rank sends to other ranks per call */
+    double seconds; /* seconds per call */
 } invar_link_rate;
 
 #define INVAR_COMM_RATES 7
 
 typedef struct invar_link_test {
     invar_link_rate rates[INVAR_COMM_RATES];
-    uint64_t wrong;   /* bytes that this rank got, and nobody had sent */
-    invar_comm_op op; /* of the first of them */
-    int src_rank;     /* who should have sent it */
+    uint64_t wrong;   /* received bytes that differ from the bytes that were sent */
+    invar_comm_op op; /* call of the first wrong byte */
+    int src_rank;     /* rank that should have sent the first wrong byte */
 } invar_link_test;
 
 /*
- * A call of all ranks, at least two, which takes about a second. Wrong bytes are no failure: each
- * rank counts its own. A rank waits at most so many seconds for another.
+ * Tests host memory. Collective over at least two ranks; takes about a second. Wrong bytes are not
+ * a failure: each rank counts its own. `seconds` is the timeout of a wait for another rank.
  */
 invar_status invar_link_test_run(invar_link_test *out, invar_comm *comm,
                                  double seconds) INVAR_MUST_USE;
 
-/* The same in the memory of the ranks' devices, which `far` moves; `comm` has the same ranks. */
+/*
+ * Like invar_link_test_run, for device memory, which `far` transfers; `comm` has the same ranks. If
+ * `far` is NULL, tests host memory.
+ */
 invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm, invar_comm *far,
                                         const invar_device *dev, double seconds) INVAR_MUST_USE;
 

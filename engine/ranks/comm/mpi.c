@@ -1,17 +1,17 @@
 /*
- * mpi.c - ranks that are processes, started by mpirun or srun.
+ * mpi.c - transport for ranks that are processes, started by mpirun or srun.
  *
- * A message is a header and pieces of at most 16 MiB, each a request of its own, all posted when
- * the call is started: MPI counts in int, and pieces that are done show that there is progress. The
- * tag tells groups and headers apart; MPI keeps the order of messages between two ranks. Payload is
- * looked at when its header is as expected.
+ * A message is a header and pieces of at most 16 MiB, each with its own MPI request, all posted
+ * when the call starts: MPI counts in int, and finished pieces show progress. Tags separate groups,
+ * and headers from payload; MPI keeps the order of messages between two ranks. The payload is used
+ * only if the header is as expected.
  *
- * Notes have a tag of their own: a rank that has failed tells why, one that leaves says so, and so
- * does one that gets on with its work while others may wait for it. All are polled, because no wait
- * of MPI ends at a deadline or when another rank is gone.
+ * Notes have a tag of their own. A rank sends one when it fails (with the reason), when it leaves,
+ * and as a heartbeat. All requests are polled, because no MPI wait ends at a timeout or when
+ * another rank is gone.
  *
  * After a failure MPI is not finalized, which would wait for ranks that do not come: the process
- * ends with an exit code other than 0, and the launcher ends the others.
+ * exits with a code other than 0, and the launcher kills the others.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,43 +33,45 @@
 #include "base/invar_banned.h"
 
 #define PIECE ((size_t)16 << 20)
-/* Tags of notes: of the world, and of the revived one. */
+/* tags of notes of the world and of the recovered world */
 enum { NOTE, NOTE_REVIVED };
-#define LINGER 3.0 /* seconds in which the rank that speaks does so */
-#define SPIN 0.02  /* seconds without progress after which a wait begins to sleep */
-#define QUIET 0.1  /* seconds for what is cancelled to come to its end */
-#define ANSWER 1.0 /* seconds in which a rank that is said to be late tells whom it waits for */
+#define LINGER 3.0 /* seconds that other ranks wait for the rank that prints the error */
+#define SPIN 0.02  /* seconds without progress before a wait begins to sleep */
+#define QUIET 0.1  /* seconds that canceled requests get to finish */
+#define ANSWER                                                                                     \
+    1.0 /* seconds in which a rank that is reported late can report the rank it waits for */
 
 #define TEXT(name) TEXT_OF(name)
 #define TEXT_OF(name) #name
 
-typedef struct request {
+typedef struct mpi_request {
     invar_mpi_request handle;
     bool done;
-} request;
+} mpi_request;
 
 typedef struct mpi_rank {
     const invar_mpi_table *mpi;
     invar_world *world;
     size_t piece;
-    double seconds; /* that the end of the run may take */
+    double seconds; /* timeout of the end of the run */
     int max_tag;
     int left_count;
-    bool *left;                        /* (size) */
-    double active;                     /* when a request was last seen to be done */
-    const invar_comm_request *awaited; /* by this rank now; NULL: nothing */
-    double since;                      /* when it began to wait */
-    double beat;                       /* when another rank was last heard to get on */
-    request *beats;                    /* (size) ours under way */
-    int note_tag;                      /* of ours */
-    request *notes;                    /* (size) ours under way, and behind them `beats` */
-    invar_comm_failure note;           /* what they tell; native 0: that we leave */
+    bool *left;    /* (size) ranks that have left */
+    double active; /* time at which a request was last found done */
+    /* request that this rank waits for; NULL if it does not wait */
+    const invar_comm_request *awaited;
+    double since;            /* start time of the wait for `awaited` */
+    double beat;             /* time of the last heartbeat of another rank */
+    mpi_request *beats;      /* (size) our heartbeats in flight; in the allocation of `notes` */
+    int note_tag;            /* tag of our notes */
+    mpi_request *notes;      /* (2 * size) our notes in flight, then `beats` */
+    invar_comm_failure note; /* content of our notes; native 0 means that we leave */
 } mpi_rank;
 
-/* ---- MPI's calls ----------------------------------------------------------------------------- */
+/* ---- calls of MPI ---------------------------------------------------------------------------- */
 
-/* A call about a peer failed. */
-static invar_status mpi_rank_trouble(mpi_rank *me, int peer, int code)
+/* Fails the world because an MPI call about a peer failed. */
+static invar_status fail_unreachable(mpi_rank *me, int peer, int code)
 {
     char why[INVAR_TEXT_QUOTE_SIZE * 4], text[512];
 
@@ -81,7 +83,7 @@ static invar_status mpi_rank_trouble(mpi_rank *me, int peer, int code)
                             peer, me->world->hosts[peer], me->world->rank, why);
 }
 
-static invar_status mpi_rank_finished(bool *all, mpi_rank *me, request *r, int peer)
+static invar_status test_request(bool *all, mpi_rank *me, mpi_request *r, int peer)
 {
     int done = 0, code;
 
@@ -89,7 +91,7 @@ static invar_status mpi_rank_finished(bool *all, mpi_rank *me, request *r, int p
         return INVAR_OK;
     code = me->mpi->test(&done, &r->handle);
     if (code)
-        return mpi_rank_trouble(me, peer, code);
+        return fail_unreachable(me, peer, code);
     r->done = done;
     if (done)
         me->active = invar_comm_clock();
@@ -106,18 +108,18 @@ static void sleep_ns(long nanoseconds)
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
-/* To all: one that leaves waits for our note, too. */
+/* Sends our note to all ranks, also to those that left: a rank that leaves waits for it. */
 static void send_notes(mpi_rank *me)
 {
     for (int r = 0; r < me->world->size; r++) {
         me->notes[r].done = r == me->world->rank;
         if (!me->notes[r].done &&
             me->mpi->send(&me->notes[r].handle, &me->note, sizeof me->note, r, me->note_tag) != 0)
-            me->notes[r].done = true; // the failure that we tell ends the run even so
+            me->notes[r].done = true; // the failure that we report ends the run anyway
     }
 }
 
-static void comm_failure_report(void *self, invar_comm_failure *failure)
+static void send_failure_notes(void *self, invar_comm_failure *failure)
 {
     mpi_rank *me = self;
 
@@ -125,31 +127,37 @@ static void comm_failure_report(void *self, invar_comm_failure *failure)
     send_notes(me);
 }
 
-/* Who cannot be reached is found by the rank that waits for it. */
+/* Sends a heartbeat to all ranks. Errors are ignored: the rank that waits for a peer finds them. */
 static void beat(void *self)
 {
     static const invar_comm_failure gets_on = {.native = EINPROGRESS};
     mpi_rank *me = self;
 
     for (int r = 0; r < me->world->size; r++) {
-        request *of = &me->beats[r];
+        mpi_request *of = &me->beats[r];
         int done = 1;
 
         if (r == me->world->rank || (!of->done && (me->mpi->test(&done, &of->handle) || !done)))
-            continue; // the last one is under way: that is enough
+            continue; // a heartbeat in flight is enough
         of->done = me->mpi->send(&of->handle, &gets_on, sizeof gets_on, r, me->note_tag) != 0;
     }
 }
 
-/* It is said to be late. Has it waited itself, about as long as who says so, and told nobody? */
+/*
+ * Returns true if this rank, which was reported late, has itself waited about as long as the
+ * reporter and has not reported that yet.
+ */
 static bool has_waited(const mpi_rank *me)
 {
     return me->awaited && !me->note.native &&
            invar_comm_clock() - me->since > me->awaited->seconds / 2;
 }
 
-/* Ranks halt at the same time: in the revived world that is no failure. */
-static invar_status take_note(mpi_rank *me, int peer, int tag, invar_comm_failure *heard)
+/*
+ * Handles a note of another rank. Ranks may abort at the same time: such a note of the world before
+ * the recovery is no failure of the recovered one.
+ */
+static invar_status handle_note(mpi_rank *me, int peer, int tag, invar_comm_failure *heard)
 {
     if (!heard->native) {
         me->left_count += !me->left[peer];
@@ -169,8 +177,8 @@ static invar_status take_note(mpi_rank *me, int peer, int tag, invar_comm_failur
                : invar_world_accept_failure(me->world, heard);
 }
 
-/* Takes notice of what other ranks have told. */
-static invar_status poll_failures(void *self)
+/* Receives and handles all notes that have arrived. */
+static invar_status poll_notes(void *self)
 {
     mpi_rank *me = self;
     invar_comm_failure heard;
@@ -180,9 +188,9 @@ static invar_status poll_failures(void *self)
         do {
             code = me->mpi->listen(&peer, &heard, sizeof heard, tag);
             if (code)
-                return mpi_rank_trouble(me, peer < 0 ? me->world->rank : peer, code);
+                return fail_unreachable(me, peer < 0 ? me->world->rank : peer, code);
             if (peer >= 0)
-                INVAR_TRY(take_note(me, peer, tag, &heard));
+                INVAR_TRY(handle_note(me, peer, tag, &heard));
         } while (peer >= 0);
     return INVAR_OK;
 }
@@ -194,21 +202,22 @@ static size_t pieces_of(const mpi_rank *me, const invar_message *m)
     return m->carried ? 0 : m->bytes / me->piece + (m->bytes % me->piece != 0);
 }
 
-static invar_status make_room(invar_comm_request *ticket, size_t count)
+static invar_status reserve_requests(invar_comm_request *ticket, size_t count)
 {
     void *room;
 
-    if (count * sizeof(request) <= ticket->request_bytes)
+    if (count * sizeof(mpi_request) <= ticket->request_bytes)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc(&room, count, sizeof(request), "the requests of a call between ranks"));
+    INVAR_TRY(
+        invar_alloc(&room, count, sizeof(mpi_request), "the requests of a call between ranks"));
     invar_free(ticket->requests);
     ticket->requests = room;
-    ticket->request_bytes = count * sizeof(request);
+    ticket->request_bytes = count * sizeof(mpi_request);
     return INVAR_OK;
 }
 
-static int post_bytes(const mpi_rank *me, const invar_message *m, request *r, void *data, int bytes,
-                      int tag)
+static int post_bytes(const mpi_rank *me, const invar_message *m, mpi_request *r, void *data,
+                      int bytes, int tag)
 {
     int code = m->incoming ? me->mpi->receive(&r->handle, data, bytes, m->peer, tag)
                            : me->mpi->send(&r->handle, data, bytes, m->peer, tag);
@@ -217,7 +226,7 @@ static int post_bytes(const mpi_rank *me, const invar_message *m, request *r, vo
     return code;
 }
 
-static invar_status mpi_rank_post(mpi_rank *me, invar_message *m, request *r)
+static invar_status post_message(mpi_rank *me, invar_message *m, mpi_request *r)
 {
     int tag = (int)(2 * m->context + 2);
     int code = post_bytes(me, m, r, &m->header, sizeof m->header, tag);
@@ -227,15 +236,15 @@ static invar_status mpi_rank_post(mpi_rank *me, invar_message *m, request *r)
 
         code = post_bytes(me, m, ++r, m->data + at, (int)bytes, tag + 1);
     }
-    return code ? mpi_rank_trouble(me, m->peer, code) : INVAR_OK;
+    return code ? fail_unreachable(me, m->peer, code) : INVAR_OK;
 }
 
-/* Receives that nothing has come for must not write later. */
-static void give_up(mpi_rank *me, invar_comm_request *ticket)
+/* Cancels the receives of a request, so that MPI does not write to their memory later. */
+static void cancel_messages(mpi_rank *me, invar_comm_request *ticket)
 {
     double until = invar_comm_clock() + QUIET;
     size_t count = 0, open = 1;
-    request *r = ticket->requests;
+    mpi_request *r = ticket->requests;
 
     for (int i = 0; i < ticket->count; count += 1 + pieces_of(me, &ticket->messages[i++]))
         for (size_t k = count; k <= count + pieces_of(me, &ticket->messages[i]); k++)
@@ -251,17 +260,17 @@ static void give_up(mpi_rank *me, invar_comm_request *ticket)
             open += !done;
         }
     }
-    if (open) { // MPI has these until the process ends, which is soon
+    if (open) { // MPI keeps using this memory until the process exits, which is soon
         ticket->messages = NULL;
         ticket->requests = NULL;
     }
 }
 
-static invar_status comm_request_start(void *self, invar_comm_request *ticket)
+static invar_status start_request(void *self, invar_comm_request *ticket)
 {
     mpi_rank *me = self;
     size_t count = 0, at;
-    request *requests;
+    mpi_request *requests;
     invar_status status = INVAR_OK;
 
     if (ticket->comm->context > (uint64_t)(me->max_tag - 3) / 2)
@@ -269,45 +278,45 @@ static invar_status comm_request_start(void *self, invar_comm_request *ticket)
                           "there were too many groups of ranks: this MPI has %d tags", me->max_tag);
     for (int i = 0; i < ticket->count; i++)
         count += 1 + pieces_of(me, &ticket->messages[i]);
-    INVAR_TRY(make_room(ticket, count));
+    INVAR_TRY(reserve_requests(ticket, count));
     requests = ticket->requests;
     for (at = 0; at < count; at++)
         requests[at].done = true; // nothing is posted yet
-    // receives first: what comes early goes to its place and not through a buffer of MPI's
+    // receives first: an early message goes to its place and not through a buffer of MPI
     for (int incoming = 1; incoming >= 0; incoming--) {
         at = 0;
         for (int i = 0; i < ticket->count; at += 1 + pieces_of(me, &ticket->messages[i++]))
             if (status == INVAR_OK && ticket->messages[i].incoming == (incoming == 1))
-                status = mpi_rank_post(me, &ticket->messages[i], &requests[at]);
+                status = post_message(me, &ticket->messages[i], &requests[at]);
     }
     if (status != INVAR_OK)
-        give_up(me, ticket);
+        cancel_messages(me, ticket);
     return status;
 }
 
 static invar_status advance_one(mpi_rank *me, const invar_comm_request *ticket, invar_message *m,
-                                request *r)
+                                mpi_request *r)
 {
     bool all = true;
 
-    INVAR_TRY(mpi_rank_finished(&all, me, r, m->peer));
+    INVAR_TRY(test_request(&all, me, r, m->peer));
     if (m->incoming && m->state == INVAR_MESSAGE_POSTED) {
         if (!all)
             return INVAR_OK;
         INVAR_TRY(invar_world_check(me->world, ticket, m));
         m->state = INVAR_MESSAGE_TAKEN;
     }
-    for (size_t i = 0; all && i < pieces_of(me, m); i++) // they end in their order, mostly
-        INVAR_TRY(mpi_rank_finished(&all, me, r + 1 + i, m->peer));
+    for (size_t i = 0; all && i < pieces_of(me, m); i++) // pieces mostly finish in order
+        INVAR_TRY(test_request(&all, me, r + 1 + i, m->peer));
     if (all)
         m->state = INVAR_MESSAGE_DONE;
     return INVAR_OK;
 }
 
-/* *done: all messages are. */
-static invar_status mpi_rank_advance(bool *done, mpi_rank *me, const invar_comm_request *ticket)
+/* Advances all messages of a request; *done is true if all are done. */
+static invar_status advance_messages(bool *done, mpi_rank *me, const invar_comm_request *ticket)
 {
-    request *r = ticket->requests;
+    mpi_request *r = ticket->requests;
 
     *done = true;
     for (int i = 0; i < ticket->count; i++) {
@@ -322,8 +331,9 @@ static invar_status mpi_rank_advance(bool *done, mpi_rank *me, const invar_comm_
 }
 
 /*
- * Its last message came before the note of a rank that has left: MPI keeps the order of messages
- * between two ranks whatever their tags, because a receive may ask for any tag.
+ * Fails if a rank that this one waits for has left. Its last message arrived before that note: MPI
+ * keeps the order of messages between two ranks whatever their tags, because a receive may ask for
+ * any tag.
  */
 static invar_status expect_peers(const mpi_rank *me, const invar_comm_request *ticket)
 {
@@ -336,12 +346,12 @@ static invar_status expect_peers(const mpi_rank *me, const invar_comm_request *t
     return INVAR_OK;
 }
 
-/* What has come counts, whatever its sender told then. */
+/* Polls notes and messages. Messages that have arrived count, even if their sender failed later. */
 static invar_status poll_once(bool *done, mpi_rank *me, const invar_comm_request *ticket)
 {
-    invar_status heard = poll_failures(me);
+    invar_status heard = poll_notes(me);
 
-    INVAR_TRY(mpi_rank_advance(done, me, ticket));
+    INVAR_TRY(advance_messages(done, me, ticket));
     if (*done) {
         invar_error_clear();
         return INVAR_OK;
@@ -349,20 +359,23 @@ static invar_status poll_once(bool *done, mpi_rank *me, const invar_comm_request
     return heard == INVAR_OK ? expect_peers(me, ticket) : heard;
 }
 
-/* A rank was late: the failure is that of the last one in the row of those who wait. */
-static invar_status hear_answers(mpi_rank *me)
+/*
+ * Waits for notes of ranks that were reported late and wait themselves, so that after a timeout the
+ * failure names the last rank of the chain.
+ */
+static invar_status await_answers(mpi_rank *me)
 {
     double until = invar_comm_clock() + ANSWER;
 
     while (invar_comm_clock() < until) {
-        if (poll_failures(me) != INVAR_OK)
+        if (poll_notes(me) != INVAR_OK)
             invar_error_clear();
         sleep_ns(1000000);
     }
     return invar_world_accept_failure(me->world, &me->world->failure);
 }
 
-static invar_status comm_request_wait(void *self, invar_comm_request *ticket)
+static invar_status wait_for_request(void *self, invar_comm_request *ticket)
 {
     mpi_rank *me = self;
     invar_status status = INVAR_OK;
@@ -385,28 +398,31 @@ static invar_status comm_request_wait(void *self, invar_comm_request *ticket)
             sleep_ns(50000);
     }
     if (status != INVAR_OK && me->world->failure.native == ETIMEDOUT)
-        status = hear_answers(me);
+        status = await_answers(me);
     me->awaited = NULL;
     if (status != INVAR_OK)
-        give_up(me, ticket);
+        cancel_messages(me, ticket);
     return status;
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- end of the run -------------------------------------------------------------------------- */
 
 static bool notes_sent(mpi_rank *me)
 {
     bool all = true;
 
     for (int r = 0; r < me->world->size; r++)
-        if (mpi_rank_finished(&all, me, &me->notes[r], r) != INVAR_OK ||
-            mpi_rank_finished(&all, me, &me->beats[r], r) != INVAR_OK)
-            return true; // it failed otherwise
+        if (test_request(&all, me, &me->notes[r], r) != INVAR_OK ||
+            test_request(&all, me, &me->beats[r], r) != INVAR_OK)
+            return true; // the peer failed in another way
     return all;
 }
 
-/* What is still told of the first failure is told in the memory of the next one. */
-static void revive(void *self)
+/*
+ * Switches to the tag of the recovered world. Notes of the first failure must be sent first,
+ * because the next note reuses their memory.
+ */
+static void switch_note_tag(void *self)
 {
     mpi_rank *me = self;
     double until = invar_comm_clock() + QUIET;
@@ -416,8 +432,8 @@ static void revive(void *self)
     me->note_tag = NOTE_REVIVED;
 }
 
-/* Waits until all ranks leave, so that MPI's own end cannot hang. */
-static invar_status mpi_rank_part(mpi_rank *me)
+/* Waits until all ranks have left, so that MPI_Finalize cannot hang. */
+static invar_status wait_for_departure(mpi_rank *me)
 {
     int other = me->world->rank ? 0 : 1;
 
@@ -425,7 +441,7 @@ static invar_status mpi_rank_part(mpi_rank *me)
     memset(&me->note, 0, sizeof me->note);
     send_notes(me);
     while (!notes_sent(me) || me->left_count < me->world->size - 1) {
-        INVAR_TRY(poll_failures(me));
+        INVAR_TRY(poll_notes(me));
         if (me->seconds > 0 && invar_comm_clock() > me->beat + me->seconds) {
             while (me->left[other] || other == me->world->rank)
                 other++;
@@ -439,15 +455,15 @@ static invar_status mpi_rank_part(mpi_rank *me)
     return INVAR_OK;
 }
 
-static void leave(void *self)
+static void leave_world(void *self)
 {
     mpi_rank *me = self;
-    bool failed = invar_world_failed(me->world) || mpi_rank_part(me) != INVAR_OK;
-    double until = invar_comm_clock() + LINGER; // since all know that
+    bool failed = invar_world_failed(me->world) || wait_for_departure(me) != INVAR_OK;
+    double until = invar_comm_clock() + LINGER; // all ranks know of the failure by now
 
     if (!failed)
         (void)me->mpi->close();
-    // the launcher ends all when one has ended: not before the user was told
+    // the launcher kills all ranks when one has exited: the rank that prints must exit first
     while (failed && me->world->rank != invar_world_error_rank(me->world) &&
            invar_comm_clock() < until) {
         (void)notes_sent(me);
@@ -458,14 +474,14 @@ static void leave(void *self)
     invar_free(me);
 }
 
-/* ---- the beginning --------------------------------------------------------------------------- */
+/* ---- start of the run ------------------------------------------------------------------------ */
 
 static invar_status load_module(const invar_mpi_table **out, const char *wanted)
 {
     const char *file = wanted ? wanted : INVAR_MODULE_MPI;
     const void *symbol;
 
-    // global: MPI loads parts of itself that look for its symbols
+    // global symbols: MPI loads plug-ins of its own that need them
     INVAR_TRY(invar_module_load(&symbol, file, TEXT(INVAR_MPI_TABLE), true));
     *out = symbol;
     if ((*out)->abi != INVAR_MPI_ABI)
@@ -476,7 +492,7 @@ static invar_status load_module(const invar_mpi_table **out, const char *wanted)
     return INVAR_OK;
 }
 
-/* All ranks learn each other's host. */
+/* Gathers the host names of all ranks. */
 static invar_status share_hosts(invar_comm *comm, double seconds)
 {
     invar_world *world = comm->world;
@@ -500,16 +516,12 @@ static invar_status share_hosts(invar_comm *comm, double seconds)
     return status;
 }
 
-/* What it has allocated is the caller's, also when it fails. */
+/* Initializes the rank. The caller releases what was allocated, also after a failure. */
 static invar_status join_world(invar_comm **out, mpi_rank *me, int rank, int size)
 {
-    static const invar_transport transport = {comm_request_start,
-                                              comm_request_wait,
-                                              beat,
-                                              poll_failures,
-                                              comm_failure_report,
-                                              revive,
-                                              leave};
+    static const invar_transport transport = {start_request, wait_for_request,   beat,
+                                              poll_notes,    send_failure_notes, switch_note_tag,
+                                              leave_world};
     invar_status status;
 
     status = invar_world_new(out, rank, size);
@@ -544,7 +556,7 @@ invar_status invar_comm_mpi(invar_comm **out, const invar_comm_mpi_options *opti
     memset(me, 0, sizeof *me);
     me->seconds = options->seconds;
     me->piece = options->piece && options->piece < PIECE ? options->piece : PIECE;
-    fegetenv(&rounding); // libraries that are loaded may change it
+    fegetenv(&rounding); // loaded libraries may change the rounding mode
     status = load_module(&me->mpi, options->module);
     code = status == INVAR_OK ? me->mpi->open(&rank, &size, &me->max_tag) : 0;
     fesetenv(&rounding);

@@ -1,10 +1,10 @@
 /*
- * nccl.c - groups whose moves take the memory of GPUs.
+ * nccl.c - groups whose transfers take GPU memory: a device transport on NCCL.
  *
- * Such a group is one of the host's with a carrier (comm_internal.h). Its headers go by the host's
- * transport, which finds ranks that are late, out of step or gone, and names them; NCCL then moves
- * bytes of calls in which all ranks agree. It is polled: a failure of another rank or the deadline
- * ends a wait, and a group that has failed is aborted.
+ * Such a group is a host group with a device transport (comm_internal.h). Headers travel by the
+ * host's transport, which finds and names ranks that are late, out of step or gone; NCCL then moves
+ * the bytes of calls in which all ranks agree. It is polled: a failure of another rank or the
+ * timeout ends a wait, and a group that has failed is aborted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,25 +24,25 @@
 
 #include "base/invar_banned.h"
 
-#define SPIN 0.02 /* seconds after which a wait begins to sleep */
+#define SPIN 0.02 /* seconds of busy waiting before a wait sleeps */
 
 #define TEXT(name) TEXT_OF(name)
 #define TEXT_OF(name) #name
 
-#define START "start of NCCL" /* the phase */
+#define START "start of NCCL" /* phase */
 
 typedef struct nccl_rank {
     const invar_nccl_table *nccl;
     invar_comm *comm;
     int ordinal;
-    invar_nccl_group group; /* NCCL's */
-    invar_nccl_p2p *pieces; /* (2 * size) of a move */
+    invar_nccl_group group; /* state of the module */
+    invar_nccl_p2p *pieces; /* (2 * size) pieces of one transfer */
 } nccl_rank;
 
-/* ---- waiting --------------------------------------------------------------------------------- */
+/* ---- wait ------------------------------------------------------------------------------------ */
 
-/* A call of NCCL's failed. */
-static invar_status nccl_rank_trouble(const nccl_rank *me, const char *phase, int code)
+/* Fails the world because an NCCL call failed. */
+static invar_status fail_nccl(const nccl_rank *me, const char *phase, int code)
 {
     invar_world *world = me->comm->world;
     char why[INVAR_TEXT_QUOTE_SIZE * 4], text[512];
@@ -66,7 +66,7 @@ static void pause_since(double from)
         nanosleep(&pause, NULL);
 }
 
-/* Until what was begun is done. */
+/* Polls until the operation that was begun is done. */
 static invar_status wait_pending(nccl_rank *me, const invar_comm_request *call)
 {
     invar_world *world = me->comm->world;
@@ -76,7 +76,7 @@ static invar_status wait_pending(nccl_rank *me, const invar_comm_request *call)
     for (;;) {
         code = me->nccl->test(&done, &me->group);
         if (code)
-            return nccl_rank_trouble(me, call->phase, code);
+            return fail_nccl(me, call->phase, code);
         if (done)
             return INVAR_OK;
         if (world->transport)
@@ -87,9 +87,9 @@ static invar_status wait_pending(nccl_rank *me, const invar_comm_request *call)
     }
 }
 
-/* ---- moves ----------------------------------------------------------------------------------- */
+/* ---- transfers ------------------------------------------------------------------------------- */
 
-/* All bytes of a call, from and to this rank; what is empty is left out on both sides. */
+/* Lists all pieces of a call, from and to this rank. Empty pieces are left out on both sides. */
 static int list_pieces(const nccl_rank *me, const invar_comm_request *ticket)
 {
     int count = 0;
@@ -114,7 +114,10 @@ static int list_pieces(const nccl_rank *me, const invar_comm_request *ticket)
     return count;
 }
 
-/* A gather in which all ranks give as much; all of them see the same numbers. */
+/*
+ * Returns true for a gather in which all ranks send the same number of bytes; all ranks see the
+ * same sizes.
+ */
 static bool is_even(const invar_comm_request *ticket)
 {
     for (int i = 0; i < ticket->count; i++)
@@ -123,12 +126,12 @@ static bool is_even(const invar_comm_request *ticket)
     return ticket->op == INVAR_COMM_ALLGATHERV;
 }
 
-/* Where the pieces of all ranks begin. */
-static char *nccl_rank_gathered(const nccl_rank *me, const invar_comm_request *ticket)
+/* Address of the piece of rank 0 in the output of a gather. */
+static char *gather_base(const nccl_rank *me, const invar_comm_request *ticket)
 {
     size_t before = (size_t)me->comm->rank * ticket->self_copies.bytes;
 
-    // a piece without a copy is at its place already
+    // a piece that needs no copy is at its place already
     return (char *)(ticket->self_copies.to ? ticket->self_copies.to : ticket->self_copies.from) -
            before;
 }
@@ -147,7 +150,7 @@ static int begin_broadcast(nccl_rank *me, const invar_comm_request *ticket)
                                own->bytes, me->comm->rank);
 }
 
-static int nccl_rank_begin(nccl_rank *me, const invar_comm_request *ticket)
+static int begin_transfer(nccl_rank *me, const invar_comm_request *ticket)
 {
     const invar_comm_self_copy *own = &ticket->self_copies;
     int count;
@@ -155,14 +158,14 @@ static int nccl_rank_begin(nccl_rank *me, const invar_comm_request *ticket)
     if (ticket->op == INVAR_COMM_BROADCAST)
         return begin_broadcast(me, ticket);
     if (is_even(ticket))
-        return own->bytes ? me->nccl->gather(&me->group, own->from, nccl_rank_gathered(me, ticket),
-                                             own->bytes)
-                          : 0;
+        return own->bytes
+                   ? me->nccl->gather(&me->group, own->from, gather_base(me, ticket), own->bytes)
+                   : 0;
     count = list_pieces(me, ticket);
     return count ? me->nccl->exchange(&me->group, me->pieces, count) : 0;
 }
 
-static invar_status comm_request_carry(void *self, const invar_comm_request *ticket)
+static invar_status move_bytes(void *self, const invar_comm_request *ticket)
 {
     nccl_rank *me = self;
     const invar_world *world = me->comm->world;
@@ -170,13 +173,13 @@ static invar_status comm_request_carry(void *self, const invar_comm_request *tic
 
     if (world->failure.native)
         return invar_world_accept_failure(me->comm->world, &world->failure);
-    code = nccl_rank_begin(me, ticket);
-    return code ? nccl_rank_trouble(me, ticket->phase, code) : wait_pending(me, ticket);
+    code = begin_transfer(me, ticket);
+    return code ? fail_nccl(me, ticket->phase, code) : wait_pending(me, ticket);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
-static void leave(void *self)
+static void close_group(void *self)
 {
     nccl_rank *me = self;
 
@@ -187,7 +190,7 @@ static void leave(void *self)
     invar_free(me);
 }
 
-/* Rank 0 makes it; *out is the group's on all of them. */
+/* Broadcasts the id of the new NCCL group, which rank 0 makes. */
 static invar_status share_id(char out[INVAR_NCCL_ID_BYTES], const nccl_rank *me, double seconds)
 {
     invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
@@ -199,9 +202,9 @@ static invar_status share_id(char out[INVAR_NCCL_ID_BYTES], const nccl_rank *me,
     int code = me->comm->rank == 0 ? me->nccl->make_id(out) : 0;
 
     if (code)
-        return nccl_rank_trouble(me, START, code);
+        return fail_nccl(me, START, code);
     INVAR_TRY(invar_comm_transfer_now(me->comm, &move));
-    // one that has no memory leaves here: from here on NCCL waits for all
+    // a rank without memory fails before this barrier: from here on NCCL waits for all ranks
     move = (invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = START, .timeout_s = seconds};
     return invar_comm_transfer_now(me->comm, &move);
 }
@@ -214,16 +217,16 @@ static invar_status connect_ranks(nccl_rank *me, double seconds)
     int code;
 
     INVAR_TRY(share_id(id, me, seconds));
-    fegetenv(&rounding); // NCCL loads libraries, which may change it
+    fegetenv(&rounding); // NCCL loads libraries, which may change the rounding mode
     code = me->nccl->open(&me->group, id, me->comm->rank, me->comm->size, me->ordinal);
     fesetenv(&rounding);
-    return code ? nccl_rank_trouble(me, START, code) : wait_pending(me, &call);
+    return code ? fail_nccl(me, START, code) : wait_pending(me, &call);
 }
 
-/* The group gets a carrier like that of `like`, which may have no group of its own. */
-static invar_status comm_join(void *like, invar_comm *comm, double seconds)
+/* Gives `comm` a device transport with the module and GPU of `like`, which may have no group. */
+static invar_status join_group(void *like, invar_comm *comm, double seconds)
 {
-    static const invar_device_transport carrier = {comm_request_carry, comm_join, leave};
+    static const invar_device_transport carrier = {move_bytes, join_group, close_group};
     nccl_rank *me;
     invar_status status;
 
@@ -236,7 +239,7 @@ static invar_status comm_join(void *like, invar_comm *comm, double seconds)
     if (status == INVAR_OK)
         status = connect_ranks(me, seconds);
     if (status != INVAR_OK) {
-        leave(me);
+        close_group(me);
         return status;
     }
     memset(comm->counts, 0, sizeof comm->counts);
@@ -288,7 +291,7 @@ invar_status invar_comm_nccl(invar_comm **out, invar_comm *host,
     INVAR_CHECK(!host->carrier);
     INVAR_TRY(load_module(&like.nccl, options->module));
     INVAR_TRY(invar_comm_split(&comm, host, 0, invar_comm_rank(host), START, options->seconds));
-    status = comm_join(&like, comm, options->seconds);
+    status = join_group(&like, comm, options->seconds);
     if (status != INVAR_OK) {
         invar_comm_free(comm);
         return status;

@@ -1,9 +1,9 @@
 /*
- * split.c - groups of a group.
+ * split.c - splits a group of ranks into groups by color.
  *
- * Every rank gathers the colours, keys and contexts of all, and so all compute the same groups
- * without asking further. The context of the new groups is the highest that a rank has free, which
- * none of them has used before.
+ * Every rank gathers the colors, keys and free contexts of all ranks, so all compute the same
+ * groups without further messages. The context of the new groups is the highest free context of any
+ * rank; no rank has used it before.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,29 +15,30 @@
 
 #include "base/invar_banned.h"
 
-typedef struct wish {
-    int64_t colour, key;
+typedef struct split_key {
+    int64_t color, key;
     uint64_t next_context;
-} wish;
+} split_key;
 
-/* True when rank `a` comes before rank `b` in a group of both. */
-static bool wish_before(const wish *wishes, int a, int b)
+/* Returns true if rank `a` precedes rank `b` in a group of both. */
+static bool key_precedes(const split_key *wishes, int a, int b)
 {
     return wishes[a].key != wishes[b].key ? wishes[a].key < wishes[b].key : a < b;
 }
 
-/* Inserts the ranks of one colour in their order. */
-static void choose_members(invar_comm *child, const invar_comm *parent, const wish *wishes)
+/* Sets the members of the child group: the ranks of one color, sorted by insertion. */
+static void choose_members(invar_comm *child, const invar_comm *parent, const split_key *wishes)
 {
-    const wish *mine = &wishes[parent->rank];
-    int *members = child->members; // ranks of the parent, until all are there
+    const split_key *mine = &wishes[parent->rank];
+    // ranks of the parent until the list is complete, then ranks of the world
+    int *members = child->members;
 
     for (int rank = 0; rank < parent->size; rank++) {
         int at = child->size;
 
-        if (wishes[rank].colour != mine->colour)
+        if (wishes[rank].color != mine->color)
             continue;
-        for (; at > 0 && wish_before(wishes, rank, members[at - 1]); at--)
+        for (; at > 0 && key_precedes(wishes, rank, members[at - 1]); at--)
             members[at] = members[at - 1];
         members[at] = rank;
         child->size++;
@@ -49,8 +50,8 @@ static void choose_members(invar_comm *child, const invar_comm *parent, const wi
     }
 }
 
-static invar_status wish_gather(wish *wishes, invar_comm *comm, const wish *mine, const char *phase,
-                                double seconds)
+static invar_status gather_keys(split_key *wishes, invar_comm *comm, const split_key *mine,
+                                const char *phase, double seconds)
 {
     invar_comm_transfer move = {
         .op = INVAR_COMM_SPLIT, .phase = phase, .timeout_s = seconds, .in = mine, .out = wishes};
@@ -66,20 +67,21 @@ static invar_status wish_gather(wish *wishes, invar_comm *comm, const wish *mine
     return status;
 }
 
-invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t colour, int64_t key,
+invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t color, int64_t key,
                               const char *phase, double seconds)
 {
     invar_world *world = comm->world;
-    wish mine = {colour, key, world->next_context}, *wishes;
+    split_key mine = {color, key, world->next_context}, *wishes;
     invar_comm *child = NULL;
     invar_status status;
 
     *out = NULL;
-    INVAR_CHECK(!world->imagined); // nobody is there to have a wish
+    INVAR_CHECK(!world->imagined); // simulated peers have no color
     INVAR_TRY(invar_alloc((void **)&wishes, (size_t)comm->size, sizeof *wishes, "a group's split"));
-    status = invar_comm_new(&child, world, comm->size); // before the gather: after it, all succeed
+    // before the gather: no rank may fail after it
+    status = invar_comm_new(&child, world, comm->size);
     if (status == INVAR_OK)
-        status = wish_gather(wishes, comm, &mine, phase, seconds);
+        status = gather_keys(wishes, comm, &mine, phase, seconds);
     if (status == INVAR_OK) {
         for (int i = 0; i < comm->size; i++)
             if (wishes[i].next_context > world->next_context)
@@ -88,9 +90,9 @@ invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t colour
         choose_members(child, comm, wishes);
     }
     invar_free(wishes);
-    if (status == INVAR_OK && colour >= 0 && comm->carrier)
+    if (status == INVAR_OK && color >= 0 && comm->carrier)
         status = comm->carrier->join(comm->device_transport_state, child, seconds);
-    if (status != INVAR_OK || colour < 0) {
+    if (status != INVAR_OK || color < 0) {
         invar_comm_free(child);
         return status;
     }

@@ -1,10 +1,13 @@
 /*
- * thread.c - ranks that are threads of this process.
+ * thread.c - transport for ranks that are threads of this process.
  *
- * A sender posts messages, addresses only, into the inboxes of those that receive them. A receiver
- * copies the bytes out of the sender's memory, without the lock, and tells the sender. When the
- * world fails, a sender takes back what nobody has begun to copy and waits for the rest: no thread
- * ever reads memory whose owner has gone on.
+ * A sender posts messages (addresses only) into the inbox of each receiver. The receiver copies the
+ * bytes from the sender's memory, without the lock, and signals the sender. When the world fails, a
+ * sender withdraws the messages that are not being copied yet and waits for the others, so no
+ * thread ever reads memory that its owner has released.
+ *
+ * One mutex guards inboxes, message states, failures and the heartbeat. It is recursive because
+ * failures are reported with and without it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,24 +25,24 @@
 #include "base/invar_banned.h"
 
 typedef struct mailbox {
-    pthread_cond_t wake;  /* something for this rank has changed */
-    invar_message *inbox; /* posted for it, in any order */
+    pthread_cond_t wake;  /* signaled when something for this rank changes */
+    invar_message *inbox; /* messages posted for this rank, unordered */
     bool left;
 } mailbox;
 
 typedef struct threads {
-    pthread_mutex_t lock;           /* of all that follows */
-    invar_comm_failure failures[2]; /* of the world, and of the revived one */
-    double beat;                    /* when a rank last got on */
+    pthread_mutex_t lock;           /* guards all fields below */
+    invar_comm_failure failures[2]; /* failure of the world, and of the recovered world */
+    double beat;                    /* time of the last heartbeat of any rank */
     int size, present;
-    mailbox *boxes; /* (size) */
+    mailbox *boxes; /* (size) one per rank */
 } threads;
 
 typedef struct thread_rank {
     threads *all;
     invar_world *world;
     bool revived;
-    uint64_t random; /* 0: nothing is */
+    uint64_t random; /* state of the adversarial scheduler; 0 if it is off */
 } thread_rank;
 
 static invar_comm_failure *failure_of(const thread_rank *me)
@@ -47,10 +50,10 @@ static invar_comm_failure *failure_of(const thread_rank *me)
     return &me->all->failures[me->revived];
 }
 
-/* ---- the adversary --------------------------------------------------------------------------- */
+/* ---- adversarial scheduling ------------------------------------------------------------------ */
 
-/* splitmix64; below `bound` > 0. */
-static uint64_t thread_rank_draw(thread_rank *me, uint64_t bound)
+/* Returns a random number below `bound` > 0 (splitmix64). */
+static uint64_t draw_random(thread_rank *me, uint64_t bound)
 {
     uint64_t z = (me->random += 0x9E3779B97F4A7C15u);
 
@@ -65,8 +68,8 @@ static void random_delay(thread_rank *me)
 
     if (!me->random)
         return;
-    switch (thread_rank_draw(me, 8)) {
-    case 0: pause.tv_nsec = (long)thread_rank_draw(me, 300000); break;
+    switch (draw_random(me, 8)) {
+    case 0: pause.tv_nsec = (long)draw_random(me, 300000); break;
     case 1:
     case 2: sched_yield(); return;
     default: return;
@@ -74,13 +77,13 @@ static void random_delay(thread_rank *me)
     nanosleep(&pause, NULL);
 }
 
-/* Messages in a random order, and noise where they will arrive. */
+/* Shuffles the messages, and fills the receive buffers with noise. */
 static void scramble_messages(thread_rank *me, invar_comm_request *ticket)
 {
     if (!me->random)
         return;
     for (int i = ticket->count - 1; i > 0; i--) {
-        int j = (int)thread_rank_draw(me, (uint64_t)i + 1);
+        int j = (int)draw_random(me, (uint64_t)i + 1);
         invar_message m = ticket->messages[i];
 
         ticket->messages[i] = ticket->messages[j];
@@ -89,13 +92,12 @@ static void scramble_messages(thread_rank *me, invar_comm_request *ticket)
     for (int i = 0; i < ticket->count; i++)
         if (ticket->messages[i].incoming && ticket->messages[i].bytes &&
             !ticket->messages[i].carried)
-            memset(ticket->messages[i].data, (int)thread_rank_draw(me, 256),
-                   ticket->messages[i].bytes);
+            memset(ticket->messages[i].data, (int)draw_random(me, 256), ticket->messages[i].bytes);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static invar_status comm_request_start(void *self, invar_comm_request *ticket)
+static invar_status post_messages(void *self, invar_comm_request *ticket)
 {
     thread_rank *me = self;
     threads *all = me->all;
@@ -118,7 +120,10 @@ static invar_status comm_request_start(void *self, invar_comm_request *ticket)
     return INVAR_OK;
 }
 
-/* The link to what was posted for an incoming message of this rank; it leads to NULL if nothing. */
+/*
+ * Returns the link to the posted message that matches an expected one; *link is NULL if it was not
+ * posted.
+ */
 static invar_message **find_posted(threads *all, int rank, const invar_message *expected)
 {
     invar_message **link = &all->boxes[rank].inbox;
@@ -136,11 +141,11 @@ static bool can_copy(const thread_rank *me, const invar_message *m)
 }
 
 /*
- * Of the messages that could be copied now one, by chance if there is an adversary; *of is its
- * ticket, NULL when there is none. Those of all tickets: another rank may wait for them in another
- * order than this one.
+ * Chooses a message that can be copied now, at random if scheduling is adversarial; *of is its
+ * request, NULL if no message can be copied. Considers all active requests, because another rank
+ * may wait for them in another order.
  */
-static invar_message *comm_request_choose(const invar_comm_request **of, thread_rank *me)
+static invar_message *choose_message(const invar_comm_request **of, thread_rank *me)
 {
     invar_message *chosen = NULL;
     uint64_t found = 0;
@@ -148,8 +153,7 @@ static invar_message *comm_request_choose(const invar_comm_request **of, thread_
     *of = NULL;
     for (const invar_comm_request *t = me->world->under_way; t; t = t->next)
         for (int i = 0; i < t->count; i++) {
-            if (!can_copy(me, &t->messages[i]) ||
-                (me->random && thread_rank_draw(me, ++found) != 0))
+            if (!can_copy(me, &t->messages[i]) || (me->random && draw_random(me, ++found) != 0))
                 continue;
             chosen = &t->messages[i];
             *of = t;
@@ -159,9 +163,9 @@ static invar_message *comm_request_choose(const invar_comm_request **of, thread_
     return chosen;
 }
 
-/* Called and returns with the lock, which it gives up to copy. */
-static invar_status thread_rank_copy(thread_rank *me, const invar_comm_request *ticket,
-                                     invar_message *expected)
+/* Copies a posted message. Caller holds the lock, which is released during the copy. */
+static invar_status copy_message(thread_rank *me, const invar_comm_request *ticket,
+                                 invar_message *expected)
 {
     threads *all = me->all;
     invar_message **link = find_posted(all, me->world->rank, expected), *posted = *link;
@@ -177,7 +181,7 @@ static invar_status thread_rank_copy(thread_rank *me, const invar_comm_request *
     random_delay(me);
     pthread_mutex_lock(&all->lock);
     expected->state = INVAR_MESSAGE_DONE;
-    posted->state = INVAR_MESSAGE_DONE; // from here on its memory is the sender's
+    posted->state = INVAR_MESSAGE_DONE; // the sender may reuse its memory from here on
     pthread_cond_signal(&all->boxes[expected->peer].wake);
     return INVAR_OK;
 }
@@ -190,7 +194,7 @@ static bool all_done(const invar_comm_request *ticket)
     return true;
 }
 
-/* When nothing can be copied now: is there still somebody to wait for? */
+/* Fails if no message can be copied now and a peer that this rank waits for has left. */
 static invar_status expect_peers(const thread_rank *me, const invar_comm_request *ticket)
 {
     for (int i = 0; i < ticket->count; i++) {
@@ -211,9 +215,10 @@ static struct timespec point_in_time(double seconds)
     return (struct timespec){.tv_sec = (time_t)whole, .tv_nsec = (long)(1e9 * (seconds - whole))};
 }
 
-/* Waits until something has changed for this rank; it has waited since `since`. */
-static invar_status thread_rank_rest(thread_rank *me, const invar_comm_request *ticket,
-                                     double since)
+/*
+ * Waits until something changes for this rank, or times out; the caller has waited since `since`.
+ */
+static invar_status wait_for_change(thread_rank *me, const invar_comm_request *ticket, double since)
 {
     threads *all = me->all;
     pthread_cond_t *wake = &all->boxes[me->world->rank].wake;
@@ -224,14 +229,14 @@ static invar_status thread_rank_rest(thread_rank *me, const invar_comm_request *
     if (ticket->seconds == 0)
         pthread_cond_wait(wake, &all->lock);
     else if (pthread_cond_timedwait(wake, &all->lock, &end) == ETIMEDOUT &&
-             !comm_request_choose(&of, me) && !all_done(ticket) && !failure_of(me)->native &&
+             !choose_message(&of, me) && !all_done(ticket) && !failure_of(me)->native &&
              all->beat <= from)
         return invar_world_fail_timeout(me->world, ticket, NULL);
     return INVAR_OK;
 }
 
-/* No other thread reads or writes messages of the ticket after this. */
-static void thread_rank_withdraw(thread_rank *me, invar_comm_request *ticket)
+/* Ends the use of the request's messages by other threads. */
+static void withdraw_messages(thread_rank *me, invar_comm_request *ticket)
 {
     threads *all = me->all;
 
@@ -249,7 +254,7 @@ static void thread_rank_withdraw(thread_rank *me, invar_comm_request *ticket)
     }
 }
 
-static invar_status comm_request_wait(void *self, invar_comm_request *ticket)
+static invar_status wait_for_request(void *self, invar_comm_request *ticket)
 {
     thread_rank *me = self;
     threads *all = me->all;
@@ -259,22 +264,22 @@ static invar_status comm_request_wait(void *self, invar_comm_request *ticket)
     pthread_mutex_lock(&all->lock);
     while (status == INVAR_OK && !all_done(ticket)) {
         const invar_comm_request *of;
-        invar_message *next = comm_request_choose(&of, me);
+        invar_message *next = choose_message(&of, me);
 
-        if (next) // what has come counts, whatever its sender did then
-            status = thread_rank_copy(me, of, next);
+        if (next) // messages that have arrived count, whatever their sender did later
+            status = copy_message(me, of, next);
         else if (failure_of(me)->native)
             status = invar_world_accept_failure(me->world, failure_of(me));
         else if ((status = expect_peers(me, ticket)) == INVAR_OK)
-            status = thread_rank_rest(me, ticket, since);
+            status = wait_for_change(me, ticket, since);
     }
     if (status != INVAR_OK)
-        thread_rank_withdraw(me, ticket);
+        withdraw_messages(me, ticket);
     pthread_mutex_unlock(&all->lock);
     return status;
 }
 
-/* Wakes nobody: who waits looks here when its time is over. */
+/* Records the heartbeat. Wakes no rank: a waiting rank reads it when its timeout expires. */
 static void beat(void *self)
 {
     thread_rank *me = self;
@@ -284,7 +289,7 @@ static void beat(void *self)
     pthread_mutex_unlock(&me->all->lock);
 }
 
-static invar_status hear(void *self)
+static invar_status poll_failure(void *self)
 {
     thread_rank *me = self;
     invar_status status = INVAR_OK;
@@ -296,7 +301,7 @@ static invar_status hear(void *self)
     return status;
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- join and leave -------------------------------------------------------------------------- */
 
 static void wake_all(threads *all)
 {
@@ -330,7 +335,7 @@ static invar_status threads_new(threads **out, int size)
     }
     memset(all->boxes, 0, (size_t)size * sizeof *all->boxes);
     all->size = size;
-    pthread_mutexattr_init(&nested); // a failure is told with the lock and without it
+    pthread_mutexattr_init(&nested); // a failure is reported with and without the lock
     pthread_mutexattr_settype(&nested, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&all->lock, &nested);
     pthread_mutexattr_destroy(&nested);
@@ -343,7 +348,7 @@ static invar_status threads_new(threads **out, int size)
     return INVAR_OK;
 }
 
-static void leave(void *self)
+static void leave_world(void *self)
 {
     thread_rank *me = self;
     threads *all = me->all;
@@ -359,7 +364,7 @@ static void leave(void *self)
     invar_free(me);
 }
 
-static void comm_failure_report(void *self, invar_comm_failure *failure)
+static void record_failure(void *self, invar_comm_failure *failure)
 {
     thread_rank *me = self;
     threads *all = me->all;
@@ -373,15 +378,16 @@ static void comm_failure_report(void *self, invar_comm_failure *failure)
     pthread_mutex_unlock(&all->lock);
 }
 
-static void revive(void *self)
+static void switch_failure_slot(void *self)
 {
     ((thread_rank *)self)->revived = true;
 }
 
 static invar_status join_rank(invar_comm **out, threads *all, int rank, uint64_t seed)
 {
-    static const invar_transport transport = {
-        comm_request_start, comm_request_wait, beat, hear, comm_failure_report, revive, leave};
+    static const invar_transport transport = {post_messages, wait_for_request, beat,
+                                              poll_failure,  record_failure,   switch_failure_slot,
+                                              leave_world};
     invar_world *world;
     thread_rank *me;
     invar_status status;

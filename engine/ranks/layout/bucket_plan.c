@@ -1,5 +1,5 @@
 /*
- * bucket_plan.c - how blocks become slices and slices a block.
+ * bucket_plan.c - computes the transfers of a bucketed scatter, gather or collect.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -51,7 +51,7 @@ invar_byte_range invar_bucket_plan_piece(const invar_bucket_plan *exchange, int 
     return (invar_byte_range){first, left < exchange->bucket_bytes ? left : exchange->bucket_bytes};
 }
 
-static void from_each_to_each(invar_comm_transfer *out, const invar_bucket_plan *exchange)
+static void make_all_to_all(invar_comm_transfer *out, const invar_bucket_plan *exchange)
 {
     *out = (invar_comm_transfer){.op = INVAR_COMM_ALLTOALLV,
                                  .in_bytes = exchange->send_bytes,
@@ -68,7 +68,7 @@ void invar_bucket_plan_scatter(invar_comm_transfer *out, invar_bucket_plan *exch
             exchange->rank < givers ? invar_bucket_plan_piece(exchange, r, piece).bytes : 0;
         exchange->recv_bytes[r] = r < givers ? own : 0;
     }
-    from_each_to_each(out, exchange);
+    make_all_to_all(out, exchange);
 }
 
 void invar_bucket_plan_gather(invar_comm_transfer *out, invar_bucket_plan *exchange, int64_t piece)
@@ -86,5 +86,5 @@ void invar_bucket_plan_collect(invar_comm_transfer *out, invar_bucket_plan *exch
         exchange->recv_bytes[r] =
             exchange->rank == 0 ? invar_bucket_plan_piece(exchange, r, piece).bytes : 0;
     }
-    from_each_to_each(out, exchange);
+    make_all_to_all(out, exchange);
 }

@@ -1,13 +1,13 @@
 /*
- * bucket_plan.h - how a block that every rank has one of becomes slices, and slices a block again.
+ * bucket_plan.h - plan of the bucketed scatter and gather of one block over ranks.
  *
- * Each rank owns a slice, so many bytes. In a scatter every giver sends each rank the slice of its
- * block that is that rank's: an owner gets as many as there are givers, in the order of ranks, and
- * adds them itself. In a gather every rank sends its slice to all; slices that are collected go to
- * rank 0. They travel piece by piece, so that what lies between the ranks has a bound.
+ * Each rank owns a slice of a block. In a scatter each sender has a complete block and sends every
+ * rank its slice; an owner receives one slice per sender, in rank order, and adds them itself. In a
+ * gather every rank sends its slice to all ranks, in a collect to rank 0. Slices are sent bucket by
+ * bucket (Megatron: param_and_grad_buffer), which bounds the size of the buffers.
  *
- * This is the plan alone: moves as plain data, made by whoever runs them and by whoever wants to
- * know what they cost.
+ * This is only the plan: transfers as plain data, used by the code that runs them and by the code
+ * that estimates their volume.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,33 +20,40 @@
 extern "C" {
 #endif
 
+/* Plan for one block. A piece is the part of a slice that is sent at a time. */
 typedef struct invar_bucket_plan {
-    size_t *owned_bytes; /* (size) bytes of each rank's */
-    size_t longest;      /* of them */
-    size_t bucket_bytes; /* most bytes of a slice that travel at a time */
+    size_t *owned_bytes; /* (size) bytes of the slice of each rank; owned */
+    size_t longest;      /* bytes of the longest slice */
+    size_t bucket_bytes; /* largest number of bytes of a piece */
     int size, rank;
-    int64_t pieces;                  /* of the longest slice */
-    size_t *send_bytes, *recv_bytes; /* (size) of the move made last */
+    int64_t pieces; /* number of pieces of the longest slice */
+    /* (size) sizes of the transfer that was made last; in the allocation of owned_bytes */
+    size_t *send_bytes, *recv_bytes;
 } invar_bucket_plan;
 
 /*
- * Of slices of so many bytes (size). Pieces are whole leaves, the `size` of them that a rank sends
- * at a time fit `bucket` where it has room for a leaf each. Release.
+ * Plans the exchange of slices of bytes[r] bytes (size). Pieces are multiples of a leaf
+ * (INVAR_TREE_LEAF_BYTES); the `size` pieces that a rank sends at a time fit in `bucket` bytes if
+ * it has room for one leaf per rank. Release with invar_bucket_plan_release.
  */
 invar_status invar_bucket_plan_init(invar_bucket_plan *out, const size_t *bytes, size_t bucket,
                                     int size, int rank) INVAR_MUST_USE;
 void invar_bucket_plan_release(invar_bucket_plan *exchange);
 
-/* Bytes that a rank gives or gets at a time, at most. */
+/* Returns the largest number of bytes that a rank sends or receives at a time. */
 size_t invar_bucket_plan_room(const invar_bucket_plan *exchange);
 
-/* A piece of the slice of `rank`, by its place in the slice. */
+/*
+ * Returns the bytes of piece number `piece` within the slice of `rank`; empty if it is past the
+ * end.
+ */
 invar_byte_range invar_bucket_plan_piece(const invar_bucket_plan *exchange, int rank,
                                          int64_t piece);
 
 /*
- * The moves of a piece: the ranks below `givers` have a block to give. Their arrays are the
- * exchange's and change with the next one; phase, deadline, `in` and `out` are the caller's to set.
+ * Make the transfer of one piece: a scatter from the ranks below `givers`, a gather, or a collect.
+ * The arrays of *out belong to the plan and change with the next call. The caller sets the phase,
+ * the timeout, `in` and `out`.
  */
 void invar_bucket_plan_scatter(invar_comm_transfer *out, invar_bucket_plan *exchange, int64_t piece,
                                int givers);

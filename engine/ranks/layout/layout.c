@@ -1,5 +1,10 @@
 /*
- * layout.c - who owns what.
+ * layout.c - builds the communicators of a parallel layout and computes ranges and coordinates.
+ *
+ * invar_layout_divide splits the world communicator once per axis. The color of a group is the rank
+ * of its member with coordinate 0 on that axis, so that all ranks agree without communication. A
+ * simulated layout has the same sizes and coordinates, with communicators that move nothing.
+ * Communicators that alias the world are not freed on release.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,18 +35,18 @@ void invar_layout_init(invar_layout *out, invar_comm *world, double seconds)
                           .virtual_stages = 1};
 }
 
-/* The ranks of one colour, in the order of the world, are the axis. */
-static invar_status make_axis(invar_layout_axis *out, const invar_layout *layout, int64_t colour,
+/* Splits the world: ranks of one color, in world order, form the axis. */
+static invar_status make_axis(invar_layout_axis *out, const invar_layout *layout, int64_t color,
                               const char *phase)
 {
     invar_comm *comm = NULL;
 
-    INVAR_TRY(invar_comm_split(&comm, layout->world, colour, 0, phase, layout->seconds));
+    INVAR_TRY(invar_comm_split(&comm, layout->world, color, 0, phase, layout->seconds));
     *out = axis_of(comm);
     return INVAR_OK;
 }
 
-/* A group has the rank as its colour that is the first on the axis. */
+/* Makes the communicators of all axes. The color of a group is its first rank on the axis. */
 static invar_status make_axes(invar_layout *layout)
 {
     const invar_rank_coords own = invar_rank_coords_of(layout, invar_comm_rank(layout->world));
@@ -60,8 +65,8 @@ static invar_status make_axes(invar_layout *layout)
                      "pipeline-parallel ranks");
 }
 
-/* Without context-parallel ranks these are the data-parallel ones. */
-static invar_status make_samplers(invar_layout *layout)
+/* Makes the rollout group; without context-parallel ranks it is the data axis. */
+static invar_status make_rollout_group(invar_layout *layout)
 {
     invar_rank_coords first = invar_rank_coords_of(layout, invar_comm_rank(layout->world));
 
@@ -83,8 +88,8 @@ int invar_layout_parts(const invar_layout_sizes *sizes)
     return sizes->tensor * at_least_1(sizes->context) * at_least_1(sizes->expert) * sizes->pipeline;
 }
 
-/* The sizes of all axes. */
-static invar_status layout_cut(invar_layout *layout, const invar_layout_sizes *sizes)
+/* Sets the sizes of all axes. */
+static invar_status set_axis_sizes(invar_layout *layout, const invar_layout_sizes *sizes)
 {
     int world = layout->data.size, parts = invar_layout_parts(sizes);
 
@@ -111,9 +116,9 @@ invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes 
 {
     if (invar_layout_parts(sizes) == 1)
         return INVAR_OK;
-    INVAR_TRY(layout_cut(layout, sizes));
+    INVAR_TRY(set_axis_sizes(layout, sizes));
     INVAR_TRY(make_axes(layout));
-    INVAR_TRY(make_samplers(layout));
+    INVAR_TRY(make_rollout_group(layout));
     return invar_comm_split(&layout->backward_comm, layout->pipeline.comm, 0, 0,
                             "pipeline-parallel ranks", layout->seconds);
 }
@@ -121,10 +126,10 @@ invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes 
 invar_status invar_layout_init_sizes(invar_layout *out, const invar_layout_sizes *sizes, int ranks)
 {
     *out = (invar_layout){.data = {.size = ranks}};
-    return layout_cut(out, sizes);
+    return set_axis_sizes(out, sizes);
 }
 
-static invar_status imagine_axis(invar_layout_axis *axis, int rank)
+static invar_status simulate_axis(invar_layout_axis *axis, int rank)
 {
     axis->rank = rank;
     return invar_comm_simulated(&axis->comm, rank, axis->size);
@@ -141,14 +146,14 @@ invar_status invar_layout_simulate(invar_layout *out, const invar_layout_sizes *
     invar_layout_init(out, world, 0);
     out->simulated_peers = true;
     out->data.comm = out->rollout_group.comm = NULL;
-    INVAR_TRY(layout_cut(out, sizes));
+    INVAR_TRY(set_axis_sizes(out, sizes));
     place = invar_rank_coords_of(out, rank);
-    INVAR_TRY(imagine_axis(&out->tensor, place.tensor));
-    INVAR_TRY(imagine_axis(&out->context, place.context));
-    INVAR_TRY(imagine_axis(&out->expert, place.expert));
-    INVAR_TRY(imagine_axis(&out->data, place.data));
-    INVAR_TRY(imagine_axis(&out->rollout_group, place.data * out->context.size + place.context));
-    INVAR_TRY(imagine_axis(&out->pipeline, place.pipeline));
+    INVAR_TRY(simulate_axis(&out->tensor, place.tensor));
+    INVAR_TRY(simulate_axis(&out->context, place.context));
+    INVAR_TRY(simulate_axis(&out->expert, place.expert));
+    INVAR_TRY(simulate_axis(&out->data, place.data));
+    INVAR_TRY(simulate_axis(&out->rollout_group, place.data * out->context.size + place.context));
+    INVAR_TRY(simulate_axis(&out->pipeline, place.pipeline));
     return invar_comm_simulated(&out->backward_comm, place.pipeline, out->pipeline.size);
 }
 
@@ -208,7 +213,9 @@ int invar_layout_unit_rank(int64_t unit, int size)
     return (int)(unit % size);
 }
 
-/* The first ranks have one more where it does not come out even: no product that overflows. */
+/*
+ * The first count % size ranks get one more; this form cannot overflow, unlike count * rank / size.
+ */
 invar_index_range invar_layout_range_of(int64_t count, int size, int rank)
 {
     int64_t each = count / size, rest = count % size;

@@ -1,18 +1,19 @@
 /*
- * layout.h - who owns what: how the ranks of a run divide its work and its memory.
+ * layout.h - parallel layout: how the ranks of a run divide its work and its memory.
  *
- * A layout is plain data, and every rank of a run has the same but for its own places. Whatever is
- * divided asks the functions here, which are functions of numbers alone: so every rank knows what
- * every other one has, and nobody sends lists around. What is divided changes no bit.
+ * A layout is plain data, and it is equal on all ranks except for each rank's own coordinates. The
+ * functions here compute every division from numbers alone, so each rank knows what every other
+ * rank holds without sending lists. How a run is divided changes no bit of its results.
  *
- * An axis is a way to divide; its group are the ranks that differ in that axis alone. Ranks of the
- * data axis hold the same parameters and compute other samples; those of the tensor axis hold other
- * pieces of every layer, those of the expert axis other experts, and both compute the same samples;
- * those of the context axis hold the same parameters and compute other rows of the same samples;
- * those of the pipeline axis hold other layers. Ranks are numbered as in Megatron: tensor changes
- * fastest, then context, expert, data, pipeline.
+ * An axis is one way to divide; its group consists of the ranks that differ in that axis only.
+ * Data-parallel ranks hold the same parameters and compute different samples. Tensor-parallel ranks
+ * hold different shards of every layer and expert-parallel ranks different experts; both compute
+ * the same samples. Context-parallel ranks hold the same parameters and compute different rows of
+ * the same samples. Pipeline-parallel ranks hold different layers. Ranks are numbered as in
+ * Megatron: tensor changes fastest, then context, expert, data, pipeline.
  *
- * NULL stands for one rank. The calls of a layout's groups are made by all of their ranks.
+ * A NULL layout stands for a single rank. Collectives over a group must be called by all of its
+ * ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,47 +27,55 @@ extern "C" {
 #endif
 
 typedef struct invar_layout_axis {
-    invar_comm *comm;        /* the ranks that divide along it */
-    int rank, size;          /* this one among them */
-    invar_comm *device_comm; /* the same ranks, for moves of their devices' memory; NULL: none */
-    char *buckets;           /* (2, invar_layout_bucket_bytes) in that memory */
+    invar_comm *comm; /* communicator of the ranks along this axis */
+    int rank, size;   /* index of this rank on the axis, and number of ranks */
+    /* like `comm`, for transfers of device memory; NULL if absent */
+    invar_comm *device_comm;
+    /* (2, invar_layout_bucket_bytes) buffers in device memory; NULL if there is no device_comm */
+    char *buckets;
 } invar_layout_axis;
 
-/* Ranks of the data axis that only sample, in engines that hold a model each; the last ones. */
+/*
+ * Ranks that only sample: the last ones of the rollout group, in engines that hold one model each.
+ */
 typedef struct invar_layout_engines {
-    int first; /* of them */
-    /* Ranks of one engine; 0 if no rank only samples: each data-parallel rank is an engine then. */
+    int first; /* first rank of the first engine */
+    /* Ranks per engine; 0 if no rank only samples, and each data-parallel rank is an engine. */
     int ranks_per_engine;
 } invar_layout_engines;
 
 typedef struct invar_layout {
-    invar_comm *world;    /* all ranks; borrowed, unless imagined */
-    bool simulated_peers; /* one rank plans: moves on a dry device are made, and counted */
-    double seconds;       /* so long ranks wait where no rank gets on; 0: for ever */
-    size_t bucket;        /* bytes of a block that travel at a time, more or less */
+    invar_comm *world;    /* all ranks; borrowed unless simulated_peers is set */
+    bool simulated_peers; /* the peers do not exist (dry run): transfers are counted only */
+    double seconds;       /* timeout of a wait without progress of any rank; 0 to wait forever */
+    size_t bucket;        /* approximate number of bytes of a block that are sent at a time */
     invar_layout_axis tensor, context, expert, data, pipeline;
-    /* the ranks of data and context: in a rollout all have other samples */
+    /* Ranks of the data and context axes: each of them samples different prompts in a rollout. */
     invar_layout_axis rollout_group;
-    /* the pipeline's ranks again: gradients and streams overtake each other */
+    /*
+     * Second communicator of the pipeline axis, because gradients and activations overtake each
+     * other.
+     */
     invar_comm *backward_comm;
-    int expert_tensor;      /* ranks of the tensor axis that divide an expert: 1 or all */
-    int virtual_stages;     /* runs of layers that a rank of the pipeline has */
-    bool sequence_parallel; /* ranks of the tensor axis divide rows between their sums, too */
+    int expert_tensor;  /* ranks of the tensor axis that divide one expert: 1 or all */
+    int virtual_stages; /* model chunks (runs of layers) per pipeline rank */
+    /* ranks of the tensor axis also divide the rows between the sums of a layer */
+    bool sequence_parallel;
     invar_layout_engines engines;
 } invar_layout;
 
-/* Into how many parts a model and its rows are cut; what is left of the world is data-parallel. */
+/* Number of ranks per axis. The data axis gets the rest of the world. */
 typedef struct invar_layout_sizes {
-    int tensor;        /* of each layer */
-    int expert_tensor; /* of each expert: 1 or as `tensor` */
-    int pipeline;      /* ranks with layers of their own */
-    int chunks;        /* runs of layers of each of them, which it has in turn with the others */
-    int expert;        /* of the experts of a layer; 0: 1 */
-    int context;       /* ranks that divide rows, and hold the same; 0: 1 */
-    bool sequence;     /* rows between the sums of a layer are divided as `tensor` */
+    int tensor;        /* ranks that divide each layer */
+    int expert_tensor; /* ranks that divide each expert: 1 or equal to `tensor` */
+    int pipeline;      /* pipeline stages */
+    int chunks;    /* model chunks per pipeline stage, interleaved with those of the other stages */
+    int expert;    /* ranks that divide the experts of a layer; 0 means 1 */
+    int context;   /* ranks that divide rows and hold the same parameters; 0 means 1 */
+    bool sequence; /* tensor-parallel ranks divide the rows between the sums of a layer */
 } invar_layout_sizes;
 
-/* A rank's numbers on all axes. */
+/* Coordinates of a rank on all axes. */
 typedef struct invar_rank_coords {
     int tensor, context, expert, data, pipeline;
 } invar_rank_coords;
@@ -75,69 +84,80 @@ typedef struct invar_rank_coords {
 #define INVAR_LAYOUT_BUCKET ((size_t)64 << 20)
 
 /*
- * All ranks of the world are data-parallel; buckets are of INVAR_LAYOUT_BUCKET. The world is
- * borrowed as long as the layout is used.
+ * Initializes a layout in which all ranks of the world are data-parallel, with buckets of
+ * INVAR_LAYOUT_BUCKET bytes. `world` is borrowed and must outlive the layout. `seconds` is the
+ * timeout of transfers, 0 for none.
  */
 void invar_layout_init(invar_layout *out, invar_comm *world, double seconds);
 
 /*
- * Cuts the model, too: a call of all ranks, once, after init. INVAR_E_INVALID where the world is no
- * multiple of so many ranks. Release, after a failure as well.
+ * Divides the model, too. Collective: all ranks call it once, after invar_layout_init. Returns
+ * INVAR_E_INVALID if the number of ranks is not a multiple of invar_layout_parts. Release with
+ * invar_layout_release, also after a failure.
  */
 invar_status invar_layout_divide(invar_layout *layout,
                                  const invar_layout_sizes *sizes) INVAR_MUST_USE;
 void invar_layout_release(invar_layout *layout);
 
 /*
- * As one of `ranks` ranks would have it that are not there (invar_comm_simulated). INVAR_E_INVALID
- * as above; release.
+ * Builds the layout that rank `rank` of `ranks` ranks would have, with peers that do not exist
+ * (invar_comm_simulated). Returns INVAR_E_INVALID if `ranks` is not a multiple of
+ * invar_layout_parts. Release with invar_layout_release, also after a failure.
  */
 invar_status invar_layout_simulate(invar_layout *out, const invar_layout_sizes *sizes, int ranks,
                                    int rank) INVAR_MUST_USE;
 
 /*
- * The sizes alone of a layout of `ranks` ranks, which may be others than those of this one: for
- * those who ask what ranks have. INVAR_E_INVALID as above.
+ * Sets only the sizes of a layout of `ranks` ranks, without communicators, to compute what ranks
+ * hold. `ranks` may differ from the number of ranks of this run. Returns INVAR_E_INVALID if it is
+ * not a multiple of invar_layout_parts.
  */
 invar_status invar_layout_init_sizes(invar_layout *out, const invar_layout_sizes *sizes,
                                      int ranks) INVAR_MUST_USE;
 
-/* Of any rank of the world, and the rank with such numbers. */
+/* Coordinates of a rank of the world, and the inverse: the rank with the given coordinates. */
 invar_rank_coords invar_rank_coords_of(const invar_layout *layout, int rank);
 int invar_layout_rank_of(const invar_layout *layout, const invar_rank_coords *place);
 
-/* How many ranks compute the same samples together. */
+/*
+ * Returns the number of ranks that compute the same samples together, which is the number of parts
+ * that the model and its rows are divided into.
+ */
 int invar_layout_parts(const invar_layout_sizes *sizes);
 
 /*
- * Bytes that a rank gives at a time along an axis, or gets, at most
+ * Bytes that a rank sends or receives at a time along an axis, at most
  * (engine/ranks/layout/bucket_plan.h).
  */
 size_t invar_layout_bucket_bytes(const invar_layout *layout, const invar_layout_axis *axis);
 
-/* A rank that plans on a dry device makes no moves: the others do not, unless they are imagined. */
+/*
+ * Returns true if transfers must be skipped: on a dry-run device the peers do not take part, unless
+ * they are simulated.
+ */
 static inline bool invar_layout_skips_transfers(const invar_layout *layout, bool dry)
 {
     return dry && !layout->simulated_peers;
 }
 
-/* Do other ranks compute other samples? */
+/* Returns true if there are data-parallel ranks, which compute other samples. */
 static inline bool invar_layout_divides(const invar_layout *layout)
 {
     return layout && layout->data.size > 1;
 }
 
-/* Do others have other layers? */
+/* Returns true if there are pipeline-parallel ranks, which hold other layers. */
 static inline bool invar_layout_pipes(const invar_layout *layout)
 {
     return layout && layout->pipeline.size > 1;
 }
 
-/* ---- who owns what --------------------------------------------------------------------------- */
+/* ---- who holds what -------------------------------------------------------------------------- */
 
 /*
- * Units of an optimizer step go round: unit u is computed by rank u mod size. So ranks compute
- * neighbours at the same time, and the sum over units can follow them in order.
+ * Returns the data-parallel rank that computes gradient unit `unit` of an optimizer step: unit mod
+ * size. Round robin lets the ranks compute neighboring units at the same time, so that the sum over
+ * units can follow them in order.
  */
 int invar_layout_unit_rank(int64_t unit, int size);
 
@@ -145,30 +165,37 @@ typedef struct invar_index_range {
     int64_t first, count;
 } invar_index_range;
 
-/* Which of `count` samples a rank generates or scores: neighbours, their numbers differ by 1. */
+/*
+ * Range of the `count` samples that a rank generates or scores. Ranges are contiguous, in rank
+ * order, and their sizes differ by at most 1.
+ */
 invar_index_range invar_layout_range_of(int64_t count, int size, int rank);
 
 /*
- * Who samples: how many engines there are, that of one of the samplers (-1: it has none), and
- * whether the rank is the one that gives the engine's samples to others.
+ * Sampling engines: their number; the engine of a rank of the rollout group, or -1 if the rank does
+ * not sample; and whether the rank is the one that sends the samples of its engine to others.
  */
 int invar_layout_engine_count(const invar_layout *layout);
 int invar_layout_engine_of(const invar_layout *layout, int rank);
 bool invar_layout_engine_gives(const invar_layout *layout, int rank);
 
-/* Bytes of a block. */
+/* Bytes [first, first + bytes) of a block. */
 typedef struct invar_byte_range {
     size_t first, bytes;
 } invar_byte_range;
 
-/* This rank gets on, and whoever waits for it goes on waiting (invar_comm_heartbeat). */
+/*
+ * Reports progress of this rank, so that the ranks that wait for it do not time out
+ * (invar_comm_heartbeat). Does nothing without a timeout.
+ */
 void invar_layout_heartbeat(const invar_layout *layout);
 
-/* ---- moves ----------------------------------------------------------------------------------- */
+/* ---- transfers ------------------------------------------------------------------------------- */
 
 /*
- * An array of the host that every rank of an axis has a piece of becomes whole on each of them. The
- * pieces lie in it in the order of ranks, bytes[r] is the size of that of rank r.
+ * All-gather in place: `array`, in host memory, consists of one part per rank of the axis, in rank
+ * order, and bytes[r] is the size of the part of rank r. Each rank has its own part filled in on
+ * entry and all parts on return. Collective over the axis.
  */
 invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_axis *axis,
                                  const char *phase, void *array,

@@ -1,5 +1,11 @@
 /*
- * pipeline.c - the order of a stage's tasks, and what goes from one stage to the next.
+ * pipeline.c - task order of a pipeline stage (1F1B, interleaved) and channels between stages.
+ *
+ * A schedule is the sequence of forwards and the sequence of backwards of a stage, interleaved with
+ * an offset of `warmup` tasks. Both sequences are computed for a number of micro-batches rounded up
+ * to a multiple of the number of stages, and tasks of micro-batches that do not exist are left out.
+ *
+ * A channel has two send buffers: one is in flight while the next one is filled.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,8 +18,8 @@
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 /*
- * Number i of the forwards, or of the backwards: groups of as many micro-batches as there are
- * stages; those of a group go through one chunk after the other.
+ * Returns task i of the forwards, or of the backwards. Micro-batches form groups of `stages`; those
+ * of a group go through one chunk of the stage after the other.
  */
 static invar_pipeline_task task_at(int stages, int chunks, int stage, int64_t i, bool back)
 {
@@ -25,7 +31,7 @@ static invar_pipeline_task task_at(int stages, int chunks, int stage, int64_t i,
                                  .is_backward = back};
 }
 
-/* Forwards before the first backward. */
+/* Number of forwards before the first backward. */
 static int64_t warmup_of(int stages, int chunks, int stage)
 {
     int64_t behind = stages - 1 - stage;
@@ -33,9 +39,8 @@ static int64_t warmup_of(int stages, int chunks, int stage)
     return chunks == 1 ? behind : 2 * behind + (int64_t)(chunks - 1) * stages;
 }
 
-/* Groups are whole: of the last one, those that are not there are left out. */
-static void pipeline_schedule_add(invar_pipeline_schedule *to, const invar_pipeline_task *task,
-                                  int64_t batches)
+/* Appends a task, unless its micro-batch only fills up the last group. */
+static void add_task(invar_pipeline_schedule *to, const invar_pipeline_task *task, int64_t batches)
 {
     if (task->batch < batches)
         to->tasks[to->count++] = *task;
@@ -56,9 +61,9 @@ invar_status invar_pipeline_schedule_make(invar_pipeline_schedule *out, int stag
         invar_pipeline_task home = task_at(stages, chunks, stage, i - warmup, true);
 
         if (i < all)
-            pipeline_schedule_add(out, &forth, batches);
+            add_task(out, &forth, batches);
         if (i >= warmup)
-            pipeline_schedule_add(out, &home, batches);
+            add_task(out, &home, batches);
     }
     return INVAR_OK;
 }
@@ -82,7 +87,7 @@ int64_t invar_pipeline_max_in_flight(const invar_pipeline_schedule *tasks, int c
     return most;
 }
 
-/* ---- ways ------------------------------------------------------------------------------------ */
+/* ---- channels -------------------------------------------------------------------------------- */
 
 void invar_pipeline_channel_init(invar_pipeline_channel *out, const invar_layout *layout, bool back)
 {
@@ -97,7 +102,7 @@ void invar_pipeline_channel_release(invar_pipeline_channel *way)
     *way = (invar_pipeline_channel){.layout = NULL};
 }
 
-static invar_comm_transfer move_of(const invar_pipeline_channel *way)
+static invar_comm_transfer transfer_of(const invar_pipeline_channel *way)
 {
     return (invar_comm_transfer){.op = INVAR_COMM_SENDRECV,
                                  .phase =
@@ -112,15 +117,15 @@ static invar_comm *comm_of(const invar_pipeline_channel *way)
     return way->is_backward ? way->layout->backward_comm : way->layout->pipeline.comm;
 }
 
-/* The stage that is `step` further on this way. */
-static int pipeline_channel_neighbour(const invar_pipeline_channel *way, int step)
+/* Returns the stage that is `step` stages further in the direction of the channel. */
+static int channel_neighbor(const invar_pipeline_channel *way, int step)
 {
     const invar_layout_axis *axis = &way->layout->pipeline;
 
     return (axis->rank + axis->size + (way->is_backward ? -step : step)) % axis->size;
 }
 
-static invar_status wait_for(invar_pipeline_pending_send *send)
+static invar_status wait_for_send(invar_pipeline_pending_send *send)
 {
     invar_comm_request *ticket = send->ticket;
 
@@ -128,7 +133,7 @@ static invar_status wait_for(invar_pipeline_pending_send *send)
     return ticket ? invar_comm_wait(ticket) : INVAR_OK;
 }
 
-static invar_status ensure(void **data, size_t *room, size_t bytes)
+static invar_status ensure_buffer(void **data, size_t *room, size_t bytes)
 {
     if (bytes <= *room)
         return INVAR_OK;
@@ -144,8 +149,8 @@ invar_status invar_pipeline_room(void **out, invar_pipeline_channel *way, size_t
 {
     invar_pipeline_pending_send *send = &way->sends[way->next];
 
-    INVAR_TRY(wait_for(send));
-    INVAR_TRY(ensure(&send->data, &send->bytes, bytes));
+    INVAR_TRY(wait_for_send(send));
+    INVAR_TRY(ensure_buffer(&send->data, &send->bytes, bytes));
     *out = send->data;
     return INVAR_OK;
 }
@@ -153,9 +158,9 @@ invar_status invar_pipeline_room(void **out, invar_pipeline_channel *way, size_t
 invar_status invar_pipeline_pending_send_on(invar_pipeline_channel *way, size_t bytes)
 {
     invar_pipeline_pending_send *send = &way->sends[way->next];
-    invar_comm_transfer move = move_of(way);
+    invar_comm_transfer move = transfer_of(way);
 
-    move.dst_rank = pipeline_channel_neighbour(way, 1);
+    move.dst_rank = channel_neighbor(way, 1);
     move.in = send->data;
     move.to_bytes = bytes;
     way->next = (way->next + 1) % INVAR_PIPELINE_SENDS;
@@ -164,10 +169,10 @@ invar_status invar_pipeline_pending_send_on(invar_pipeline_channel *way, size_t 
 
 invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *way, size_t bytes)
 {
-    invar_comm_transfer move = move_of(way);
+    invar_comm_transfer move = transfer_of(way);
 
-    INVAR_TRY(ensure(&way->recv_buffer, &way->got_bytes, bytes));
-    move.src_rank = pipeline_channel_neighbour(way, -1);
+    INVAR_TRY(ensure_buffer(&way->recv_buffer, &way->got_bytes, bytes));
+    move.src_rank = channel_neighbor(way, -1);
     move.out = way->recv_buffer;
     move.from_bytes = bytes;
     *out = way->recv_buffer;
@@ -179,7 +184,7 @@ invar_status invar_pipeline_channel_flush(invar_pipeline_channel *way)
     invar_status status = INVAR_OK;
 
     for (int i = 0; i < INVAR_PIPELINE_SENDS; i++) {
-        invar_status one = wait_for(&way->sends[i]);
+        invar_status one = wait_for_send(&way->sends[i]);
         status = status == INVAR_OK ? one : status;
     }
     return status;

@@ -1,15 +1,15 @@
 /*
- * pipeline.h - in which order a stage of a pipeline computes, and how streams get from one to the
- * next.
+ * pipeline.h - order of forward and backward tasks of a pipeline stage, and the channels between
+ * stages.
  *
- * The S stages have C chunks each, which are runs of neighbouring layers: chunk k of the S * C is
- * stage k mod S's. Micro-batches go through all chunks and back. The order is 1F1B, with several
- * chunks interleaved as in Megatron-LM: forwards until the pipeline is full, then a forward and a
- * backward in turn. So the micro-batches that a stage keeps activations of have a bound, whatever
- * their number. Those of a chunk go back in ascending order, which sums over units rely on.
+ * S pipeline stages have C model chunks each, which are runs of consecutive layers; chunk k of the
+ * S * C belongs to stage k mod S. The order is 1F1B, for C > 1 interleaved as in Megatron-LM:
+ * forwards until the pipeline is full, then one forward and one backward in turn. This bounds the
+ * number of micro-batches whose activations a stage keeps, regardless of their total number.
  *
- * A stage waits for what it needs and for the send before the last, and for nothing else: the order
- * of tasks is one in which that never waits for ever.
+ * Two properties must stay true. Backwards of a chunk run in ascending order of micro-batches,
+ * because sums over units rely on it. A stage waits only for its inputs and for the send before the
+ * previous one; with this order of tasks that cannot deadlock.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,62 +26,78 @@ extern "C" {
 
 typedef struct invar_pipeline_task {
     int64_t batch;
-    int chunk; /* of all stages' */
+    int chunk; /* index of the model chunk among those of all stages */
     bool is_backward;
 } invar_pipeline_task;
 
 typedef struct invar_pipeline_schedule {
-    invar_pipeline_task *tasks; /* (count) in their order */
+    invar_pipeline_task *tasks; /* (count) in execution order */
     int64_t count;
 } invar_pipeline_schedule;
 
-/* Of a stage, for so many micro-batches; without `back` forwards alone. Release. */
+/*
+ * Makes the tasks of stage `stage` for `batches` micro-batches; `chunks` is the number per stage.
+ * Without `back` there are only forwards. Release with invar_pipeline_schedule_release.
+ */
 invar_status invar_pipeline_schedule_make(invar_pipeline_schedule *out, int stages, int chunks,
                                           int stage, int64_t batches, bool back) INVAR_MUST_USE;
 void invar_pipeline_schedule_release(invar_pipeline_schedule *tasks);
 
-/* Micro-batches that a chunk has gone forward with, and not back, at a time, at most. */
+/*
+ * Peak number of micro-batches that have gone forward through `chunk` (an index among those of all
+ * stages) and not yet back.
+ */
 int64_t invar_pipeline_max_in_flight(const invar_pipeline_schedule *tasks, int chunk);
 
-/* ---- ways ------------------------------------------------------------------------------------ */
+/* ---- channels -------------------------------------------------------------------------------- */
 
-#define INVAR_PIPELINE_SENDS 2 /* under way at a time */
+#define INVAR_PIPELINE_SENDS 2 /* sends in flight at a time */
 
 typedef struct invar_pipeline_pending_send {
-    invar_comm_request *ticket; /* NULL: none */
+    invar_comm_request *ticket; /* NULL if the send is not in flight */
     void *data;
     size_t bytes;
 } invar_pipeline_pending_send;
 
-/* Streams from each stage to the next, behind the last comes the first; or gradients back. */
+/*
+ * Channel for activations from each stage to the next, in a ring, or for gradients in the opposite
+ * direction. Not thread-safe.
+ */
 typedef struct invar_pipeline_channel {
-    const invar_layout *layout; /* borrowed; NULL: nothing moves */
+    const invar_layout *layout; /* borrowed; NULL if there is only one stage and nothing is sent */
     bool is_backward;
     invar_pipeline_pending_send sends[INVAR_PIPELINE_SENDS];
-    int next; /* send */
+    int next; /* index of the next send in `sends` */
     void *recv_buffer;
     size_t got_bytes;
 } invar_pipeline_channel;
 
-/* Settle before release, unless nothing was sent. */
+/* Initializes a channel. Call invar_pipeline_channel_flush before release if anything was sent. */
 void invar_pipeline_channel_init(invar_pipeline_channel *out, const invar_layout *layout,
                                  bool back);
 void invar_pipeline_channel_release(invar_pipeline_channel *way);
 
-/* The host's memory that is sent next, for the caller to fill. */
+/*
+ * *out = buffer in host memory for the next send, for the caller to fill; owned by the channel.
+ * Waits if that buffer is still being sent.
+ */
 invar_status invar_pipeline_room(void **out, invar_pipeline_channel *way,
                                  size_t bytes) INVAR_MUST_USE;
+/* Starts to send the first `bytes` bytes of the buffer that invar_pipeline_room returned. */
 invar_status invar_pipeline_pending_send_on(invar_pipeline_channel *way,
                                             size_t bytes) INVAR_MUST_USE;
 
-/* What came; until the next one. */
+/*
+ * Receives `bytes` bytes from the neighbor stage. *out is owned by the channel and valid until the
+ * next receive.
+ */
 invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *way,
                                     size_t bytes) INVAR_MUST_USE;
 
-/* Waits for what was sent. */
+/* Waits for all sends in flight. Returns the first failure. */
 invar_status invar_pipeline_channel_flush(invar_pipeline_channel *way) INVAR_MUST_USE;
 
-/* `data` becomes what the last stage has there. */
+/* Broadcasts `data` from the last stage to all stages. Collective over the pipeline axis. */
 invar_status invar_pipeline_share(const invar_layout *layout, const char *phase, void *data,
                                   size_t bytes) INVAR_MUST_USE;
 

@@ -1,5 +1,9 @@
 /*
- * rank_collectives.c - what the ranks of a run decide together.
+ * rank_collectives.c - broadcast, gather, minimum and digest comparison over all ranks.
+ *
+ * Every collective is built on the four operations of invar_comm. Numbers are gathered by all ranks
+ * and combined locally in rank order, so all ranks get the same result. Without a layout each
+ * function returns the value of the only rank.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,8 +25,8 @@ int invar_ranks_size(const invar_layout *layout)
     return layout ? invar_comm_size(layout->world) : 1;
 }
 
-/* Ranks of this rank's host among the first `count`. */
-static int count_here(const invar_layout *layout, int count)
+/* Number of ranks on this rank's host among the first `count` ranks of the world. */
+static int count_on_host(const invar_layout *layout, int count)
 {
     const char *own = invar_comm_host(layout->world, invar_comm_rank(layout->world));
     int here = 0;
@@ -34,12 +38,12 @@ static int count_here(const invar_layout *layout, int count)
 
 int invar_ranks_local_size(const invar_layout *layout)
 {
-    return layout ? count_here(layout, invar_comm_size(layout->world)) : 1;
+    return layout ? count_on_host(layout, invar_comm_size(layout->world)) : 1;
 }
 
 int invar_ranks_local_rank(const invar_layout *layout)
 {
-    return layout ? count_here(layout, invar_comm_rank(layout->world)) : 0;
+    return layout ? count_on_host(layout, invar_comm_rank(layout->world)) : 0;
 }
 
 invar_status invar_ranks_broadcast(const invar_layout *layout, const char *phase, int from,
@@ -78,9 +82,9 @@ invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phas
     return status;
 }
 
-/* What rank 0 gets of each rank; others get nothing. */
-static invar_status count_pile(invar_rank_gathered *out, const invar_layout *layout,
-                               const char *phase, size_t bytes)
+/* Allocates the buffers of a gather: rank 0 gets the sizes of all ranks, other ranks get zeros. */
+static invar_status prepare_gather(invar_rank_gathered *out, const invar_layout *layout,
+                                   const char *phase, size_t bytes)
 {
     size_t size = (size_t)invar_ranks_size(layout), all = 0;
 
@@ -106,7 +110,7 @@ invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *la
     invar_status status;
 
     *out = (invar_rank_gathered){0};
-    INVAR_TRY(count_pile(out, layout, phase, bytes));
+    INVAR_TRY(prepare_gather(out, layout, phase, bytes));
     if (!layout) {
         if (bytes)
             memcpy(out->data, own, bytes);
@@ -132,7 +136,7 @@ void invar_ranks_pile_release(invar_rank_gathered *pile)
     *pile = (invar_rank_gathered){0};
 }
 
-/* The numbers of all ranks, one after the other, by `fold` into one. */
+/* Combines the numbers of all ranks, in rank order, with `fold`. */
 static invar_status fold_numbers(int64_t *out, const invar_layout *layout, const char *phase,
                                  int64_t own, int64_t (*fold)(int64_t a, int64_t b))
 {
@@ -151,12 +155,12 @@ static invar_status fold_numbers(int64_t *out, const invar_layout *layout, const
     return status;
 }
 
-static int64_t first_of(int64_t a, int64_t b)
+static int64_t first_nonzero_of(int64_t a, int64_t b)
 {
     return a ? a : b;
 }
 
-static int64_t least_of(int64_t a, int64_t b)
+static int64_t min_of(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -164,16 +168,16 @@ static int64_t least_of(int64_t a, int64_t b)
 invar_status invar_ranks_first_nonzero(int64_t *out, const invar_layout *layout, const char *phase,
                                        int64_t own)
 {
-    return fold_numbers(out, layout, phase, own, first_of);
+    return fold_numbers(out, layout, phase, own, first_nonzero_of);
 }
 
 invar_status invar_ranks_min(int64_t *out, const invar_layout *layout, const char *phase,
                              int64_t own)
 {
-    return fold_numbers(out, layout, phase, own, least_of);
+    return fold_numbers(out, layout, phase, own, min_of);
 }
 
-/* How many ranks hold what rank `which` does. */
+/* Number of ranks that hold the same digest as rank `which`. */
 static int count_equal(const invar_digest *all, int size, int which)
 {
     int count = 0;

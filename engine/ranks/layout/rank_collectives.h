@@ -1,12 +1,13 @@
 /*
- * rank_collectives.h - what the ranks of a run decide together, and whether they hold the same.
+ * rank_collectives.h - small collectives over all ranks: broadcast, gather, minimum, majority.
  *
- * Every rank runs the same loop on the same data and so decides the same. What only one can know is
- * decided by rank 0, which leads: it alone writes, asks plug-ins and talks to people. What any rank
- * may be told, such as a signal, is gathered first. All calls but those that only look are calls of
- * all ranks of the world.
+ * All ranks run the same loop on the same data and reach the same decisions. Rank 0 decides what
+ * only one process can know: it alone writes files, calls plug-ins and interacts with the user, and
+ * broadcasts the result. Events that any rank may see, such as signals, are gathered first. Except
+ * for the getters and invar_ranks_find_odd, every function is collective: all ranks of the world
+ * must call it.
  *
- * Without a layout (NULL) there is one rank: nothing moves, and nothing can fail.
+ * Without a layout (NULL) there is one rank: nothing is sent, and only an allocation can fail.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,54 +21,64 @@
 extern "C" {
 #endif
 
-/* Is this the rank that writes? */
+/* Returns true on rank 0, the rank that writes files and calls plug-ins. */
 bool invar_ranks_is_leader(const invar_layout *layout);
 
-/* Ranks of the world, and those of them on this rank's host; itself included. */
+/* Number of ranks in the world, and number of ranks on this rank's host, this one included. */
 int invar_ranks_size(const invar_layout *layout);
 int invar_ranks_local_size(const invar_layout *layout);
 
-/* This rank's number among those of its host. */
+/* Index of this rank among the ranks of its host. */
 int invar_ranks_local_rank(const invar_layout *layout);
 
-/* `data` becomes what rank `from` has there. */
+/* Overwrites `data` with the bytes that rank `from` has there. */
 invar_status invar_ranks_broadcast(const invar_layout *layout, const char *phase, int from,
                                    void *data, size_t bytes) INVAR_MUST_USE;
 
-/* out (size, bytes) is what each rank has in `own`. */
+/* Fills out (size, bytes) with `own` of every rank, in rank order. */
 invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phase, const void *own,
                                     size_t bytes, void *out) INVAR_MUST_USE;
 
-/* What ranks have given to rank 0, one after the other. On other ranks empty; release. */
+/*
+ * Bytes gathered on rank 0, concatenated in rank order; empty on other ranks. Release with
+ * invar_ranks_pile_release.
+ */
 typedef struct invar_rank_gathered {
     char *data;
-    size_t *bytes; /* (size) of each */
+    size_t *bytes; /* (size) bytes of each rank */
 } invar_rank_gathered;
 
-/* Any number of bytes of each rank, to rank 0. */
+/*
+ * Gathers `bytes` bytes of each rank on rank 0; `bytes` may differ between ranks. Release *out also
+ * after a failure.
+ */
 invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *layout,
                                 const char *phase, const void *own, size_t bytes) INVAR_MUST_USE;
 void invar_ranks_pile_release(invar_rank_gathered *pile);
 
-/* What the first rank has whose number is not 0. */
+/* *out = `own` of the lowest rank on which it is not 0; 0 if it is 0 on every rank. */
 invar_status invar_ranks_first_nonzero(int64_t *out, const invar_layout *layout, const char *phase,
                                        int64_t own) INVAR_MUST_USE;
 
-/* The smallest number of all ranks; no rank goes on before each has said its own. */
+/* *out = smallest `own` of all ranks. Also a barrier: returns after every rank has called it. */
 invar_status invar_ranks_min(int64_t *out, const invar_layout *layout, const char *phase,
                              int64_t own) INVAR_MUST_USE;
 
-/* Who holds something else than most. */
+/* Result of comparing one digest per rank: which rank differs from the majority. */
 typedef struct invar_rank_outlier {
-    int differing_rank; /* the first rank that does; -1: none */
-    /* First rank that holds the value of most ranks; in a tie, rank 0 or the next. */
+    int differing_rank; /* lowest rank that differs from majority_rank; -1 if all agree */
+    /*
+     * Lowest rank that holds the most frequent value; in a tie, the lowest rank that holds one of
+     * them.
+     */
     int majority_rank;
-    int n_same; /* how many hold the same as the one that asks, itself included */
+    int n_same; /* ranks that hold the value of this rank, this one included; set by compare only */
 } invar_rank_outlier;
 
-/* Among the digests of `size` ranks; no call of theirs. */
+/* Finds the outlier among the digests `all` (size). Local, not collective. */
 invar_rank_outlier invar_ranks_find_odd(const invar_digest *all, int size);
 
+/* Gathers `own` of all ranks and finds the outlier. */
 invar_status invar_ranks_compare_digests(invar_rank_outlier *out, const invar_layout *layout,
                                          const char *phase, const invar_digest *own) INVAR_MUST_USE;
 

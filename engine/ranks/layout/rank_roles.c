@@ -1,5 +1,5 @@
 /*
- * rank_roles.c - ranks that train, and ranks that only sample.
+ * rank_roles.c - layouts of a world in which the last ranks only sample.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +9,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status rank_role_sizes_check(const invar_rank_role_sizes *sizes, int ranks)
+static invar_status check_role_sizes(const invar_rank_role_sizes *sizes, int ranks)
 {
     int parts = invar_layout_parts(&sizes->train), each = invar_layout_parts(&sizes->rollout);
     int rest = ranks - sizes->rollout_ranks;
@@ -36,14 +36,14 @@ invar_status invar_rank_roles_outline(invar_rank_roles *out, const invar_rank_ro
                                       int ranks)
 {
     *out = (invar_rank_roles){.first_rollout_rank = ranks - sizes->rollout_ranks};
-    INVAR_TRY(rank_role_sizes_check(sizes, ranks));
+    INVAR_TRY(check_role_sizes(sizes, ranks));
     INVAR_TRY(invar_layout_init_sizes(&out->train, &sizes->train, out->first_rollout_rank));
     return invar_layout_init_sizes(&out->rollout, &sizes->rollout, sizes->rollout_ranks);
 }
 
-/* All ranks; engines are groups of the last ones. */
-static void rank_roles_join(invar_rank_roles *sides, invar_comm *world, double seconds,
-                            const invar_rank_role_sizes *sizes)
+/* Initializes the world layout. Its engines are groups of the last ranks. */
+static void init_world_layout(invar_rank_roles *sides, invar_comm *world, double seconds,
+                              const invar_rank_role_sizes *sizes)
 {
     sides->is_rollout_rank = invar_comm_rank(world) >= sides->first_rollout_rank;
     invar_layout_init(&sides->world, world, seconds);
@@ -58,7 +58,7 @@ invar_status invar_rank_roles_imagine(invar_rank_roles *out, const invar_rank_ro
 
     INVAR_TRY(invar_rank_roles_outline(out, sizes, ranks));
     INVAR_TRY(invar_comm_simulated(&world, rank, ranks));
-    rank_roles_join(out, world, 0, sizes);
+    init_world_layout(out, world, 0, sizes);
     out->world.simulated_peers = true;
     return INVAR_OK;
 }
@@ -67,7 +67,7 @@ invar_status invar_rank_roles_open(invar_rank_roles *out, invar_layout *own_out,
                                    double seconds, const invar_rank_role_sizes *sizes)
 {
     INVAR_TRY(invar_rank_roles_outline(out, sizes, invar_comm_size(world)));
-    rank_roles_join(out, world, seconds, sizes);
+    init_world_layout(out, world, seconds, sizes);
     INVAR_TRY(invar_comm_split(&out->role_comm, world, out->is_rollout_rank, 0,
                                "ranks that train, ranks that sample", seconds));
     invar_layout_init(own_out, out->role_comm, seconds);

@@ -1,5 +1,10 @@
 /*
- * transport.c - who chooses NCCL, and when.
+ * transport.c - decides between NCCL and host memory, and opens the NCCL communicators.
+ *
+ * Each rank gathers the GPU, process and NCCL version of all ranks and applies the same rules, so
+ * all ranks reach the same decision and can name the rank that prevents NCCL. NCCL refuses two
+ * ranks of one host on one GPU; processes may share a GPU if the user asks for NCCL, by giving each
+ * rank its own NCCL_HOSTID.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,29 +20,29 @@
 
 #include "base/invar_banned.h"
 
-/* What a rank tells the others of itself. */
-typedef struct record {
-    invar_digest memory; /* of its GPU */
+/* Properties of a rank that decide about the transport; sent as bytes. */
+typedef struct rank_info {
+    invar_digest memory; /* digest that identifies its GPU */
     int64_t process;
     int32_t wanted;
-    int32_t far;        /* it has a GPU, */
-    int32_t identified; /* which is known */
-    int32_t version;    /* of NCCL; 0: none */
-} record;
+    int32_t on_gpu;     /* it computes on a GPU */
+    int32_t identified; /* `memory` is known */
+    int32_t version;    /* NCCL version number; 0 if it has none */
+} rank_info;
 
-static void describe(record *out, const invar_device *dev, invar_distributed_backend wanted)
+static void describe_rank(rank_info *out, const invar_device *dev, invar_distributed_backend wanted)
 {
     int version = 0;
 
-    memset(out, 0, sizeof *out); // its gaps travel, too
+    memset(out, 0, sizeof *out); // padding is sent, too
     out->process = getpid();
     out->wanted = (int32_t)wanted;
-    out->far = invar_device_is_local(dev);
+    out->on_gpu = invar_device_is_local(dev);
     out->identified = dev->backend->memory.identify != NULL;
     if (out->identified)
         dev->backend->memory.identify(dev, &out->memory);
-    if (out->far && invar_comm_nccl_version(&version, NULL) != INVAR_OK)
-        invar_error_clear(); // for the others it is a rank without NCCL
+    if (out->on_gpu && invar_comm_nccl_version(&version, NULL) != INVAR_OK)
+        invar_error_clear(); // no error here: the rank is reported as one without NCCL
     out->version = version;
 }
 
@@ -51,27 +56,30 @@ static void format_version(char out[16], int version)
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
-typedef struct scene {
+typedef struct transport_choice {
     const invar_layout *layout;
-    const record *all; /* (size) */
+    const rank_info *all; /* (size) one per rank */
     int size;
     invar_layout_transport *out;
-} scene;
+} transport_choice;
 
-static const char *host_of(const scene *s, int rank)
+static const char *host_of(const transport_choice *s, int rank)
 {
     return invar_comm_host(s->layout->world, rank);
 }
 
-/* A rank without GPU or NCCL, or with another NCCL than rank 0. */
-static bool scene_lacks(const scene *s, int rank)
+/*
+ * Returns true, with the reason in the text, if a rank has no GPU or no NCCL, or another NCCL than
+ * rank 0.
+ */
+static bool lacks_nccl(const transport_choice *s, int rank)
 {
-    const record *its = &s->all[rank];
+    const rank_info *its = &s->all[rank];
     char *text = s->out->text, version[16], first[16];
 
     format_version(version, its->version);
     format_version(first, s->all[0].version);
-    if (!its->far)
+    if (!its->on_gpu)
         (void)snprintf(text, sizeof s->out->text, "rank %d on %s computes on its CPU", rank,
                        host_of(s, rank));
     else if (its->version == 0)
@@ -85,15 +93,18 @@ static bool scene_lacks(const scene *s, int rank)
     return true;
 }
 
-static bool share_gpu(const record *a, const record *b)
+static bool share_gpu(const rank_info *a, const rank_info *b)
 {
     return a->identified && b->identified && invar_digest_equal(&a->memory, &b->memory);
 }
 
-/* Two ranks on one GPU: processes may, if it is asked for. */
-static bool scene_shares(const scene *s, int rank)
+/*
+ * Returns true, with the reason in the text, if a rank shares a GPU with a lower rank in a way that
+ * rules out NCCL. Processes may share one if NCCL was asked for; threads may not.
+ */
+static bool rejects_shared_gpu(const transport_choice *s, int rank)
 {
-    const record *its = &s->all[rank];
+    const rank_info *its = &s->all[rank];
 
     for (int r = 0; r < rank; r++) {
         bool threads = s->all[r].process == its->process;
@@ -110,26 +121,26 @@ static bool scene_shares(const scene *s, int rank)
     return false;
 }
 
-static bool can_be_nccl(const scene *s)
+static bool can_be_nccl(const transport_choice *s)
 {
     for (int r = 0; r < s->size; r++)
-        if (scene_lacks(s, r))
+        if (lacks_nccl(s, r))
             return false;
     for (int r = 0; r < s->size; r++)
-        if (scene_shares(s, r))
+        if (rejects_shared_gpu(s, r))
             return false;
     return true;
 }
 
-static bool has_gpu(const scene *s)
+static bool has_gpu(const transport_choice *s)
 {
     for (int r = 0; r < s->size; r++)
-        if (s->all[r].far)
+        if (s->all[r].on_gpu)
             return true;
     return false;
 }
 
-static invar_status scene_decide(const scene *s)
+static invar_status decide_transport(const transport_choice *s)
 {
     invar_layout_transport *out = s->out;
     invar_distributed_backend wanted = (invar_distributed_backend)s->all[0].wanted;
@@ -156,26 +167,26 @@ invar_status invar_layout_choose_transport(invar_layout_transport *out, const in
                                            const invar_device *dev,
                                            invar_distributed_backend wanted)
 {
-    scene s = {.layout = layout, .size = invar_ranks_size(layout), .out = out};
-    record own, *all;
+    transport_choice s = {.layout = layout, .size = invar_ranks_size(layout), .out = out};
+    rank_info own, *all;
     invar_status status;
 
     *out = (invar_layout_transport){.rank = layout ? invar_comm_rank(layout->world) : 0};
     INVAR_TRY(invar_alloc((void **)&all, (size_t)s.size, sizeof *all, "what ranks tell"));
-    describe(&own, dev, wanted);
+    describe_rank(&own, dev, wanted);
     format_version(out->nccl_version, own.version);
     s.all = all;
     status = invar_ranks_all_gather(layout, "transport", &own, sizeof own, all);
     if (status == INVAR_OK)
-        status = scene_decide(&s);
+        status = decide_transport(&s);
     invar_free(all);
     return status;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
-/* NCCL refuses two ranks of one host on one GPU: each says that it is a host of its own. */
-static invar_status set_apart(const invar_layout_transport *transport)
+/* Gives each rank its own NCCL host id, because NCCL refuses two ranks of one host on one GPU. */
+static invar_status set_nccl_hostid(const invar_layout_transport *transport)
 {
     char name[32];
 
@@ -200,7 +211,7 @@ invar_status invar_layout_open_transport(invar_layout *layout, const invar_devic
     if (!transport->nccl)
         return INVAR_OK;
     if (transport->nccl_ignore_shm)
-        INVAR_TRY(set_apart(transport));
+        INVAR_TRY(set_nccl_hostid(transport));
     INVAR_TRY(open_axis(&layout->tensor, &options));
     INVAR_TRY(open_axis(&layout->context, &options));
     INVAR_TRY(open_axis(&layout->expert, &options));

@@ -1,8 +1,7 @@
 /*
- * transport.h - how bytes in the memory of GPUs travel between the ranks of a layout.
+ * transport.h - chooses how device memory travels between ranks: NCCL or host memory.
  *
- * From GPU to GPU by NCCL, or through the memory of the hosts. All ranks choose the same, which
- * changes no bit.
+ * All ranks choose the same transport, which changes no bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,24 +22,25 @@ typedef struct invar_layout_transport {
     bool nccl;
     /* Ranks of one host share a GPU: NCCL must treat them as ranks of several hosts. */
     bool nccl_ignore_shm;
-    int rank;                               /* of the world that chose */
-    char nccl_version[16];                  /* of this rank: "2.28.9"; "": it has none */
-    char text[INVAR_LAYOUT_TRANSPORT_SIZE]; /* "NCCL 2.28.9", "host memory: no GPU" */
+    int rank;              /* world rank of this rank */
+    char nccl_version[16]; /* installed NCCL version, "2.28.9"; empty if not found */
+    /* description, "NCCL 2.28.9" or "host memory: no GPU" */
+    char text[INVAR_LAYOUT_TRANSPORT_SIZE];
 } invar_layout_transport;
 
 /*
- * A call of all ranks, each with its open device. INVAR_E_UNSUPPORTED: rank 0 wants NCCL, which
- * cannot be here. AUTO takes it where each rank has a GPU of its own: ranks that share one are
- * slower by NCCL.
+ * Chooses the transport that rank 0 wants. Collective: all ranks call it, each with its open
+ * device. AUTO selects NCCL if each rank has a GPU of its own; ranks that share a GPU are slower
+ * with NCCL. Returns INVAR_E_UNSUPPORTED if rank 0 wants NCCL and a rank cannot use it.
  */
 invar_status invar_layout_choose_transport(invar_layout_transport *out, const invar_layout *layout,
                                            const invar_device *dev,
                                            invar_distributed_backend wanted) INVAR_MUST_USE;
 
 /*
- * A call of all ranks: where it is NCCL, the axes of tensors, experts and data get groups for the
- * device's memory, and the last buckets in it. Close, after a failure, too; before the device and
- * the world.
+ * If the transport is NCCL, creates the device communicators of the tensor, context, expert and
+ * data axes, and the buckets of the data axis. Collective. Close with invar_layout_close_transport,
+ * also after a failure, before the device and the world are closed.
  */
 invar_status invar_layout_open_transport(invar_layout *layout, const invar_device *dev,
                                          const invar_layout_transport *transport) INVAR_MUST_USE;

@@ -1,7 +1,9 @@
 /*
- * http_module.c - the table over the libcurl that this file is compiled with.
+ * http_module.c - table of functions over the libcurl that this file is compiled with.
  *
- * Plain HTTP and HTTPS alone; redirects are not followed: who judges is whom the recipe names.
+ * Only HTTP and HTTPS are allowed, and redirects are not followed: rewards come from the server
+ * that the recipe names. A response whose length is unknown is rejected, because it may be
+ * truncated.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,11 +18,11 @@
 
 #include "base/invar_banned.h"
 
-#define PATIENCE_MS 1000 /* of a wait for any of the calls */
+#define PATIENCE_MS 1000 /* limit of one wait for any of the calls */
 
 static CURLcode started = CURLE_FAILED_INIT;
 
-static void start(void)
+static void init_curl(void)
 {
     started = curl_global_init(CURL_GLOBAL_DEFAULT);
 }
@@ -32,9 +34,9 @@ static size_t take(char *data, size_t size, size_t count, void *payload)
     return call->take(call->payload, data, size * count) == 0 ? size * count : 0;
 }
 
-/* The next call under way; false: the library has no room for it. */
-static bool CURLM_begin(CURLM *multi, invar_http_call *call, const invar_http_settings *settings,
-                        struct curl_slist *headers)
+/* Starts a call; returns false if libcurl is out of memory. */
+static bool start_call(CURLM *multi, invar_http_call *call, const invar_http_settings *settings,
+                       struct curl_slist *headers)
 {
     CURL *easy = curl_easy_init();
     bool good;
@@ -60,7 +62,7 @@ static bool CURLM_begin(CURLM *multi, invar_http_call *call, const invar_http_se
 
 _Static_assert(INVAR_HTTP_WHY_SIZE >= CURL_ERROR_SIZE, "libcurl writes as much");
 
-/* Whether the answer says where it ends. HTTP/2 and later frame every answer. */
+/* Returns true if the response says where it ends. HTTP/2 and later frame every response. */
 static bool is_delimited(CURL *easy)
 {
     static const char chunked[] = "chunked";
@@ -80,7 +82,10 @@ static bool is_delimited(CURL *easy)
            strcasecmp(encoding->value + bytes - (sizeof chunked - 1), chunked) == 0;
 }
 
-/* An answer that ends with its connection may be cut: "0.12" of "0.125" is a number, too. */
+/*
+ * Rejects a response that ends with its connection, because it may be truncated: "0.12" of "0.125"
+ * is a number, too.
+ */
 static CURLcode check_end(CURL *easy, invar_http_call *call)
 {
     if (call->status < 200 || call->status > 299 || is_delimited(easy))
@@ -89,7 +94,7 @@ static CURLcode check_end(CURL *easy, invar_http_call *call)
     return CURLE_PARTIAL_FILE;
 }
 
-static void CURLM_finish(CURLM *multi, CURL *easy, CURLcode code)
+static void finish_call(CURLM *multi, CURL *easy, CURLcode code)
 {
     invar_http_call *call = NULL;
 
@@ -103,7 +108,7 @@ static void CURLM_finish(CURLM *multi, CURL *easy, CURLcode code)
     curl_easy_cleanup(easy);
 }
 
-/* How many calls have ended. */
+/* Finishes the calls that have ended; returns their number. */
 static size_t finish_some(CURLM *multi)
 {
     size_t count = 0;
@@ -112,13 +117,13 @@ static size_t finish_some(CURLM *multi)
 
     while ((message = curl_multi_info_read(multi, &left)))
         if (message->msg == CURLMSG_DONE) {
-            CURLM_finish(multi, message->easy_handle, message->data.result);
+            finish_call(multi, message->easy_handle, message->data.result);
             count++;
         }
     return count;
 }
 
-static int CURLM_drive(CURLM *multi, invar_http_call *calls, size_t count,
+static int drive_calls(CURLM *multi, invar_http_call *calls, size_t count,
                        const invar_http_settings *settings, struct curl_slist *headers)
 {
     size_t begun = 0, ended = 0;
@@ -126,7 +131,7 @@ static int CURLM_drive(CURLM *multi, invar_http_call *calls, size_t count,
 
     while (ended < count && !code) {
         while (begun < count && begun - ended < settings->parallel && !code)
-            code = CURLM_begin(multi, &calls[begun++], settings, headers) ? 0 : CURLM_OUT_OF_MEMORY;
+            code = start_call(multi, &calls[begun++], settings, headers) ? 0 : CURLM_OUT_OF_MEMORY;
         code = code ? code : (int)curl_multi_perform(multi, &running);
         ended += finish_some(multi);
         if (ended == count || code)
@@ -138,10 +143,10 @@ static int CURLM_drive(CURLM *multi, invar_http_call *calls, size_t count,
     return code;
 }
 
-/* Lines of every call; NULL: there is no room for them. */
+/* Makes the header lines of every call; returns NULL if out of memory. */
 static struct curl_slist *make_headers(const char *own)
 {
-    // no pause before the body
+    // no "100 Continue" round trip before the body
     const char *const lines[] = {"Content-Type: application/json", "Expect:", own};
     struct curl_slist *headers = NULL;
 
@@ -156,24 +161,24 @@ static struct curl_slist *make_headers(const char *own)
     return headers;
 }
 
-static int http_call_run(invar_http_call *calls, size_t count, const invar_http_settings *settings)
+static int run_calls(invar_http_call *calls, size_t count, const invar_http_settings *settings)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct curl_slist *headers;
     CURLM *multi;
     int code = CURLM_OUT_OF_MEMORY;
 
-    pthread_once(&once, start);
+    pthread_once(&once, init_curl);
     if (started)
         return (int)started;
     multi = curl_multi_init();
     headers = make_headers(settings->header);
     if (multi && headers)
-        code = CURLM_drive(multi, calls, count, settings, headers);
+        code = drive_calls(multi, calls, count, settings, headers);
     curl_slist_free_all(headers);
     (void)curl_multi_cleanup(multi);
     return code;
 }
 
 __attribute__((visibility("default"))) extern const invar_http_table INVAR_HTTP_TABLE;
-const invar_http_table INVAR_HTTP_TABLE = {INVAR_HTTP_ABI, http_call_run};
+const invar_http_table INVAR_HTTP_TABLE = {INVAR_HTTP_ABI, run_calls};

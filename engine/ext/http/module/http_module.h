@@ -1,8 +1,8 @@
 /*
- * http_module.h - what the engine needs of an HTTP client, as a table that a shared object has.
+ * http_module.h - table of the HTTP functions that the engine needs, exported by a shared object.
  *
- * The module invar-http.so is compiled against libcurl and has no logic: whether an answer is good,
- * and whether to ask again, is decided in http.c.
+ * The module invar-http.so is compiled against libcurl and has no logic: http.c decides whether a
+ * response is good and whether to retry.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,26 +17,26 @@ extern "C" {
 #endif
 
 #define INVAR_HTTP_ABI 2
-#define INVAR_HTTP_TABLE invar_http_v2 /* the symbol of the table */
+#define INVAR_HTTP_TABLE invar_http_v2 /* symbol of the table */
 #define INVAR_HTTP_WHY_SIZE 256
 
 /* One POST of a JSON text. */
 typedef struct invar_http_call {
     const char *body;
     size_t bytes;
-    /* Told of the answer's body, piece by piece; anything but 0 ends the call. */
+    /* Receives the body of the response in pieces; a result other than 0 ends the call. */
     int (*take)(void *payload, const char *data, size_t bytes);
     void *payload;
-    int code;    /* 0, or why there is no answer: one of libcurl's */
-    long status; /* of HTTP; 0: there was no answer */
+    int code;    /* 0, or the libcurl code of a failure */
+    long status; /* HTTP status; 0 without a response */
     char why[INVAR_HTTP_WHY_SIZE];
 } invar_http_call;
 
 typedef struct invar_http_settings {
     const char *url;
-    const char *header; /* one more line of each call, "NAME: VALUE"; NULL: none */
-    long timeout_ms;    /* of a call, from its start to its end; 0: no limit */
-    size_t parallel;    /* calls at a time, at least 1 */
+    const char *header; /* additional header line, "NAME: VALUE"; NULL if absent */
+    long timeout_ms;    /* time limit of a call from start to end; 0 for no limit */
+    size_t parallel;    /* concurrent calls, at least 1 */
     /* Called at least every second; may be NULL. */
     void (*waits)(void *payload);
     void *payload;
@@ -44,7 +44,10 @@ typedef struct invar_http_settings {
 
 typedef struct invar_http_table {
     uint32_t abi;
-    /* Makes all calls, whatever becomes of each. 0, or a code: the library itself failed. */
+    /*
+     * Makes all calls, whatever the result of each. Returns 0, or a code if the library itself
+     * failed.
+     */
     int (*run)(invar_http_call *calls, size_t count, const invar_http_settings *settings);
 } invar_http_table;
 

@@ -1,5 +1,8 @@
 /*
- * mpi_module.c - the table over the MPI that this file is compiled with.
+ * mpi_module.c - table of functions over the MPI that this file is compiled with.
+ *
+ * A module has no logic: it converts handles between MPI_Request and the union of the engine, and
+ * keeps one duplicate of MPI_COMM_WORLD. Errors are returned as codes, never handled by MPI.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,9 +19,9 @@ _Static_assert(MPI_SUCCESS == 0, "0 is success");
 
 enum { STARTED_BEFORE = -1, NO_THREADS = -2 };
 
-static MPI_Comm world; /* a copy of MPI_COMM_WORLD: no messages but ours */
+static MPI_Comm world; /* duplicate of MPI_COMM_WORLD, so that only our messages are in it */
 
-static MPI_Request mpi_request_load(const invar_mpi_request *request)
+static MPI_Request load_request(const invar_mpi_request *request)
 {
     MPI_Request value;
 
@@ -26,7 +29,7 @@ static MPI_Request mpi_request_load(const invar_mpi_request *request)
     return value;
 }
 
-static void mpi_request_store(invar_mpi_request *request, MPI_Request value)
+static void store_request(invar_mpi_request *request, MPI_Request value)
 {
     memset(request, 0, sizeof *request);
     memcpy(request, &value, sizeof value);
@@ -48,7 +51,7 @@ static int open_world(int *rank_out, int *size_out, int *max_tag_out)
         (code = MPI_Comm_rank(world, rank_out)) || (code = MPI_Comm_size(world, size_out)) ||
         (code = MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &max_tag, &found)))
         return code;
-    *max_tag_out = found ? *max_tag : 32767; // what the standard promises
+    *max_tag_out = found ? *max_tag : 32767; // minimum that the standard requires
     return 0;
 }
 
@@ -64,7 +67,7 @@ static int send_bytes(invar_mpi_request *out, const void *data, int bytes, int p
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_Isend(data, bytes, MPI_BYTE, peer, tag, world, &request);
 
-    mpi_request_store(out, request);
+    store_request(out, request);
     return code;
 }
 
@@ -73,22 +76,22 @@ static int receive_bytes(invar_mpi_request *out, void *data, int bytes, int peer
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_Irecv(data, bytes, MPI_BYTE, peer, tag, world, &request);
 
-    mpi_request_store(out, request);
+    store_request(out, request);
     return code;
 }
 
 static int test_request(int *done_out, invar_mpi_request *out)
 {
-    MPI_Request request = mpi_request_load(out);
+    MPI_Request request = load_request(out);
     int code = MPI_Test(&request, done_out, MPI_STATUS_IGNORE);
 
-    mpi_request_store(out, request);
+    store_request(out, request);
     return code;
 }
 
 static int cancel_request(invar_mpi_request *out)
 {
-    MPI_Request request = mpi_request_load(out);
+    MPI_Request request = load_request(out);
 
     return MPI_Cancel(&request);
 }
@@ -107,7 +110,7 @@ static int listen_any(int *peer_out, void *data, int bytes, int tag)
     return MPI_Mrecv(data, bytes, MPI_BYTE, &message, MPI_STATUS_IGNORE);
 }
 
-static void explain(char *out, size_t size, int code)
+static void describe_error(char *out, size_t size, int code)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int length;
@@ -123,5 +126,5 @@ static void explain(char *out, size_t size, int code)
 
 extern const invar_mpi_table INVAR_MPI_TABLE;
 __attribute__((visibility("default"))) const invar_mpi_table INVAR_MPI_TABLE = {
-    INVAR_MPI_ABI, open_world,     close_world, send_bytes, receive_bytes,
-    test_request,  cancel_request, listen_any,  explain};
+    INVAR_MPI_ABI, open_world,     close_world, send_bytes,    receive_bytes,
+    test_request,  cancel_request, listen_any,  describe_error};

@@ -1,9 +1,9 @@
 /*
- * mpi_module.h - what the engine needs of MPI, as a table that a shared object has.
+ * mpi_module.h - table of the MPI functions that the engine needs, exported by a shared object.
  *
  * MPI has no fixed binary interface: a handle is a pointer in one implementation and a number in
- * another. So a module of the engine is compiled against the MPI of a machine, and has no logic.
- * Functions return 0 or a code that `explain` makes a text of.
+ * another. The module is therefore compiled against the MPI of a machine, and has no logic.
+ * Functions return 0, or a code that `explain` converts to text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define INVAR_MPI_ABI 1
-#define INVAR_MPI_TABLE invar_mpi_v1 /* the symbol of the table */
+#define INVAR_MPI_TABLE invar_mpi_v1 /* symbol of the table */
 
 typedef union invar_mpi_request {
     void *pointer;
@@ -31,17 +31,17 @@ typedef struct invar_mpi_table {
     /* Starts MPI, which a process can do once. Calls must come from one thread at a time. */
     int (*open)(int *rank_out, int *size_out, int *max_tag_out);
 
-    /* Ends it; waits for all ranks. */
+    /* Finalizes MPI; waits for all ranks. */
     int (*close)(void);
 
     int (*send)(invar_mpi_request *out, const void *data, int bytes, int peer, int tag);
     int (*receive)(invar_mpi_request *out, void *data, int bytes, int peer, int tag);
     int (*test)(int *done_out, invar_mpi_request *request);
 
-    /* Of a receive: it is done soon if nothing had come for it. */
+    /* Cancels a receive; `test` reports it done soon if no message had arrived for it. */
     int (*cancel)(invar_mpi_request *request);
 
-    /* Receives what has come from any rank with this tag; *peer_out is -1 when nothing has. */
+    /* Receives a message with this tag from any rank; *peer_out is -1 if none has arrived. */
     int (*listen)(int *peer_out, void *data, int bytes, int tag);
 
     void (*explain)(char *out, size_t size, int code);

@@ -1,14 +1,15 @@
 /*
- * nccl_module.c - the table over the NCCL that this file is compiled with.
+ * nccl_module.c - table of functions over the NCCL that this file is compiled with.
  *
- * Communicators do not block: a call that has not ended yet says so, and is asked again. Bytes move
- * in the order of a stream of their own; an event at its end says that they have arrived.
+ * Communicators are non-blocking: a call that has not ended is polled with ncclCommGetAsyncError.
+ * Bytes move in the order of the group's own stream; an event recorded after them reports that they
+ * have arrived.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/ranks/comm/module/nccl_module.h"
 
-#include <nccl.h> // with the CUDA runtime
+#include <nccl.h> // includes the CUDA runtime
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -18,21 +19,22 @@
 _Static_assert(sizeof(ncclUniqueId) == INVAR_NCCL_ID_BYTES, "an id travels as bytes");
 _Static_assert(ncclSuccess == 0, "0 is success");
 
-enum { CUDA = 1000 };              /* codes from here on are the CUDA runtime's */
-enum { FINALIZE = 10, MS = 1000 }; /* seconds, and a second in milliseconds */
+enum { CUDA = 1000 }; /* codes from here on are those of the CUDA runtime */
+/* timeout of finalize_comm in seconds, and milliseconds per second */
+enum { FINALIZE = 10, MS = 1000 };
 
 static int of_cuda(cudaError_t code)
 {
     return code == cudaSuccess ? 0 : CUDA + (int)code;
 }
 
-/* That a call is still in progress is for test to find out. */
+/* Converts a code. A call in progress is a success here: test_done reports its end. */
 static int of_nccl(ncclResult_t code)
 {
     return code == ncclInProgress ? 0 : (int)code;
 }
 
-static int version(int *out)
+static int get_version(int *out)
 {
     return (int)ncclGetVersion(out);
 }
@@ -82,22 +84,22 @@ static int open_group(invar_nccl_group *g, const char id[INVAR_NCCL_ID_BYTES], i
     if (code)
         return code;
     g->ordinal = ordinal % count;
-    g->marked = 1; // no bytes move yet
+    g->marked = 1; // no operation was begun yet
     if ((code = of_cuda(cudaSetDevice(g->ordinal))) || (code = open_stream(g)))
         return code;
     return connect_ranks(g, id, rank, size);
 }
 
-/* Before something is begun. */
-static int enter(invar_nccl_group *g)
+/* Prepares the group for a new operation. */
+static int begin_op(invar_nccl_group *g)
 {
     g->marked = 0;
     return of_cuda(cudaSetDevice(g->ordinal));
 }
 
-static int exchange(invar_nccl_group *g, const invar_nccl_p2p *pieces, int count)
+static int exchange_pieces(invar_nccl_group *g, const invar_nccl_p2p *pieces, int count)
 {
-    int code = enter(g), ended;
+    int code = begin_op(g), ended;
 
     if (code || (code = (int)ncclGroupStart()))
         return code;
@@ -111,22 +113,22 @@ static int exchange(invar_nccl_group *g, const invar_nccl_p2p *pieces, int count
     return code ? code : ended;
 }
 
-static int gather(invar_nccl_group *g, const void *in, void *out, size_t bytes)
+static int all_gather(invar_nccl_group *g, const void *in, void *out, size_t bytes)
 {
-    int code = enter(g);
+    int code = begin_op(g);
 
     return code ? code : of_nccl(ncclAllGather(in, out, bytes, ncclUint8, g->comm, g->stream));
 }
 
-static int broadcast(invar_nccl_group *g, const void *in, void *out, size_t bytes, int root)
+static int broadcast_bytes(invar_nccl_group *g, const void *in, void *out, size_t bytes, int root)
 {
-    int code = enter(g);
+    int code = begin_op(g);
 
     return code ? code
                 : of_nccl(ncclBroadcast(in, out, bytes, ncclUint8, root, g->comm, g->stream));
 }
 
-static int test(int *done_out, invar_nccl_group *g)
+static int test_done(int *done_out, invar_nccl_group *g)
 {
     ncclResult_t state = ncclSuccess;
     int code = (int)ncclCommGetAsyncError(g->comm, &state);
@@ -137,7 +139,7 @@ static int test(int *done_out, invar_nccl_group *g)
         return code;
     if (state != ncclSuccess)
         return (int)state;
-    // all of it is in the stream from here on
+    // the operation is in the stream from here on
     if (!g->marked && (code = of_cuda(cudaEventRecord(g->end, g->stream))))
         return code;
     g->marked = 1;
@@ -146,8 +148,8 @@ static int test(int *done_out, invar_nccl_group *g)
     return end == cudaErrorNotReady ? 0 : of_cuda(end);
 }
 
-/* Until nothing of this rank is on its way to others. */
-static ncclResult_t finalize(ncclComm_t comm)
+/* Waits until all messages of this rank have been sent, or FINALIZE seconds. */
+static ncclResult_t finalize_comm(ncclComm_t comm)
 {
     struct timespec pause = {0, 1000000};
     ncclResult_t state = ncclCommFinalize(comm);
@@ -165,7 +167,7 @@ static void close_group(invar_nccl_group *g, int broken)
     if (!g->stream)
         return;
     (void)cudaSetDevice(g->ordinal);
-    if (g->comm && !broken && finalize(g->comm) == ncclSuccess)
+    if (g->comm && !broken && finalize_comm(g->comm) == ncclSuccess)
         (void)ncclCommDestroy(g->comm);
     else if (g->comm)
         (void)ncclCommAbort(g->comm);
@@ -176,7 +178,7 @@ static void close_group(invar_nccl_group *g, int broken)
     memset(g, 0, sizeof *g);
 }
 
-static void explain(char *out, size_t size, int code)
+static void describe_error(char *out, size_t size, int code)
 {
     const char *last = ncclGetLastError(NULL);
 
@@ -189,5 +191,5 @@ static void explain(char *out, size_t size, int code)
 
 extern const invar_nccl_table INVAR_NCCL_TABLE;
 __attribute__((visibility("default"))) const invar_nccl_table INVAR_NCCL_TABLE = {
-    INVAR_NCCL_ABI, version,   make_id, open_group,  exchange,
-    gather,         broadcast, test,    close_group, explain};
+    INVAR_NCCL_ABI, get_version,     make_id,   open_group,  exchange_pieces,
+    all_gather,     broadcast_bytes, test_done, close_group, describe_error};

@@ -1,10 +1,10 @@
 /*
- * nccl_module.h - what the engine needs of NCCL, as a table that a shared object has.
+ * nccl_module.h - table of the NCCL functions that the engine needs, exported by a shared object.
  *
- * A module of the engine is compiled against the NCCL and the CUDA runtime of a machine, and has no
- * logic: a test puts another one in its place. All memory is that of the group's GPU. There is no
- * reduction. No call waits for another rank: each begins something, one at a time, and `test` says
- * when it is done. Functions return 0 or a code that `explain` makes a text of.
+ * The module is compiled against the NCCL and the CUDA runtime of a machine, and has no logic;
+ * tests replace it. All memory is on the group's GPU. There is no reduction. No call waits for
+ * another rank: each begins one operation, one at a time, and `test` reports when it is done.
+ * Functions return 0, or a code that `explain` converts to text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,22 +19,22 @@ extern "C" {
 #endif
 
 #define INVAR_NCCL_ABI 1
-#define INVAR_NCCL_TABLE invar_nccl_v1 /* the symbol of the table */
+#define INVAR_NCCL_TABLE invar_nccl_v1 /* symbol of the table */
 #define INVAR_NCCL_ID_BYTES 128
 
-/* What goes to a rank of the group, or comes from it. */
+/* Bytes that go to a rank of the group or come from it. */
 typedef struct invar_nccl_p2p {
     int peer;         /* may be the rank itself, once in each direction */
-    const void *from; /* NULL: it comes */
-    void *to;         /* NULL: it goes */
+    const void *from; /* NULL for a receive */
+    void *to;         /* NULL for a send */
     size_t bytes;
 } invar_nccl_p2p;
 
-/* Zeroed, it is not open; the module's otherwise. */
+/* State of the module for one group. Zeroed means not open. */
 typedef struct invar_nccl_group {
     void *comm, *stream, *end;
     int ordinal;
-    int marked; /* `end` is behind what was begun last */
+    int marked; /* the event `end` was recorded after the last operation */
 } invar_nccl_group;
 
 typedef struct invar_nccl_table {
@@ -43,26 +43,32 @@ typedef struct invar_nccl_table {
     /* 22809 is 2.28.9 */
     int (*version)(int *out);
 
-    /* By one rank; the others get it from that one. */
+    /* Makes the id of a new group. One rank calls it and sends the id to the others. */
     int (*make_id)(char out[INVAR_NCCL_ID_BYTES]);
 
-    /* From the last GPU on, the first follows again. Close, after a failure, too. */
+    /*
+     * Joins the group of an id, on GPU `ordinal` modulo the number of GPUs. Close it, also after a
+     * failure.
+     */
     int (*open)(invar_nccl_group *out, const char id[INVAR_NCCL_ID_BYTES], int rank, int size,
                 int ordinal);
 
-    /* All pieces of this rank. Those between two ranks meet in their order. */
+    /* Sends and receives all pieces of this rank. Pieces between two ranks match in their order. */
     int (*exchange)(invar_nccl_group *group, const invar_nccl_p2p *pieces, int count);
 
-    /* Every rank gives as many bytes; `in` may be the place in `out` where they belong. */
+    /* All-gather of the same number of bytes per rank; `in` may be its place in `out`. */
     int (*gather)(invar_nccl_group *group, const void *in, void *out, size_t bytes);
 
-    /* `in` is the root's; its `out` may be the same. */
+    /* Broadcasts `in` of the root; its `out` may be the same memory. */
     int (*broadcast)(invar_nccl_group *group, const void *in, void *out, size_t bytes, int root);
 
-    /* Is what was begun done? The code of a failure, also of another rank's. */
+    /*
+     * Sets *done_out if the operation is done. Returns the code of a failure, also of another
+     * rank's.
+     */
     int (*test)(int *done_out, invar_nccl_group *group);
 
-    /* Waits for the other ranks some seconds; for none if the group is broken. */
+    /* Waits some seconds for the other ranks, unless the group is broken, and frees the group. */
     void (*close)(invar_nccl_group *group, int broken);
 
     void (*explain)(char *out, size_t size, int code);
