@@ -1,5 +1,9 @@
 /*
- * bisect.c - the way of a bisect: ends, merge base, search, confirmation, place.
+ * bisect.c - runs a bisect from its case to its result: endpoints, merge base, search, report.
+ *
+ * invar_bisect_run resolves the revisions, opens workspace and state file, and runs the stages of
+ * bisect_context.h in order. The recipe and the golden are copied into the folder of the bisect
+ * first, so later changes of the user's files cannot mix two questions in one state file.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +20,7 @@
 
 #define MAX_GOLDEN (64u << 20)
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- stages ---------------------------------------------------------------------------------- */
 
 static bool find_known(void *payload, invar_bisect_state_trial *out, const char *binary)
 {
@@ -36,7 +40,10 @@ static bool find_known(void *payload, invar_bisect_state_trial *out, const char 
     return found;
 }
 
-/* The golden as it is at first: what becomes of the file later changes nothing. */
+/*
+ * Copies the golden into the folder of the bisect once, so that later changes of the file have no
+ * effect.
+ */
 static invar_status pin_golden(invar_bisect_context *d)
 {
     size_t bytes;
@@ -55,7 +62,7 @@ static invar_status pin_golden(invar_bisect_context *d)
     return status;
 }
 
-/* The recipe as the state has it, as a file of our own. */
+/* Writes the recipe text of the state file to a file in the folder of the bisect. */
 static invar_status pin_recipe(invar_bisect_context *d)
 {
     const char *text = invar_bisect_state_recipe(d->state);
@@ -67,7 +74,7 @@ static invar_status pin_recipe(invar_bisect_context *d)
     return invar_file_write(d->recipe, text, strlen(text));
 }
 
-static invar_status bisect_context_work(invar_bisect_context *d)
+static invar_status run_stages(invar_bisect_context *d)
 {
     d->what = invar_bisect_state_case(d->state);
     INVAR_TRY(pin_recipe(d));
@@ -109,7 +116,9 @@ static void add_cost(invar_bisect_result *a, const invar_bisect_trial *t)
     a->run_s += t->run_s;
 }
 
-/* Where in the range the trials were, for a picture of the search. */
+/*
+ * Computes the position of each trial in the range, which reports draw as a picture of the search.
+ */
 static invar_status find_positions(invar_bisect_context *d)
 {
     invar_bisect_result *a = d->answer;
@@ -129,8 +138,11 @@ static invar_status find_positions(invar_bisect_context *d)
     return INVAR_OK;
 }
 
-/* What a repository cannot tell, as a clone that is not whole, is left out of the answer. */
-static invar_status or_nothing(invar_status status)
+/*
+ * Ignores errors of the repository except INVAR_E_NOMEM. A shallow clone, for example, lacks
+ * commits, and the report then omits their details.
+ */
+static invar_status ignore_repo_error(invar_status status)
 {
     if (status == INVAR_OK || status == INVAR_E_NOMEM)
         return status;
@@ -138,20 +150,21 @@ static invar_status or_nothing(invar_status status)
     return INVAR_OK;
 }
 
-/* For people: what the commits are called, and what the one that was found changes. */
-static invar_status add_words(invar_bisect_context *d)
+/* Adds what only reports need: the subjects of the tested commits and the patch of the culprit. */
+static invar_status add_subjects_and_patch(invar_bisect_context *d)
 {
     invar_bisect_result *a = d->answer;
 
     for (size_t i = 0; i < a->n_trials; i++)
-        INVAR_TRY(
-            or_nothing(invar_repo_subject(a->trials[i].subject, d->repo, a->trials[i].commit)));
+        INVAR_TRY(ignore_repo_error(
+            invar_repo_subject(a->trials[i].subject, d->repo, a->trials[i].commit)));
     if (a->verdict != INVAR_BISECT_FOUND || a->n_changes == 0)
         return INVAR_OK;
-    return or_nothing(invar_repo_patch(&a->patch, &a->patch_cut, d->repo, a->changes->commit.id));
+    return ignore_repo_error(
+        invar_repo_patch(&a->patch, &a->patch_cut, d->repo, a->changes->commit.id));
 }
 
-static invar_status tell_all(invar_bisect_context *d)
+static invar_status fill_result(invar_bisect_context *d)
 {
     invar_bisect_result *a = d->answer;
     size_t count;
@@ -168,12 +181,13 @@ static invar_status tell_all(invar_bisect_context *d)
         a->trials[a->n_trials++] = trials[i].trial;
         add_cost(a, &trials[i].trial);
     }
-    INVAR_TRY(add_words(d));
+    INVAR_TRY(add_subjects_and_patch(d));
     return find_positions(d);
 }
 
-/* A revision that is not there is a mistake of the caller. */
-static invar_status repo_resolve(char out[INVAR_OID_SIZE], invar_repo *repo, const char *revision)
+/* Resolves a revision. An unknown one is an error of the caller: INVAR_E_INVALID. */
+static invar_status resolve_revision(char out[INVAR_OID_SIZE], invar_repo *repo,
+                                     const char *revision)
 {
     invar_status status = invar_repo_resolve(out, repo, revision);
     char message[INVAR_ERROR_MESSAGE_SIZE];
@@ -197,16 +211,16 @@ static invar_status import_log(invar_bisect_context *d)
     return status;
 }
 
-/* Opens what the case names; `ids` has room for what its revisions mean. */
+/* Opens repository, workspace and state of the case. `ids` receives the object ids of both ends. */
 static invar_status open_all(invar_bisect_context *d, invar_bisect_case *what,
                              char (*ids)[INVAR_OID_SIZE])
 {
-    const char *outside[3] = {NULL}; // a bare repository has no work tree
+    const char *outside[3] = {NULL}; // a bare repository has no work tree, and its entry stays NULL
     char bisects[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_repo_open(&d->repo, what->repo));
-    INVAR_TRY(repo_resolve(ids[0], d->repo, what->good));
-    INVAR_TRY(repo_resolve(ids[1], d->repo, what->bad));
+    INVAR_TRY(resolve_revision(ids[0], d->repo, what->good));
+    INVAR_TRY(resolve_revision(ids[1], d->repo, what->bad));
     what->good = ids[0];
     what->bad = ids[1];
     what->repo = invar_repo_folder(d->repo);
@@ -221,7 +235,7 @@ static invar_status open_all(invar_bisect_context *d, invar_bisect_case *what,
     return import_log(d);
 }
 
-/* The skipped revisions as ids; *list_out and *ids_out belong to the caller. */
+/* Resolves the skipped revisions to object ids. The caller frees *list_out and *ids_out. */
 static invar_status resolve_skips(const char ***list_out, char (**ids_out)[INVAR_OID_SIZE],
                                   const invar_bisect_case *what)
 {
@@ -238,7 +252,7 @@ static invar_status resolve_skips(const char ***list_out, char (**ids_out)[INVAR
     INVAR_TRY(invar_alloc((void **)ids_out, count, INVAR_OID_SIZE, "skipped revisions"));
     status = count ? invar_repo_open(&repo, what->repo) : INVAR_OK;
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
-        status = repo_resolve((*ids_out)[i], repo, what->skip[i]);
+        status = resolve_revision((*ids_out)[i], repo, what->skip[i]);
         (*list_out)[i] = (*ids_out)[i];
     }
     invar_repo_close(repo);
@@ -253,7 +267,7 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static invar_status bisect_context_run(invar_bisect_context *d, const invar_bisect_case *asked)
+static invar_status run_case(invar_bisect_context *d, const invar_bisect_case *asked)
 {
     invar_bisect_case what = *asked;
     char ids[2][INVAR_OID_SIZE], (*skipped)[INVAR_OID_SIZE] = NULL;
@@ -264,9 +278,9 @@ static invar_status bisect_context_run(invar_bisect_context *d, const invar_bise
     if (status == INVAR_OK)
         status = open_all(d, &what, ids);
     if (status == INVAR_OK)
-        status = bisect_context_work(d);
+        status = run_stages(d);
     if (status == INVAR_OK)
-        status = tell_all(d);
+        status = fill_result(d);
     invar_free((void *)skip);
     invar_free(skipped);
     return status;
@@ -286,7 +300,7 @@ invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case
     d.answer->first_parted = -1;
     d.answer->place = (invar_divergence){.step = -1, .layer = -1};
     pthread_mutex_init(&d.mutex, NULL);
-    status = bisect_context_run(&d, what);
+    status = run_case(&d, what);
     d.answer->wall_s = seconds_now() - begin;
     invar_bisect_state_close(d.state);
     invar_workspace_close(d.workshop);

@@ -1,10 +1,10 @@
 /*
- * bisect.h - which commit changed the answer.
+ * bisect.h - searches a range of commits for the one that changed the result of a run.
  *
- * The ends are tested first, then the search (history.h) goes on until one commit is left, and that
- * commit and its parents are run again: an answer that does not repeat is "nondeterministic" and
- * not a culprit. Everything that was found out is in the state file the moment it is known; the
- * same call after a kill goes on from there.
+ * Both ends are tested first. The search (search/history.h) then tests commits until one candidate
+ * is left, and runs that commit and its parents a second time: a result that does not repeat gives
+ * the verdict NONDETERMINISTIC instead of a culprit. Every result is written to the state file
+ * (state/state.h) as soon as it is known, so the same call after a kill resumes where it was.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,24 +26,29 @@
 extern "C" {
 #endif
 
-/* What is asked, in full: everything that an answer depends on. Strings are borrowed. */
+/* Everything that the result of a bisect depends on. Strings are borrowed. */
 typedef struct invar_bisect_case {
-    const char *repo;       /* folder */
-    const char *good, *bad; /* revisions; later ids */
+    const char *repo;       /* folder of the repository */
+    const char *good, *bad; /* revisions; object ids inside a running bisect */
     bool first_parent;
-    bool all_changes;         /* every change of the value in the range, not only the first */
-    const char *const *paths; /* ended by NULL; NULL: all */
-    const char *const *skip;  /* revisions not to be tested, unless ends; ended by NULL, or NULL */
+    bool all_changes;         /* find every change of the value in the range, not only the first */
+    const char *const *paths; /* paths that a commit must touch to be tested; NULL-terminated, or
+                                 NULL for all commits */
+    const char *const *skip;  /* revisions that are not tested unless they are ends;
+                                 NULL-terminated, or NULL */
     invar_criterion question;
-    const char *recipe;       /* file; NULL with a command */
-    const char *recipe_text;  /* instead of the file's; NULL: the file is read */
-    const char *inputs;       /* names the files that the recipe names; NULL: as they are now */
-    const char *const *flags; /* keys of the recipe, as words; ended by NULL; NULL: none */
-    const char *golden;       /* file that the good end must agree with; NULL: none */
-    const char *run;          /* for sh -c in the tree; NULL: the recipe */
-    const char *build;        /* for sh -c in the tree; NULL: with a recipe that of Invar */
-    const char *program;      /* as invar_build_plan; NULL: with a recipe "@invar" */
-    double timeout;           /* of a build and of a run, seconds */
+    const char *recipe;       /* recipe file; NULL if `run` is set */
+    const char *recipe_text;  /* text used instead of the recipe file; NULL to read the file */
+    const char *inputs;       /* hash of the files that the recipe names; NULL to hash them as they
+                                 are now */
+    const char *const *flags; /* recipe keys as words; NULL-terminated, or NULL */
+    const char *golden;       /* golden that the good end must agree with, or NULL */
+    const char *run;          /* command for sh -c in the tree; NULL to run the recipe */
+    const char *build;        /* build command for sh -c in the tree; NULL for the build of Invar if
+                                 there is a recipe */
+    const char *program;      /* program as in invar_build_plan; NULL for "@invar" if there is a
+                                 recipe */
+    double timeout;           /* time limit of a build and of a run, in seconds */
 } invar_bisect_case;
 
 typedef enum invar_bisect_event_kind {
@@ -53,26 +58,34 @@ typedef enum invar_bisect_event_kind {
 
 typedef struct invar_bisect_trial {
     char commit[INVAR_OID_SIZE];
-    const char *role;              /* "good end", "bad end", "merge base", "search", "again" ... */
-    const char *verdict;           /* good bad third skip */
-    char value[INVAR_VALUE_SIZE];  /* "": untestable */
-    const char *source;            /* ran, program (equal binary), tree (equal tree) */
-    int64_t diverged_at;           /* first step that differs from the good end's; -1: none */
-    int64_t position;              /* in the range, 1 its oldest commit; 0: outside, or not known */
-    char subject[INVAR_REPO_TEXT]; /* of the commit; only in an answer */
+    const char *role;              /* "good end", "bad end", "merge base", "search", "again" or
+                                      "change" */
+    const char *verdict;           /* "good", "bad", "third" or "skip" */
+    char value[INVAR_VALUE_SIZE];  /* value of the criterion; empty if the commit cannot be
+                                      tested */
+    const char *source;            /* "ran", "program" (result of an equal binary) or "tree" (result
+                                      of an equal tree) */
+    int64_t diverged_at;           /* first step that differs from the good end, or -1 */
+    int64_t position;              /* index in the range, 1 for the oldest commit; 0 if outside or
+                                      unknown */
+    char subject[INVAR_REPO_TEXT]; /* first line of the commit message; only set in a result */
     int exit_code;
     double build_s, run_s;
-    char ledger[INVAR_PATH_SIZE];        /* of its run; "": none */
-    char story[INVAR_CHILD_REASON_SIZE]; /* why it could not be tested */
+    char ledger[INVAR_PATH_SIZE];        /* ledger of the run; empty if it has no ledger */
+    char story[INVAR_CHILD_REASON_SIZE]; /* why the commit could not be tested, or what a failing
+                                            command printed last */
 } invar_bisect_trial;
 
 typedef struct invar_bisect_options {
-    const char *work; /* folder of the workshop; NULL: the usual place */
-    const char *log;  /* a state file whose trials are taken over; NULL: none */
+    const char *work; /* workspace folder; NULL for the default */
+    const char *log;  /* state file whose trials are imported, or NULL */
     int64_t jobs;     /* trials at a time */
-    int64_t threads;  /* of builds */
+    int64_t threads;  /* threads of a build */
     const volatile sig_atomic_t *stop;
-    /* `left` candidates, about `more` trials. May be NULL. */
+    /*
+     * Progress callback, may be NULL. `left` is the number of candidates and `more` the expected
+     * number of trials.
+     */
     void (*event)(void *payload, invar_bisect_event_kind kind, const invar_bisect_trial *trial,
                   int64_t left, int64_t more);
     void *payload;
@@ -80,63 +93,76 @@ typedef struct invar_bisect_options {
 
 typedef enum invar_bisect_verdict {
     INVAR_BISECT_FOUND,
-    INVAR_BISECT_CHANGES,          /* of all_changes: the list */
-    INVAR_BISECT_SUSPECTS,         /* only untestable commits are left */
-    INVAR_BISECT_NONDETERMINISTIC, /* a commit answered in two ways */
+    INVAR_BISECT_CHANGES,          /* all_changes is set: `changes` lists them */
+    INVAR_BISECT_SUSPECTS,         /* only commits that cannot be tested are left */
+    INVAR_BISECT_NONDETERMINISTIC, /* a commit gave two values */
     INVAR_BISECT_SAME_ENDS,        /* both ends give the same value */
-    INVAR_BISECT_WRONG_END,        /* an end is not what it was said to be */
-    INVAR_BISECT_FIXED,      /* good is no ancestor; their merge base is bad: good has a fix */
-    INVAR_BISECT_UNTESTABLE, /* an end cannot be built or run */
-    INVAR_BISECT_STOPPED     /* by the user; the same command goes on */
+    INVAR_BISECT_WRONG_END,        /* an end does not have the value that the user claims */
+    INVAR_BISECT_FIXED,            /* the merge base is bad, so the good end has a fix that the bad
+                                      end does not have */
+    INVAR_BISECT_UNTESTABLE,       /* an end cannot be built or run */
+    INVAR_BISECT_STOPPED           /* stopped by the user; the same command resumes the search */
 } invar_bisect_verdict;
 
-/* A commit whose value is another than that of its parents. */
+/* A commit whose value differs from the value of its parent. */
 typedef struct invar_bisect_change {
     invar_repo_commit commit;
-    char parent[INVAR_OID_SIZE]; /* that it was compared with */
+    char parent[INVAR_OID_SIZE]; /* parent that the commit was compared with */
     char before[INVAR_VALUE_SIZE], after[INVAR_VALUE_SIZE];
-    int depth;                 /* 0: on the way from good to bad; 1: inside a merge of it ... */
-    bool merge;                /* a merge whose value no parent has */
-    int64_t n_untested_before; /* commits that could not be tested, so that it may be one of them */
-    invar_divergence place;    /* of all_changes: where, from the runs that were made */
+    int depth;                 /* 0 on the line from good to bad; 1 inside a merge of it, and so
+                                  on */
+    bool merge;                /* a merge with a value that differs from the values of all its
+                                  parents */
+    int64_t n_untested_before; /* untestable commits just before this one; any may be the cause */
+    invar_divergence place;    /* first divergence of the recorded runs */
 } invar_bisect_change;
 
 typedef struct invar_bisect_result {
     invar_bisect_verdict verdict;
-    char id[33];                  /* of this bisect: bisects/ID in the workshop */
-    char folder[INVAR_PATH_SIZE]; /* bisects/ID */
+    char id[33];                  /* id of this bisect */
+    char folder[INVAR_PATH_SIZE]; /* bisects/ID in the workspace */
     char question[INVAR_CRITERION_TEXT];
-    char repo[INVAR_PATH_SIZE]; /* folder */
+    char repo[INVAR_PATH_SIZE]; /* folder of the repository */
     char good[INVAR_OID_SIZE], bad[INVAR_OID_SIZE];
-    char base[INVAR_OID_SIZE]; /* merge base that was tested; "": good is an ancestor of bad */
-    int64_t range;             /* commits between the ends */
-    int64_t first_parted;      /* step at which the ends part; -1: not a question of steps */
+    char base[INVAR_OID_SIZE]; /* merge base that was tested; empty if good is an ancestor of bad */
+    int64_t range;             /* number of commits between the ends */
+    int64_t first_parted;      /* first step at which the ends diverge; -1 if unknown or the
+                                  criterion is not the chain */
 
-    invar_bisect_change *changes; /* FOUND: one; CHANGES: all, oldest first */
+    invar_bisect_change *changes; /* FOUND: one change; CHANGES: all, oldest first */
     size_t n_changes;
-    char *patch;                 /* FOUND: what the commit changes; NULL: not known */
-    bool patch_cut;              /* there is more of it */
-    invar_repo_commit *suspects; /* SUSPECTS: at most 64 of them, the last is the first bad one */
+    char *patch;                 /* FOUND: the diff of the commit; NULL if unknown */
+    bool patch_cut;              /* the patch was truncated */
+    invar_repo_commit *suspects; /* SUSPECTS: the newest candidates, at most 64; the last one is
+                                    known to be bad */
     size_t n_suspects;
     int64_t all_suspects;
-    invar_divergence place;      /* FOUND, when there are ledgers to compare */
-    bool confirmed;              /* FOUND: culprit and parents gave the same again */
-    bool has_third_value;        /* a value that is neither end's was seen: more than one change */
-    char commit[INVAR_OID_SIZE]; /* NONDETERMINISTIC, WRONG_END, UNTESTABLE: the commit */
-    char reason[INVAR_CHILD_REASON_SIZE]; /* why, in words */
+    invar_divergence place;               /* FOUND: first divergence, if there are ledgers to
+                                             compare */
+    bool confirmed;                       /* FOUND: culprit and parents gave the same values
+                                             twice */
+    bool has_third_value;                 /* a value other than those of the ends was seen, so there
+                                             is more than one change */
+    char commit[INVAR_OID_SIZE];          /* commit that NONDETERMINISTIC, WRONG_END, FIXED or
+                                             UNTESTABLE is about; else empty */
+    char reason[INVAR_CHILD_REASON_SIZE]; /* explanation of the verdict */
 
-    invar_bisect_trial *trials; /* in order */
+    invar_bisect_trial *trials; /* trials in the order in which they ended */
     size_t n_trials;
-    int64_t search_trials; /* of them: those of the search itself */
+    int64_t search_trials; /* trials of the search itself, without ends and confirmation */
     int64_t built, from_tree, ran, from_program, skipped;
-    double build_s, run_s; /* of this and of earlier calls */
-    double wall_s;         /* of this call */
+    double build_s, run_s; /* totals of this call and earlier ones */
+    double wall_s;         /* seconds of this call */
 } invar_bisect_result;
 
-/* Fails only when something outside the question is wrong: repository, disk, usage. */
+/*
+ * Runs a bisect or resumes it. Verdicts are part of *out; the function fails only if the
+ * repository, the disk or the arguments are wrong. The caller frees *out with
+ * invar_bisect_result_free.
+ */
 invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case *what,
                               const invar_bisect_options *options) INVAR_MUST_USE;
-void invar_bisect_result_free(invar_bisect_result *answer); /* NULL is allowed */
+void invar_bisect_result_free(invar_bisect_result *answer); /* `answer` may be NULL */
 
 #ifdef __cplusplus
 }

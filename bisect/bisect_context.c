@@ -1,6 +1,9 @@
 /*
- * bisect_context.c - trials for whoever searches: known ones, equal ones, and those that must be
- * run.
+ * bisect_context.c - provides trials to the stages of a bisect: recorded, equal, or run now.
+ *
+ * A commit is run only if the state file has no trial of it and no tested commit has the same tree.
+ * Every result gets its verdict and first diverging step here, is appended to the state file, and
+ * is reported to the event callback.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -53,8 +56,8 @@ void invar_bisect_set_verdict(invar_bisect_context *driver, invar_bisect_verdict
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-static void bisect_context_report(const invar_bisect_context *driver, invar_bisect_event_kind kind,
-                                  const invar_bisect_trial *trial)
+static void send_event(const invar_bisect_context *driver, invar_bisect_event_kind kind,
+                       const invar_bisect_trial *trial)
 {
     if (driver->options->event)
         driver->options->event(driver->options->payload, kind, trial, driver->left,
@@ -67,11 +70,14 @@ void invar_bisect_context_begin(const invar_bisect_context *driver, const char *
     invar_bisect_trial begun = {.role = role, .verdict = "", .source = "", .diverged_at = -1};
 
     (void)snprintf(begun.commit, sizeof begun.commit, "%s", commit);
-    bisect_context_report(driver, INVAR_BISECT_EVENT_BEGIN, &begun);
+    send_event(driver, INVAR_BISECT_EVENT_BEGIN, &begun);
 }
 
-/* The first step at which it differs from the good end, where both have ledgers. */
-static int64_t parted_at(const invar_bisect_context *driver, const invar_bisect_trial *trial)
+/*
+ * Returns the first step at which the trial differs from the good end, or -1 without two ledgers.
+ */
+static int64_t find_diverging_step(const invar_bisect_context *driver,
+                                   const invar_bisect_trial *trial)
 {
     const invar_bisect_state_trial *good = invar_bisect_context_find(driver, driver->what->good, 0);
     int64_t step = -1;
@@ -79,14 +85,17 @@ static int64_t parted_at(const invar_bisect_context *driver, const invar_bisect_
     if (!good || !good->trial.ledger[0] || !trial->ledger[0])
         return -1;
     if (invar_criterion_first_divergence(&step, good->trial.ledger, trial->ledger) != INVAR_OK) {
-        invar_error_clear(); // it is for people to see, no more
+        invar_error_clear(); // the step is shown in reports only
         return -1;
     }
     return step;
 }
 
-/* The ends' own bits are what the others are compared with; what they cost before counts, too. */
-static void learn_end(invar_bisect_context *driver, invar_bisect_trial *trial)
+/*
+ * The values of the ends define "good" and "bad" for all other commits. The cost of the runs that
+ * found the diverging step is added to the trial of its end.
+ */
+static void record_endpoint_values(invar_bisect_context *driver, invar_bisect_trial *trial)
 {
     int end = strcmp(trial->role, "good end") == 0  ? 0
               : strcmp(trial->role, "bad end") == 0 ? 1
@@ -109,20 +118,23 @@ invar_status invar_bisect_context_record(invar_bisect_context *driver,
     invar_status status;
 
     result->trial.role = role;
-    learn_end(driver, &result->trial);
+    record_endpoint_values(driver, &result->trial);
     result->trial.verdict = invar_bisect_context_judge(driver, result->trial.value);
-    result->trial.diverged_at = parted_at(driver, &result->trial);
+    result->trial.diverged_at = find_diverging_step(driver, &result->trial);
     pthread_mutex_lock(&driver->mutex);
     status = invar_bisect_state_add(driver->state, result);
     pthread_mutex_unlock(&driver->mutex);
     if (status == INVAR_OK)
-        bisect_context_report(driver, INVAR_BISECT_EVENT_END, &result->trial);
+        send_event(driver, INVAR_BISECT_EVENT_END, &result->trial);
     return status;
 }
 
 /* ---- testing --------------------------------------------------------------------------------- */
 
-/* A tested commit with the same tree answers for this one, too. */
+/*
+ * Records the result of a tested commit with the same tree for this commit. *out is false if there
+ * is no such commit.
+ */
 static invar_status copy_equal(bool *out, invar_bisect_context *driver, const char *commit,
                                const char *role)
 {
@@ -145,39 +157,39 @@ static invar_status copy_equal(bool *out, invar_bisect_context *driver, const ch
     return INVAR_OK;
 }
 
-typedef struct round {
+typedef struct trial_round {
     invar_bisect_context *driver;
     const char *role;
     bool (*useful)(void *payload, const invar_trial_job *job);
     void *payload;
-} round;
+} trial_round;
 
-static invar_status take_result(void *payload, invar_trial_job *job)
+static invar_status record_result(void *payload, invar_trial_job *job)
 {
-    round *r = payload;
+    trial_round *r = payload;
 
     return invar_bisect_context_record(r->driver, &job->result, r->role);
 }
 
 static bool is_useful(void *payload, const invar_trial_job *job)
 {
-    round *r = payload;
+    trial_round *r = payload;
 
     return !r->useful || r->useful(r->payload, job);
 }
 
-static invar_status run_round(round *r, invar_trial_job *jobs, size_t count)
+static invar_status run_round(trial_round *r, invar_trial_job *jobs, size_t count)
 {
     invar_bisect_context *d = r->driver;
 
     for (size_t i = 0; i < count; i++)
         invar_bisect_context_begin(d, jobs[i].commit, r->role);
-    INVAR_TRY(invar_trial_batch(jobs, count, &d->scene, take_result, is_useful, r));
+    INVAR_TRY(invar_trial_batch(jobs, count, &d->scene, record_result, is_useful, r));
     d->stopped = d->options->stop && *d->options->stop;
     return INVAR_OK;
 }
 
-/* The jobs that nothing known answers. */
+/* Creates jobs for the commits that have neither a trial nor a tested commit with an equal tree. */
 static invar_status plan_round(invar_trial_job *jobs, size_t *used_out,
                                invar_bisect_context *driver, const char (*commits)[INVAR_OID_SIZE],
                                size_t count, int64_t attempt, const char *role)
@@ -203,7 +215,7 @@ invar_status invar_bisect_context_test(invar_bisect_context *driver,
                                        bool (*useful)(void *payload, const invar_trial_job *job),
                                        void *payload)
 {
-    round r = {.driver = driver, .role = role, .useful = useful, .payload = payload};
+    trial_round r = {.driver = driver, .role = role, .useful = useful, .payload = payload};
     size_t at_a_time = (size_t)driver->options->jobs, planned;
     invar_trial_job *jobs;
     invar_status status;
@@ -232,11 +244,11 @@ invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE], invar_bis
     return INVAR_OK;
 }
 
-/* ---- where ----------------------------------------------------------------------------------- */
+/* ---- divergence ------------------------------------------------------------------------------ */
 
-/* The program of a commit that was run: it is in the cache. */
-static invar_status built_before(invar_revision_build *out, invar_bisect_context *driver,
-                                 invar_worktree *slot, const char *commit)
+/* Loads the program of a commit that was run, normally from the cache. */
+static invar_status load_built_program(invar_revision_build *out, invar_bisect_context *driver,
+                                       invar_worktree *slot, const char *commit)
 {
     invar_build_plan how = invar_trial_build(&driver->scene);
 
@@ -244,7 +256,7 @@ static invar_status built_before(invar_revision_build *out, invar_bisect_context
                                    driver->options->stop);
 }
 
-static invar_status divergence_refine(invar_divergence *place, invar_bisect_context *driver,
+static invar_status refine_divergence(invar_divergence *place, invar_bisect_context *driver,
                                       const char *before, const char *after)
 {
     invar_revision_build a, b;
@@ -252,9 +264,9 @@ static invar_status divergence_refine(invar_divergence *place, invar_bisect_cont
     invar_status status;
 
     INVAR_TRY(invar_worktree_acquire(&slot, driver->workshop));
-    status = built_before(&a, driver, &slot, before);
+    status = load_built_program(&a, driver, &slot, before);
     if (status == INVAR_OK)
-        status = built_before(&b, driver, &slot, after);
+        status = load_built_program(&b, driver, &slot, after);
     if (status == INVAR_OK && a.state == INVAR_REVISION_BUILD_READY &&
         b.state == INVAR_REVISION_BUILD_READY) {
         invar_run_request x = invar_trial_request(&driver->scene, &a, 0);
@@ -273,13 +285,13 @@ invar_status invar_bisect_context_place(invar_divergence *out, invar_bisect_cont
     const invar_bisect_state_trial *b = invar_bisect_context_find(driver, after, 0);
 
     *out = (invar_divergence){.step = -1, .layer = -1};
-    // a cache that was emptied in between takes nothing from the answer
+    // the cache may have been emptied since; the result is complete without a divergence
     if (!a || !b || !invar_path_exists(a->trial.ledger) || !invar_path_exists(b->trial.ledger))
         return INVAR_OK;
     INVAR_TRY(invar_divergence_compare(out, a->trial.ledger, b->trial.ledger));
     if (!fine || !out->known || !driver->what->recipe)
         return INVAR_OK;
-    return divergence_refine(out, driver, before, after);
+    return refine_divergence(out, driver, before, after);
 }
 
 invar_status invar_bisect_context_add_change(invar_bisect_context *driver,

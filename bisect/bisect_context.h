@@ -1,5 +1,10 @@
 /*
- * bisect_context.h - what a bisect holds while it works; shared by the search and by the changelog.
+ * bisect_context.h - state of a running bisect, shared by endpoints, search and list of changes.
+ *
+ * invar_bisect_run fills the context; each stage below reads and extends it. The calling thread
+ * owns it. Trials run on worker threads and only read `scene`; through its callback
+ * find_known_result they read the trials in `state`, and therefore invar_bisect_context_record
+ * holds `mutex` while it adds one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,46 +25,49 @@ extern "C" {
 #endif
 
 typedef struct invar_bisect_context {
-    const invar_bisect_case *what; /* as the state has it */
+    const invar_bisect_case *what; /* case as the state file has it */
     const invar_bisect_options *options;
     invar_repo *repo;
     invar_workspace *workshop;
     invar_bisect_state *state;
-    pthread_mutex_t mutex; /* around the state: workers look programs up in it */
+    pthread_mutex_t mutex; /* guards `state`, in which worker threads look up known programs */
     invar_trial_context scene;
-    char recipe[INVAR_PATH_SIZE], golden[INVAR_PATH_SIZE]; /* pinned; "": none */
+    char recipe[INVAR_PATH_SIZE],
+        golden[INVAR_PATH_SIZE]; /* paths of the pinned copies, or empty */
     char good_value[INVAR_VALUE_SIZE], bad_value[INVAR_VALUE_SIZE];
     struct invar_bisect_cost {
         double build_s, run_s;
-    } spent[2]; /* on the ends, good and bad, before their trials: to find where they part */
+    } spent[2]; /* cost of finding the diverging step, for the good and the bad end, before their
+                   trials */
     invar_bisect_result *answer;
-    int64_t left, trials_left; /* for events */
-    bool stopped;              /* by the user */
+    int64_t left, trials_left; /* numbers that the event callback reports */
+    bool stopped;              /* stopped by the user */
 } invar_bisect_context;
 
-/* The trial of a commit that is known; NULL: none. */
+/* Returns the recorded trial of a commit, or NULL. */
 const invar_bisect_state_trial *invar_bisect_context_find(const invar_bisect_context *driver,
                                                           const char *commit, int64_t attempt);
 
-/* Named as one that is never to be tested. */
+/* Returns true if the user excluded the commit from testing. */
 bool invar_bisect_context_skipped(const invar_bisect_context *driver, const char *commit);
 
-/* Tells that a trial begins. */
+/* Reports the begin of a trial to the event callback. */
 void invar_bisect_context_begin(const invar_bisect_context *driver, const char *commit,
                                 const char *role);
 
-/* The verdict on a value: good, bad, third; skip for "". */
+/* Returns the verdict on a value: "good", "bad" or "third"; "skip" for an empty value. */
 const char *invar_bisect_context_judge(const invar_bisect_context *driver, const char *value);
 
-/* A trial has its result: verdict and parting are added, and the state has it. */
+/* Adds verdict and first diverging step to a result and appends it to the state file. */
 invar_status invar_bisect_context_record(invar_bisect_context *driver,
                                          invar_bisect_state_trial *result,
                                          const char *role) INVAR_MUST_USE;
 
 /*
- * Makes sure that each commit has a trial with this attempt: from the state, from a commit with the
- * same tree, or by running it, options->jobs at a time. driver->stopped says that some are still
- * missing because the user wants to stop. `useful` as in invar_trial_batch.
+ * Ensures that each commit has a trial with this attempt number: from the state, from a commit with
+ * the same tree, or by running it, options->jobs at a time. If driver->stopped is set afterwards,
+ * trials are missing because the user stopped the bisect. `useful` is passed on to
+ * invar_trial_batch.
  */
 invar_status invar_bisect_context_test(invar_bisect_context *driver,
                                        const char (*commits)[INVAR_OID_SIZE], size_t count,
@@ -68,38 +76,43 @@ invar_status invar_bisect_context_test(invar_bisect_context *driver,
                                        void *payload) INVAR_MUST_USE;
 
 /*
- * Runs culprit and parents again and says whether both keep to their values. *who_out names the
- * commit that does not; "": all do.
+ * Runs each commit a second time and compares the values. *who_out is the first commit whose value
+ * differs, or empty if all values repeat.
  */
 invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE], invar_bisect_context *driver,
                                          const char (*commits)[INVAR_OID_SIZE],
                                          size_t count) INVAR_MUST_USE;
 
-/* Where the runs of two commits part; not known when there are no ledgers. */
+/*
+ * Finds the first divergence between the runs of two commits. out->known is false if they have no
+ * ledgers. With `fine`, both run again with every point recorded.
+ */
 invar_status invar_bisect_context_place(invar_divergence *out, invar_bisect_context *driver,
                                         const char *before, const char *after,
                                         bool fine) INVAR_MUST_USE;
 
-/* Adds a change to the answer. */
+/* Appends a change to the result. */
 invar_status invar_bisect_context_add_change(invar_bisect_context *driver,
                                              const invar_bisect_change *change) INVAR_MUST_USE;
 
-/* The verdict, the commit it is about ("": none) and why. */
+/* Sets the verdict, the commit that it is about (may be empty) and the reason. */
 void invar_bisect_set_verdict(invar_bisect_context *driver, invar_bisect_verdict verdict,
                               const char *who, const char *story);
 
-/* ---- the way of a bisect; each leaves the verdict FOUND as long as nothing is in the way ----- */
+/* ---- stages; each leaves the verdict FOUND unless it ends the bisect ------------------------- */
 
-/* Tests the ends, and the step at which they part where the question is about chains. */
+/* Tests both ends. If the criterion is the chain, first finds the step at which they diverge. */
 invar_status invar_bisect_test_endpoints(invar_bisect_context *driver) INVAR_MUST_USE;
 
-/* Tests the merge base where good is no ancestor of bad. */
+/* Tests the merge bases if good is not an ancestor of bad. */
 invar_status invar_bisect_test_merge_bases(invar_bisect_context *driver) INVAR_MUST_USE;
 
-/* Searches the first bad commit and runs it and its parents again. */
+/* Searches for the first bad commit and runs it and its parents again. */
 invar_status invar_bisect_search_first_bad(invar_bisect_context *driver) INVAR_MUST_USE;
 
-/* Every change along the first parents from good to bad, and inside the merges among them. */
+/*
+ * Lists every change of the value on the first-parent line from good to bad, and inside its merges.
+ */
 invar_status invar_bisect_context_changes(invar_bisect_context *driver) INVAR_MUST_USE;
 
 #ifdef __cplusplus

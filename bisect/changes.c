@@ -1,11 +1,11 @@
 /*
- * changes.c - every change of the value between two commits, not only the first.
+ * changes.c - finds every change of the value between two commits, not only the first.
  *
- * Along the first parents the history is a line. Between two tested commits with different values
- * there is a change, so the commit in the middle is tested, and so on, until every change lies
- * between a commit and its parent: about k log n trials for k changes. Between two with the same
- * value nothing is tested: a change that was taken back exactly stays unseen. A change that is a
- * merge is looked into: its other parents have lines of their own, down to where they left it.
+ * The first parents from bad to good form a line. Two tested commits of the line with different
+ * values have a change between them, so the commit in the middle is tested, until every change lies
+ * between a commit and its parent: about k log n trials for k changes. Nothing is tested between
+ * commits with equal values, so a change that was reverted exactly is not found. If a change is a
+ * merge, the lines of its other parents, down to their merge base, are searched the same way.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,15 +16,18 @@
 
 #include "base/invar_banned.h"
 
-#define MAX_DEPTH 8 /* merges inside merges that are looked into */
+#define MAX_DEPTH 8 /* nesting depth of merges that are searched */
 
-/* A line of commits, oldest first, with the one before the first as number 0. */
-typedef struct line {
+/* A line of commits, oldest first. Index 0 is the parent of the oldest commit in the range. */
+typedef struct commit_line {
     char (*commits)[INVAR_OID_SIZE];
     int32_t count;
-} line;
+} commit_line;
 
-/* NULL: it was not tested yet. The next trial may move the text in memory. */
+/*
+ * Returns the value of a tested commit, or NULL if it was not tested yet. The text is valid until
+ * the next trial is recorded.
+ */
 static const char *value_of(const invar_bisect_context *d, const char *commit)
 {
     const invar_bisect_state_trial *t = invar_bisect_context_find(d, commit, 0);
@@ -32,13 +35,14 @@ static const char *value_of(const invar_bisect_context *d, const char *commit)
     return t ? t->trial.value : NULL;
 }
 
-static invar_status read_line(line *out, invar_bisect_context *d, const char *good, const char *bad)
+static invar_status read_line(commit_line *out, invar_bisect_context *d, const char *good,
+                              const char *bad)
 {
     invar_repo_range range = {.bad = bad, .good = &good, .n_good = 1, .first_parent = true};
     invar_history *history;
     invar_status status;
 
-    *out = (line){.count = 0};
+    *out = (commit_line){.count = 0};
     INVAR_TRY(invar_repo_history(&history, d->repo, &range));
     status = invar_alloc((void **)&out->commits, (size_t)history->count + 1, INVAR_OID_SIZE,
                          "a line of commits");
@@ -53,9 +57,12 @@ static invar_status read_line(line *out, invar_bisect_context *d, const char *go
 
 /* ---- the trials ------------------------------------------------------------------------------ */
 
-/* The untested commit nearest to the middle of two tested ones; -1: there is none. */
-static int32_t bisect_context_pick(const invar_bisect_context *d, const line *l, int32_t low,
-                                   int32_t high)
+/*
+ * Returns the untested commit nearest to the middle between `low` and `high`, or -1 if all are
+ * tested.
+ */
+static int32_t pick_middle_commit(const invar_bisect_context *d, const commit_line *l, int32_t low,
+                                  int32_t high)
 {
     int32_t best = -1, middle = low + (high - low) / 2;
 
@@ -68,8 +75,8 @@ static int32_t bisect_context_pick(const invar_bisect_context *d, const line *l,
     return best;
 }
 
-/* The next tested commit that could be tested. */
-static int32_t next_known(const invar_bisect_context *d, const line *l, int32_t from)
+/* Returns the next commit after `from` that has a value, or -1 if there is no such commit. */
+static int32_t next_known(const invar_bisect_context *d, const commit_line *l, int32_t from)
 {
     for (int32_t i = from + 1; i < l->count; i++) {
         const char *value = value_of(d, l->commits[i]);
@@ -79,9 +86,9 @@ static int32_t next_known(const invar_bisect_context *d, const line *l, int32_t 
     return -1;
 }
 
-/* One commit for each interval whose ends differ. */
-static size_t bisect_context_plan(char (*out)[INVAR_OID_SIZE], size_t room,
-                                  const invar_bisect_context *d, const line *l)
+/* Chooses one commit to test in each interval whose ends have different values. */
+static size_t plan_trials(char (*out)[INVAR_OID_SIZE], size_t room, const invar_bisect_context *d,
+                          const commit_line *l)
 {
     size_t count = 0;
     int32_t high;
@@ -90,14 +97,14 @@ static size_t bisect_context_plan(char (*out)[INVAR_OID_SIZE], size_t room,
         int32_t middle;
         if (strcmp(value_of(d, l->commits[low]), value_of(d, l->commits[high])) == 0)
             continue;
-        middle = bisect_context_pick(d, l, low, high);
+        middle = pick_middle_commit(d, l, low, high);
         if (middle >= 0)
             memcpy(out[count++], l->commits[middle], INVAR_OID_SIZE);
     }
     return count;
 }
 
-static invar_status test_line(invar_bisect_context *d, const line *l)
+static invar_status test_line(invar_bisect_context *d, const commit_line *l)
 {
     char commits[INVAR_SEARCH_JOBS][INVAR_OID_SIZE];
 
@@ -106,7 +113,7 @@ static invar_status test_line(invar_bisect_context *d, const line *l)
     INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])commits, 2, 0, "change",
                                         NULL, NULL));
     while (!d->stopped) {
-        size_t count = bisect_context_plan(commits, (size_t)d->options->jobs, d, l);
+        size_t count = plan_trials(commits, (size_t)d->options->jobs, d, l);
         if (count == 0)
             return INVAR_OK;
         d->left = (int64_t)count;
@@ -116,14 +123,17 @@ static invar_status test_line(invar_bisect_context *d, const line *l)
     return INVAR_OK;
 }
 
-/* ---- the changelog --------------------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 static invar_status list_line(invar_bisect_context *d, const char *good, const char *bad,
                               int depth);
 
-/* What the other parents of a merge bring along. *own_out: all were tested, none has its value. */
-static invar_status look_inside(bool *own_out, invar_bisect_context *d,
-                                const invar_repo_commit *merge, int depth)
+/*
+ * Lists the changes that the other parents of a merge contribute. *own_out is true if all parents
+ * were tested and none of them has the value of the merge.
+ */
+static invar_status list_merge_changes(bool *own_out, invar_bisect_context *d,
+                                       const invar_repo_commit *merge, int depth)
 {
     *own_out = merge->n_parents > 1 && merge->n_parents <= INVAR_REPO_PARENTS;
     for (size_t i = 1; i < merge->n_parents && i < INVAR_REPO_PARENTS && !d->stopped; i++) {
@@ -141,9 +151,12 @@ static invar_status look_inside(bool *own_out, invar_bisect_context *d,
     return INVAR_OK;
 }
 
-/* The change between two tested neighbours of a line, with what is inside it before it. */
-static invar_status list_change(invar_bisect_context *d, const line *l, int32_t low, int32_t high,
-                                int depth)
+/*
+ * Lists the change between two neighboring tested commits of a line, preceded by the changes inside
+ * it if it is a merge.
+ */
+static invar_status list_change(invar_bisect_context *d, const commit_line *l, int32_t low,
+                                int32_t high, int depth)
 {
     invar_bisect_change change = {.depth = depth, .n_untested_before = high - low - 1};
 
@@ -152,18 +165,18 @@ static invar_status list_change(invar_bisect_context *d, const line *l, int32_t 
     memcpy(change.before, value_of(d, l->commits[low]), INVAR_VALUE_SIZE);
     memcpy(change.after, value_of(d, l->commits[high]), INVAR_VALUE_SIZE);
     if (depth < MAX_DEPTH && change.n_untested_before == 0)
-        INVAR_TRY(look_inside(&change.merge, d, &change.commit, depth));
+        INVAR_TRY(list_merge_changes(&change.merge, d, &change.commit, depth));
     if (d->stopped)
         return INVAR_OK;
     INVAR_TRY(invar_bisect_context_place(&change.place, d, change.parent, change.commit.id, true));
     return invar_bisect_context_add_change(d, &change);
 }
 
-static invar_status list_changes(invar_bisect_context *d, const line *l, int depth)
+static invar_status list_changes(invar_bisect_context *d, const commit_line *l, int depth)
 {
     int32_t high;
 
-    // an end that cannot be tested hides all that is between it and the first that can
+    // an untestable end hides the changes between it and the first testable commit
     for (int32_t low = 0; (high = next_known(d, l, low)) >= 0 && !d->stopped; low = high) {
         const char *before = value_of(d, l->commits[low]);
         if (before[0] && strcmp(before, value_of(d, l->commits[high])) != 0)
@@ -174,7 +187,7 @@ static invar_status list_changes(invar_bisect_context *d, const line *l, int dep
 
 static invar_status list_line(invar_bisect_context *d, const char *good, const char *bad, int depth)
 {
-    line l;
+    commit_line l;
     invar_status status = read_line(&l, d, good, bad);
 
     if (status == INVAR_OK)
@@ -189,7 +202,7 @@ static invar_status list_line(invar_bisect_context *d, const char *good, const c
 
 invar_status invar_bisect_context_changes(invar_bisect_context *d)
 {
-    // where good is no ancestor, the merge base has good's value: it was tested
+    // the merge base was tested and has the value of the good end
     const char *from = d->answer->base[0] ? d->answer->base : d->what->good;
     char who[INVAR_OID_SIZE] = "";
 

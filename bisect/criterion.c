@@ -1,5 +1,9 @@
 /*
- * criterion.c - what a trial is asked, and what a ledger answers.
+ * criterion.c - parses, evaluates and describes the criterion of a bisect.
+ *
+ * A criterion is evaluated by SQL on the ledger of a run. Metrics are compared as binary64 bits
+ * from the ledger, never as printed text. A metric may be given by its last part or by the same
+ * words in another order; the name must then be unambiguous.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,14 +27,14 @@ bool invar_criterion_has_bits(const invar_criterion *question)
     return question->kind == INVAR_CRITERION_CHAIN || question->kind == INVAR_CRITERION_POINTS;
 }
 
-/* ---- a metric against a bound ---------------------------------------------------------------- */
+/* ---- metrics with a bound -------------------------------------------------------------------- */
 
 static const char *skip_blanks(const char *text)
 {
     return text + strspn(text, " \t");
 }
 
-static invar_status no_question(const char *text)
+static invar_status fail_syntax(const char *text)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
@@ -49,7 +53,7 @@ invar_status invar_criterion_parse(invar_criterion *out, const char *text)
 
     *out = (invar_criterion){.kind = INVAR_CRITERION_METRIC, .until = -1, .layer = -1};
     if (bytes == 0 || bytes >= sizeof out->metric)
-        return no_question(text);
+        return fail_syntax(text);
     memcpy(out->metric, name, bytes);
     rest = skip_blanks(rest);
     for (size_t i = 0; i < sizeof ops / sizeof *ops && !out->op[0]; i++)
@@ -57,11 +61,11 @@ invar_status invar_criterion_parse(invar_criterion *out, const char *text)
             (void)snprintf(out->op, sizeof out->op, "%s", ops[i]);
     bound = skip_blanks(rest + strlen(out->op));
     out->bound = strtod(bound, &end);
-    return !out->op[0] || end == bound || *skip_blanks(end) ? no_question(text) : INVAR_OK;
+    return !out->op[0] || end == bound || *skip_blanks(end) ? fail_syntax(text) : INVAR_OK;
 }
 
-/* NaN is no number: it is different from every number, and equal to a bound that is NaN, too. */
-static bool criterion_holds(const invar_criterion *q, double value)
+/* NaN differs from every number, and equals a bound that is NaN. */
+static bool bound_holds(const invar_criterion *q, double value)
 {
     bool equal = value == q->bound || (value != value && q->bound != q->bound);
 
@@ -73,40 +77,40 @@ static bool criterion_holds(const invar_criterion *q, double value)
     }
 }
 
-/* ---- which series a name means --------------------------------------------------------------- */
+/* ---- names of metrics ------------------------------------------------------------------------ */
 
-typedef struct words {
-    const char *at[16];
+typedef struct name_words {
+    const char *starts[16];
     size_t bytes[16];
     int count;
-} words;
+} name_words;
 
-static bool cut(words *out, const char *name)
+static bool split_words(name_words *out, const char *name)
 {
     out->count = 0;
     while (*name) {
         size_t bytes = strcspn(name, "_");
         if (out->count == 16)
             return false;
-        out->at[out->count] = name;
+        out->starts[out->count] = name;
         out->bytes[out->count++] = bytes;
         name += bytes + (name[bytes] == '_');
     }
     return true;
 }
 
-/* The same words in another order: logp_diff_max is max_logp_diff. */
+/* Returns true if both names consist of the same words: logp_diff_max matches max_logp_diff. */
 static bool same_words(const char *a, const char *b)
 {
-    words x, y;
+    name_words x, y;
     unsigned used = 0;
 
-    if (strlen(a) != strlen(b) || !cut(&x, a) || !cut(&y, b) || x.count != y.count)
+    if (strlen(a) != strlen(b) || !split_words(&x, a) || !split_words(&y, b) || x.count != y.count)
         return false;
     for (int i = 0; i < x.count; i++) {
         int k = 0;
         while (k < y.count && ((used >> k & 1) || x.bytes[i] != y.bytes[k] ||
-                               memcmp(x.at[i], y.at[k], x.bytes[i]) != 0))
+                               memcmp(x.starts[i], y.starts[k], x.bytes[i]) != 0))
             k++;
         if (k == y.count)
             return false;
@@ -115,17 +119,18 @@ static bool same_words(const char *a, const char *b)
     return true;
 }
 
-typedef struct choice {
+typedef struct metric_match {
     const char *asked;
-    int rank; /* 3: the very name, 2: its last part, 1: the words of its last part, 0: none */
+    int rank; /* quality of the match: 3 full name, 2 last part, 1 words of the last part, 0 no
+                 match */
     int equals;
     char name[INVAR_LEDGER_NAME_BYTES + 1];
-} choice;
+} metric_match;
 
-static invar_status consider(void *payload, const char *const *columns,
-                             const invar_ledger_value *values, int count)
+static invar_status consider_metric(void *payload, const char *const *columns,
+                                    const invar_ledger_value *values, int count)
 {
-    choice *c = payload;
+    metric_match *c = payload;
     const char *name, *last;
     int rank;
 
@@ -148,23 +153,22 @@ static invar_status consider(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* Every value of the timeline that has a name: metrics, and evaluations. */
+/* All named values of the timeline: metrics and evaluations. */
 #define VALUES                                                                                     \
     "SELECT step, name, bits FROM metrics WHERE run = :run UNION ALL "                             \
     "SELECT e.step, " INVAR_LEDGER_EVALUATION(                                                     \
         "e", "n") ", e.value_bits FROM evaluation e "                                              \
                   "JOIN series n USING(series) WHERE e.run = :run"
 
-static invar_status criterion_choose(char out[INVAR_LEDGER_NAME_BYTES + 1],
-                                     const invar_criterion *q, invar_ledger *ledger,
-                                     const invar_ledger_argument *run)
+static invar_status choose_metric(char out[INVAR_LEDGER_NAME_BYTES + 1], const invar_criterion *q,
+                                  invar_ledger *ledger, const invar_ledger_argument *run)
 {
-    choice c = {.asked = q->metric};
+    metric_match c = {.asked = q->metric};
     invar_ledger_select_request request = {.sql = "SELECT DISTINCT name FROM (" VALUES
                                                   ") ORDER BY name",
                                            .arguments = run,
                                            .n_arguments = 1,
-                                           .row = consider,
+                                           .row = consider_metric,
                                            .payload = &c};
 
     INVAR_TRY(invar_ledger_select(ledger, &request));
@@ -178,17 +182,17 @@ static invar_status criterion_choose(char out[INVAR_LEDGER_NAME_BYTES + 1],
     return INVAR_OK;
 }
 
-/* ---- asking a ledger ------------------------------------------------------------------------- */
+/* ---- evaluation ------------------------------------------------------------------------------ */
 
-typedef struct crossing {
+typedef struct metric_scan {
     const invar_criterion *question;
     bool crossed;
-} crossing;
+} metric_scan;
 
 static invar_status check_metric_row(void *payload, const char *const *columns,
                                      const invar_ledger_value *values, int count)
 {
-    crossing *c = payload;
+    metric_scan *c = payload;
     double value;
 
     (void)columns;
@@ -196,17 +200,17 @@ static invar_status check_metric_row(void *payload, const char *const *columns,
     if (!values)
         return INVAR_OK;
     memcpy(&value, &values[0].integer, sizeof value);
-    c->crossed = c->crossed || criterion_holds(c->question, value);
+    c->crossed = c->crossed || bound_holds(c->question, value);
     return INVAR_OK;
 }
 
-static invar_ledger_argument number(const char *name, int64_t value)
+static invar_ledger_argument int_argument(const char *name, int64_t value)
 {
     return (invar_ledger_argument){.name = name,
                                    .value = {.type = INVAR_LEDGER_TYPE_INT, .integer = value}};
 }
 
-static invar_ledger_argument word(const char *name, const char *value)
+static invar_ledger_argument text_argument(const char *name, const char *value)
 {
     return (invar_ledger_argument){
         .name = name,
@@ -218,13 +222,13 @@ static int64_t last_step(const invar_criterion *q)
     return q->until < 0 ? INT64_MAX : q->until;
 }
 
-static invar_status ask_metric(bool *out, const invar_criterion *q, invar_ledger *ledger,
-                               int64_t run)
+static invar_status evaluate_metric(bool *out, const invar_criterion *q, invar_ledger *ledger,
+                                    int64_t run)
 {
     char name[INVAR_LEDGER_NAME_BYTES + 1] = "";
-    crossing c = {.question = q};
-    invar_ledger_argument arguments[] = {number("run", run), number("until", last_step(q)),
-                                         word("name", "")};
+    metric_scan c = {.question = q};
+    invar_ledger_argument arguments[] = {
+        int_argument("run", run), int_argument("until", last_step(q)), text_argument("name", "")};
     invar_ledger_select_request request = {.sql = "SELECT bits FROM (" VALUES
                                                   ") WHERE name = :name AND step <= :until",
                                            .arguments = arguments,
@@ -232,28 +236,28 @@ static invar_status ask_metric(bool *out, const invar_criterion *q, invar_ledger
                                            .row = check_metric_row,
                                            .payload = &c};
 
-    INVAR_TRY(criterion_choose(name, q, ledger, arguments));
-    arguments[2] = word("name", name);
+    INVAR_TRY(choose_metric(name, q, ledger, arguments));
+    arguments[2] = text_argument("name", name);
     INVAR_TRY(invar_ledger_select(ledger, &request));
     *out = c.crossed;
     return INVAR_OK;
 }
 
-typedef struct gathering {
+typedef struct points_hash {
     invar_hasher hasher;
     int64_t points;
-} gathering;
+} points_hash;
 
-static invar_status gather(void *payload, const char *const *columns,
-                           const invar_ledger_value *values, int count)
+static invar_status hash_point_row(void *payload, const char *const *columns,
+                                   const invar_ledger_value *values, int count)
 {
-    gathering *g = payload;
+    points_hash *g = payload;
 
     (void)columns;
     (void)count;
     if (!values)
         return INVAR_OK;
-    for (int i = 0; i < 2; i++) { // name, digest
+    for (int i = 0; i < 2; i++) { // columns name and digest
         uint64_t bytes = values[i].bytes;
         invar_hasher_update(&g->hasher, &bytes, sizeof bytes);
         invar_hasher_update(&g->hasher, values[i].data, values[i].bytes);
@@ -262,14 +266,15 @@ static invar_status gather(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_status ask_points(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
-                               invar_ledger *ledger, int64_t run)
+static invar_status evaluate_points(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
+                                    invar_ledger *ledger, int64_t run)
 {
-    gathering g = {.points = 0};
-    invar_ledger_argument arguments[] = {number("run", run),        number("until", last_step(q)),
-                                         number("layer", q->layer), word("kind", q->point_kind),
-                                         word("op", q->point_op),   word("phase", q->phase),
-                                         word("point", q->point)};
+    points_hash g = {.points = 0};
+    invar_ledger_argument arguments[] = {
+        int_argument("run", run),         int_argument("until", last_step(q)),
+        int_argument("layer", q->layer),  text_argument("kind", q->point_kind),
+        text_argument("op", q->point_op), text_argument("phase", q->phase),
+        text_argument("point", q->point)};
     invar_ledger_select_request request = {
         .sql = "SELECT d.name, d.hash FROM timeline t JOIN digests d USING(run, step, seg) "
                "WHERE t.run = :run AND t.step <= :until AND d.rank = 0 AND d.level = 0 "
@@ -278,7 +283,7 @@ static invar_status ask_points(char out[INVAR_VALUE_SIZE], const invar_criterion
                "AND (:point = '' OR d.name LIKE :point) ORDER BY t.step, d.name",
         .arguments = arguments,
         .n_arguments = 7,
-        .row = gather,
+        .row = hash_point_row,
         .payload = &g};
     invar_digest digest;
 
@@ -291,8 +296,8 @@ static invar_status ask_points(char out[INVAR_VALUE_SIZE], const invar_criterion
     return INVAR_OK;
 }
 
-static invar_status ask_chain(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
-                              invar_ledger *ledger, const invar_ledger_summary *run)
+static invar_status evaluate_chain(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
+                                   invar_ledger *ledger, const invar_ledger_summary *run)
 {
     invar_digest chain = run->chain;
 
@@ -302,8 +307,8 @@ static invar_status ask_chain(char out[INVAR_VALUE_SIZE], const invar_criterion 
     return INVAR_OK;
 }
 
-static invar_status criterion_query(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
-                                    invar_ledger *ledger)
+static invar_status evaluate_run(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
+                                 invar_ledger *ledger)
 {
     invar_ledger_summary run;
     bool yes;
@@ -312,10 +317,10 @@ static invar_status criterion_query(char out[INVAR_VALUE_SIZE], const invar_crit
     if (run.last_step < 0)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "the run has no step");
     if (q->kind == INVAR_CRITERION_CHAIN)
-        return ask_chain(out, q, ledger, &run);
+        return evaluate_chain(out, q, ledger, &run);
     if (q->kind == INVAR_CRITERION_POINTS)
-        return ask_points(out, q, ledger, run.run);
-    INVAR_TRY(ask_metric(&yes, q, ledger, run.run));
+        return evaluate_points(out, q, ledger, run.run);
+    INVAR_TRY(evaluate_metric(&yes, q, ledger, run.run));
     (void)snprintf(out, INVAR_VALUE_SIZE, "%s", yes ? "yes" : "no");
     return INVAR_OK;
 }
@@ -327,7 +332,7 @@ invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_cr
     invar_status status = invar_ledger_open(&opened, ledger, &(invar_ledger_options){0});
 
     if (status == INVAR_OK)
-        status = criterion_query(out, question, opened);
+        status = evaluate_run(out, question, opened);
     invar_ledger_close(opened);
     return status;
 }
@@ -345,13 +350,16 @@ invar_status invar_criterion_is_decided(bool *out, const invar_criterion *questi
     *out = strcmp(value, "yes") == 0;
     if (status != INVAR_E_NOTFOUND)
         return status;
-    invar_error_clear(); // no file, no step or no metric yet
+    invar_error_clear(); // the file, the first step or the metric does not exist yet
     return INVAR_OK;
 }
 
 /* ---- two runs -------------------------------------------------------------------------------- */
 
-/* A chain that differs once differs ever after. */
+/*
+ * Finds the first different chain by binary search: chains that differ once differ in all later
+ * steps.
+ */
 static invar_status search_step(int64_t *out, invar_ledger *a, const invar_ledger_summary *run_a,
                                 invar_ledger *b, const invar_ledger_summary *run_b)
 {
@@ -407,9 +415,9 @@ invar_status invar_criterion_last_step(int64_t *out, const char *ledger)
     return status;
 }
 
-/* ---- in words -------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
-static void tell_points(char out[INVAR_CRITERION_TEXT], const invar_criterion *q)
+static void describe_points(char out[INVAR_CRITERION_TEXT], const invar_criterion *q)
 {
     char layer[32] = "";
 
@@ -421,7 +429,7 @@ static void tell_points(char out[INVAR_CRITERION_TEXT], const invar_criterion *q
                    q->point[0] ? " named " : "", q->point);
 }
 
-/* As people write it where that is exact: 100, and not 1e+02. */
+/* Writes the bound as a user would, if that is exact: 100 instead of 1e+02. */
 static invar_status format_bound(char out[INVAR_NUMBER_SIZE], double bound)
 {
     (void)snprintf(out, INVAR_NUMBER_SIZE, "%.15g", bound);
@@ -438,7 +446,7 @@ void invar_criterion_describe(char out[INVAR_CRITERION_TEXT], const invar_criter
     else if (question->kind == INVAR_CRITERION_CHAIN)
         (void)snprintf(out, INVAR_CRITERION_TEXT, "chain");
     else if (question->kind == INVAR_CRITERION_POINTS)
-        tell_points(out, question);
+        describe_points(out, question);
     else if (format_bound(bound, question->bound) == INVAR_OK)
         (void)snprintf(out, INVAR_CRITERION_TEXT, "%s %s %s", question->metric, question->op,
                        bound);

@@ -1,10 +1,10 @@
 /*
- * criterion.h - what a trial is asked: the chain of a run, a metric against a bound, some points of
- * it, or the exit code of a command.
+ * criterion.h - criterion of a bisect: the chain of a run, a metric with a bound, some points of
+ * the run, or the exit code of a command.
  *
- * The answer to a question is a value, a short text: equal texts mean equal behaviour. With a
- * metric it is "no" or "yes"; with a command "good" or "bad"; with the chain the chain itself, so
- * that more than two behaviours can be told apart.
+ * Evaluating a criterion gives a value, a short text; equal texts mean equal behavior. A metric
+ * gives "no" or "yes" and a command "good" or "bad". The chain and points give a digest, so that
+ * more than two behaviors can be distinguished.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,43 +33,51 @@ typedef enum invar_criterion_kind {
 
 typedef struct invar_criterion {
     invar_criterion_kind kind;
-    int64_t until; /* the last step that counts; -1: the last of the recipe */
-    /* of a metric: NAME OP BOUND holds at a step */
+    int64_t until; /* last step that is compared; -1 for the last step of the recipe */
+    /* METRIC: the value is "yes" if NAME OP BOUND holds at a step */
     char metric[INVAR_CRITERION_WORD];
-    char op[3]; /* < <= > >= == != */
+    char op[3]; /* one of < <= > >= == != */
     double bound;
-    /* of points: those that match all that is given; "" and -1: any */
+    /* POINTS: filters, combined with AND; an empty string or -1 matches any */
     int64_t layer;
     char point_kind[INVAR_CRITERION_WORD], point_op[INVAR_CRITERION_WORD];
     char phase[INVAR_CRITERION_WORD],
         point[INVAR_CRITERION_WORD]; /* SQL LIKE pattern of the name */
 } invar_criterion;
 
-/* True when the value is a hash, so that there can be more than two. */
+/* Returns true if the value is a digest, so that more than two values are possible. */
 bool invar_criterion_has_bits(const invar_criterion *question);
 
-/* "grad_norm > 5", "train/logp_diff_max != 0"; NaN satisfies != only, unless the bound is nan. */
+/*
+ * Parses a metric criterion such as "grad_norm > 5" or "train/logp_diff_max != 0". A NaN value
+ * satisfies only !=, unless the bound is nan. Returns INVAR_E_INVALID for other texts.
+ */
 invar_status invar_criterion_parse(invar_criterion *out, const char *text) INVAR_MUST_USE;
 
-/* The value that a ledger gives. INVAR_E_NOTFOUND: it has no step, no such metric or no point. */
+/*
+ * Evaluates the criterion on a ledger. Returns INVAR_E_NOTFOUND if the run has no step, no such
+ * metric or no matching point.
+ */
 invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_criterion *question,
                                       const char *ledger) INVAR_MUST_USE;
 
 /*
- * True as soon as nothing that follows in the run at `ledger` can change the value: the metric has
- * crossed its bound. A ledger that is not there yet settles nothing.
+ * *out is true if no later step of the run at `ledger` can change the value, because the metric has
+ * crossed its bound. It is false if the ledger does not exist yet.
  */
 invar_status invar_criterion_is_decided(bool *out, const invar_criterion *question,
                                         const char *ledger) INVAR_MUST_USE;
 
-/* The first step at which two runs have different chains; -1: equal as far as both go. */
+/*
+ * *out is the first step at which two runs have different chains; -1 if all common steps are equal.
+ */
 invar_status invar_criterion_first_divergence(int64_t *out, const char *a,
                                               const char *b) INVAR_MUST_USE;
 
-/* The last step of the run at `ledger`; -1: none. */
+/* *out is the last step of the run at `ledger`; -1 if it has no step. */
 invar_status invar_criterion_last_step(int64_t *out, const char *ledger) INVAR_MUST_USE;
 
-/* The question in words, "chain at step 7", "train/grad_norm > 5". */
+/* Writes the criterion as text, for example "chain up to step 7" or "train/grad_norm > 5". */
 #define INVAR_CRITERION_TEXT 256
 void invar_criterion_describe(char out[INVAR_CRITERION_TEXT], const invar_criterion *question);
 

@@ -1,6 +1,9 @@
 /*
- * divergence.c - where two programs part when they run the same recipe: step, point, layer, op,
- * tensor.
+ * divergence.c - finds the step, point, layer and op at which two programs diverge.
+ *
+ * invar_divergence_compare reduces a diff of two ledgers to its first difference. The refinement
+ * runs both programs again with every point recorded and, if the samples differ, once more with the
+ * samples of the first program. See divergence.h for the algorithm.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,10 +16,10 @@
 
 #include "base/invar_banned.h"
 
-/* ---- what a diff says ------------------------------------------------------------------------ */
+/* ---- from a diff ----------------------------------------------------------------------------- */
 
-/* What fits of a text, in whole characters. */
-static void copy(char *out, size_t size, const char *text)
+/* Copies as much of a UTF-8 text as fits, without cutting a character. */
+static void copy_truncated(char *out, size_t size, const char *text)
 {
     size_t bytes = strlen(text);
 
@@ -27,9 +30,9 @@ static void copy(char *out, size_t size, const char *text)
     out[bytes] = '\0';
 }
 
-#define COPY(field, text) copy((field), sizeof(field), (text))
+#define COPY(field, text) copy_truncated((field), sizeof(field), (text))
 
-static void take_point(invar_divergence *out, const invar_diff_point *p)
+static void set_point(invar_divergence *out, const invar_diff_point *p)
 {
     COPY(out->point, p->name);
     COPY(out->phase, p->phase);
@@ -43,7 +46,7 @@ static void take_point(invar_divergence *out, const invar_diff_point *p)
     invar_digest_format(out->after, &p->b);
 }
 
-static void take_sample(invar_divergence *out, const invar_diff_sample *s)
+static void set_sample(invar_divergence *out, const invar_diff_sample *s)
 {
     int bit = 0;
 
@@ -54,8 +57,10 @@ static void take_sample(invar_divergence *out, const invar_diff_sample *s)
     COPY(out->kind, "sample");
 }
 
-/* No tensor that both have differs: what does is structure, or stands beside the tensors. */
-static void take_other(invar_divergence *out, const invar_diff *diff)
+/*
+ * Describes a difference that is not in a common tensor: structure, metrics, samples or plug-ins.
+ */
+static void set_other(invar_divergence *out, const invar_diff *diff)
 {
     if (diff->roots_differ && diff->n_changes) {
         COPY(out->point, diff->changes->point);
@@ -65,13 +70,13 @@ static void take_other(invar_divergence *out, const invar_diff *diff)
         COPY(out->point, diff->metrics->name);
         COPY(out->kind, diff->evaluations ? "evaluation" : "metric");
     } else if (diff->n_samples) {
-        take_sample(out, diff->samples);
+        set_sample(out, diff->samples);
     } else if (diff->replies_different) {
         COPY(out->kind, "plug-in reply");
     }
 }
 
-static void diff_take(invar_divergence *out, const invar_diff *diff)
+static void set_from_diff(invar_divergence *out, const invar_diff *diff)
 {
     const invar_diff_point *p = diff->culprit ? diff->culprit : diff->points;
 
@@ -84,9 +89,9 @@ static void diff_take(invar_divergence *out, const invar_diff *diff)
         return;
     out->points_different = (int64_t)diff->n_points;
     if (diff->n_points)
-        take_point(out, p);
+        set_point(out, p);
     else
-        take_other(out, diff);
+        set_other(out, diff);
 }
 
 static invar_status open_only(invar_ledger **out, int64_t *run_out, const char *path)
@@ -99,9 +104,9 @@ static invar_status open_only(invar_ledger **out, int64_t *run_out, const char *
     return INVAR_OK;
 }
 
-/* All steps, or one alone where they need not part before or there; -1: all. */
-static invar_status compare(invar_divergence *out, const char *before, const char *after,
-                            int64_t step)
+/* Compares two ledgers at one step, or at all steps if `step` is negative. */
+static invar_status compare_ledgers(invar_divergence *out, const char *before, const char *after,
+                                    int64_t step)
 {
     invar_ledger *a = NULL, *b = NULL;
     invar_diff *diff = NULL;
@@ -117,7 +122,7 @@ static invar_status compare(invar_divergence *out, const char *before, const cha
         status = step < 0 ? invar_diff_runs(&diff, a, run_a, b, run_b)
                           : invar_diff_step(&diff, a, run_a, b, run_b, step);
     if (status == INVAR_OK)
-        diff_take(out, diff);
+        set_from_diff(out, diff);
     invar_diff_free(diff);
     invar_ledger_close(b);
     invar_ledger_close(a);
@@ -126,12 +131,12 @@ static invar_status compare(invar_divergence *out, const char *before, const cha
 
 invar_status invar_divergence_compare(invar_divergence *out, const char *before, const char *after)
 {
-    return compare(out, before, after, -1);
+    return compare_ledgers(out, before, after, -1);
 }
 
-/* ---- finer ----------------------------------------------------------------------------------- */
+/* ---- refinement ------------------------------------------------------------------------------ */
 
-enum { EXTRA = 6 }; // words that a fine run has beyond those of its request, at most
+enum { EXTRA = 6 }; // largest number of words that a refining run adds to the flags of its request
 
 static size_t count_words(const char *const *words)
 {
@@ -142,8 +147,11 @@ static size_t count_words(const char *const *words)
     return count;
 }
 
-/* How many words of `flags` set a key that `extra` sets: 0, 1 (--key=value) or 2 (--key value). */
-static size_t words_overruled(const char *const *flags, const char *const *extra)
+/*
+ * Returns how many words at `flags` set a key that `extra` sets: 0, 1 (--key=value) or 2 (--key
+ * value).
+ */
+static size_t count_overridden_words(const char *const *flags, const char *const *extra)
 {
     size_t key = strcspn(flags[0], "=");
 
@@ -153,10 +161,10 @@ static size_t words_overruled(const char *const *flags, const char *const *extra
     return 0;
 }
 
-/* The request again, up to a step and with further keys. */
-static invar_status run_again(invar_run_result *out, invar_workspace *workshop, int lock,
-                              const invar_run_request *request, int64_t step,
-                              const char *const *extra)
+/* Runs the request again up to `step`, with the keys of `extra` added or replaced. */
+static invar_status run_with_extra_keys(invar_run_result *out, invar_workspace *workshop, int lock,
+                                        const invar_run_request *request, int64_t step,
+                                        const char *const *extra)
 {
     size_t count = count_words(request->flags), used = 0;
     invar_run_request fine = *request;
@@ -165,7 +173,7 @@ static invar_status run_again(invar_run_result *out, invar_workspace *workshop, 
 
     INVAR_TRY(invar_alloc((void **)&flags, count + EXTRA + 1, sizeof *flags, "the flags of a run"));
     for (size_t i = 0; i < count;) {
-        size_t overruled = words_overruled(request->flags + i, extra);
+        size_t overruled = count_overridden_words(request->flags + i, extra);
         if (overruled == 0)
             flags[used++] = request->flags[i];
         i += overruled ? overruled : 1;
@@ -181,9 +189,11 @@ static invar_status run_again(invar_run_result *out, invar_workspace *workshop, 
     return status;
 }
 
-/* Where the samples of the run before lie, for the run after: a folder for each such run. */
-static invar_status name_samples(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
-                                 const char *ledger)
+/*
+ * Writes the path pattern of the samples that the run at `ledger` saves; unique for each such run.
+ */
+static invar_status format_samples_path(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
+                                        const char *ledger)
 {
     char hex[INVAR_DIGEST_HEX_SIZE], name[INVAR_DIGEST_HEX_SIZE + 64];
     invar_digest digest;
@@ -195,13 +205,13 @@ static invar_status name_samples(char out[INVAR_PATH_SIZE], const invar_workspac
 }
 
 /*
- * What was sampled hides the op: one number that differs, and other tokens follow, which no point
- * explains. So the run after is made once more with the samples of the run before. What only the
- * rollout computes is not in its chain then, but its points are there.
+ * Runs the changed program once more with the samples of the first one. Different tokens hide the
+ * op that caused them: one differing number changes all later tokens, and no point explains it. The
+ * chain of this run omits what only the rollout computes, but its points are recorded.
  */
-static invar_status look_behind_samples(invar_divergence *fine, invar_workspace *workshop, int lock,
-                                        const invar_run_request *after,
-                                        const invar_run_result *before, const char *samples)
+static invar_status refine_with_same_samples(invar_divergence *fine, invar_workspace *workshop,
+                                             int lock, const invar_run_request *after,
+                                             const invar_run_result *before, const char *samples)
 {
     const char *const extra[] = {"--debug-determinism",
                                  "full",
@@ -213,10 +223,10 @@ static invar_status look_behind_samples(invar_divergence *fine, invar_workspace 
     invar_divergence behind;
     invar_run_result ran;
 
-    INVAR_TRY(run_again(&ran, workshop, lock, after, fine->step, extra));
+    INVAR_TRY(run_with_extra_keys(&ran, workshop, lock, after, fine->step, extra));
     if (ran.state != INVAR_RUN_DONE)
         return INVAR_OK;
-    INVAR_TRY(compare(&behind, before->ledger, ran.ledger, fine->step));
+    INVAR_TRY(compare_ledgers(&behind, before->ledger, ran.ledger, fine->step));
     if (behind.known && *behind.before)
         *fine = behind;
     return INVAR_OK;
@@ -240,20 +250,21 @@ invar_status invar_divergence_refine(invar_divergence *place, invar_workspace *w
 
     if (!place->known || place->step < 0)
         return INVAR_OK;
-    INVAR_TRY(name_samples(samples, workshop, place->ledger_before));
-    INVAR_TRY(run_again(&a, workshop, lock, before, place->step, saving));
-    if (a.state == INVAR_RUN_FAILED) // a recipe that loads samples has none to save
-        INVAR_TRY(run_again(&a, workshop, lock, before, place->step, plain));
+    INVAR_TRY(format_samples_path(samples, workshop, place->ledger_before));
+    INVAR_TRY(run_with_extra_keys(&a, workshop, lock, before, place->step, saving));
+    if (a.state == INVAR_RUN_FAILED) // a recipe that loads samples cannot save them
+        INVAR_TRY(run_with_extra_keys(&a, workshop, lock, before, place->step, plain));
     if (a.state != INVAR_RUN_DONE)
         return INVAR_OK;
-    INVAR_TRY(run_again(&b, workshop, lock, after, place->step, plain));
+    INVAR_TRY(run_with_extra_keys(&b, workshop, lock, after, place->step, plain));
     if (b.state != INVAR_RUN_DONE)
         return INVAR_OK;
     INVAR_TRY(invar_divergence_compare(&fine, a.ledger, b.ledger));
-    if (!fine.known) // they do not part again: the caller's confirmation has more to say of that
+    // the runs do not diverge again; the caller's confirmation reports nondeterminism
+    if (!fine.known)
         return INVAR_OK;
     if (strcmp(fine.phase, "rollout") == 0)
-        INVAR_TRY(look_behind_samples(&fine, workshop, lock, after, &a, samples));
+        INVAR_TRY(refine_with_same_samples(&fine, workshop, lock, after, &a, samples));
     *place = fine;
     place->op_level = true;
     return INVAR_OK;

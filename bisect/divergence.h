@@ -1,12 +1,12 @@
 /*
- * divergence.h - where two programs part when they run the same recipe: step, point, layer, op,
+ * divergence.h - first divergence of two programs on the same recipe: step, point, layer, op,
  * tensor.
  *
- * First the runs that exist are compared (ledger/view/diff/diff.h); then both programs run the
- * recipe again up to that step with every point recorded (debug-determinism full), which names the
- * op. Where the first difference is in what was sampled, the program after runs once more with the
- * samples of the one before (samples/ in the workshop): the op behind the tokens shows then. A
- * program that does not know these keys leaves the answer as fine as it was.
+ * The recorded runs are compared first (ledger/view/diff/diff.h). Then both programs run the recipe
+ * up to the diverging step with every point recorded (debug-determinism full), which names the op.
+ * If the first difference is in the sampled tokens, the changed program runs once more with the
+ * samples of the other program (samples/ in the workspace), which exposes the op that caused the
+ * different tokens. A program that does not support these keys leaves the divergence as it was.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,25 +29,29 @@ extern "C" {
 #define INVAR_DIVERGENCE_NAME 256
 
 typedef struct invar_divergence {
-    bool known;    /* there is a first difference */
-    bool op_level; /* from runs that record every point */
-    int64_t step;  /* -1: before the first */
+    bool known;    /* a first difference exists */
+    bool op_level; /* found in runs that recorded every point */
+    int64_t step;  /* diverging step; -1 if before the first step */
     char point[INVAR_DIVERGENCE_NAME], phase[INVAR_DIVERGENCE_NAME], op[INVAR_DIVERGENCE_NAME];
     char kind[INVAR_DIVERGENCE_NAME], dtype[INVAR_DIVERGENCE_NAME], shape[INVAR_DIVERGENCE_NAME];
-    int64_t layer;                                                    /* -1: of no layer */
-    char before[INVAR_DIGEST_HEX_SIZE], after[INVAR_DIGEST_HEX_SIZE]; /* of the point */
-    /* whether the fused call or its parts changed; "": unknown */
+    int64_t layer; /* -1 if the point belongs to no layer */
+    char before[INVAR_DIGEST_HEX_SIZE], after[INVAR_DIGEST_HEX_SIZE]; /* digests of the point */
+    /* describes whether the fused call or a part of it changed; empty if unknown */
     char fused[INVAR_DIFF_FUSED_SIZE];
-    int64_t points_different, points_equal; /* at that step */
+    int64_t points_different, points_equal; /* number of points at that step */
     char headline[INVAR_DIFF_HEADLINE_SIZE];
-    char ledger_before[INVAR_PATH_SIZE], ledger_after[INVAR_PATH_SIZE]; /* for invar diff */
+    char ledger_before[INVAR_PATH_SIZE], ledger_after[INVAR_PATH_SIZE]; /* paths for `invar diff` */
 } invar_divergence;
 
-/* From two ledgers that exist. *out is not `known` when they are equal. */
+/* Compares two existing ledgers. out->known is false if the runs are equal. */
 invar_status invar_divergence_compare(invar_divergence *out, const char *before,
                                       const char *after) INVAR_MUST_USE;
 
-/* Improves a known place: both requests run up to its step, with every point recorded. */
+/*
+ * Refines a known divergence: both requests run up to its step with every point recorded. Leaves
+ * *place unchanged if a run fails or the runs do not diverge again. `lock` is the descriptor of the
+ * caller's worktree.
+ */
 invar_status invar_divergence_refine(invar_divergence *place, invar_workspace *workshop, int lock,
                                      const invar_run_request *before,
                                      const invar_run_request *after) INVAR_MUST_USE;

@@ -1,5 +1,10 @@
 /*
- * endpoints.c - both ends of a bisect, and their merge base where good is no ancestor of bad.
+ * endpoints.c - tests both ends of a bisect, and the merge bases if good is not an ancestor of bad.
+ *
+ * For the criterion "chain" the ends are run for a few steps first, and four times as many until
+ * they diverge. The diverging step becomes the last step of all later trials, which saves most of
+ * the run time. It is stored in the state file before any trial, so a resumed bisect uses the same
+ * step.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +19,8 @@
 
 /* ---- the ends -------------------------------------------------------------------------------- */
 
-/* One look at an end for which nothing is recorded yet. */
-static invar_status look_at_ends(invar_trial_job ends[2], invar_bisect_context *d, int64_t until)
+/* Runs both ends up to step `until`, without the state file: nothing is recorded about them yet. */
+static invar_status run_endpoints(invar_trial_job ends[2], invar_bisect_context *d, int64_t until)
 {
     memset(ends, 0, 2 * sizeof *ends);
     memcpy(ends[0].commit, d->what->good, INVAR_OID_SIZE);
@@ -35,11 +40,12 @@ static invar_status look_at_ends(invar_trial_job ends[2], invar_bisect_context *
 }
 
 /*
- * Where the chains of the ends part: both run a few steps, and if they are equal four times as
- * many, so that no end is run much further than needed. -1: they do not part, or cannot be run. A
- * command runs as far as it does.
+ * Finds the step at which the chains of the ends diverge. Both run a few steps, then about four
+ * times as many, so that no end runs much further than needed; a command runs as far as it likes.
+ * *out is -1 if they do not diverge or cannot be run.
  */
-static invar_status find_parting(int64_t *out, invar_trial_job ends[2], invar_bisect_context *d)
+static invar_status find_endpoint_divergence(int64_t *out, invar_trial_job ends[2],
+                                             invar_bisect_context *d)
 {
     const int64_t limit = d->what->question.until;
     int64_t until = 0, last[2];
@@ -48,7 +54,7 @@ static invar_status find_parting(int64_t *out, invar_trial_job ends[2], invar_bi
     for (;;) {
         if (d->what->run || (limit >= 0 && until > limit))
             until = limit;
-        INVAR_TRY(look_at_ends(ends, d, until));
+        INVAR_TRY(run_endpoints(ends, d, until));
         for (int i = 0; i < 2; i++) {
             if (d->stopped || !ends[i].result.trial.value[0])
                 return INVAR_OK;
@@ -66,8 +72,11 @@ static invar_status find_parting(int64_t *out, invar_trial_job ends[2], invar_bi
     }
 }
 
-/* The last looks are the ends' trials, with the value that they have at the step. */
-static invar_status keep_looks(invar_bisect_context *d, invar_trial_job ends[2])
+/*
+ * Records the last runs of find_endpoint_divergence as the trials of the ends, with their values at
+ * the chosen step.
+ */
+static invar_status record_endpoint_trials(invar_bisect_context *d, invar_trial_job ends[2])
 {
     static const char *const roles[] = {"good end", "bad end"};
 
@@ -78,19 +87,19 @@ static invar_status keep_looks(invar_bisect_context *d, invar_trial_job ends[2])
         if (result->trial.value[0])
             INVAR_TRY(invar_criterion_evaluate(result->trial.value, &d->scene.question,
                                                result->trial.ledger));
-        result->trial.build_s = result->trial.run_s = 0; // they are in d->spent
+        result->trial.build_s = result->trial.run_s = 0; // their time is in d->spent
         INVAR_TRY(invar_bisect_context_record(d, result, roles[i]));
     }
     return INVAR_OK;
 }
 
-static bool are_known(const invar_bisect_context *d)
+static bool endpoints_are_known(const invar_bisect_context *d)
 {
     return invar_bisect_context_find(d, d->what->good, 0) &&
            invar_bisect_context_find(d, d->what->bad, 0);
 }
 
-static invar_status settle_until(invar_bisect_context *d)
+static invar_status choose_last_step(invar_bisect_context *d)
 {
     int64_t until = invar_bisect_state_until(d->state);
     invar_trial_job ends[2];
@@ -98,23 +107,27 @@ static invar_status settle_until(invar_bisect_context *d)
     if (d->what->question.kind != INVAR_CRITERION_CHAIN)
         return INVAR_OK;
     if (d->what->all_changes && d->what->question.until >= 0)
-        return INVAR_OK; // the user said how far all of them are to be compared
+        return INVAR_OK; // the user chose the step at which all commits are compared
     d->answer->first_parted = until;
     if (until >= 0)
         d->scene.question.until = until;
-    if (until >= 0 || are_known(d))
+    if (until >= 0 || endpoints_are_known(d))
         return INVAR_OK;
-    INVAR_TRY(find_parting(&until, ends, d));
+    INVAR_TRY(find_endpoint_divergence(&until, ends, d));
     d->answer->first_parted = until;
-    if (until >= 0) { // else as far as both were run
+    if (until >= 0) { // otherwise the last step that both ends have
         INVAR_TRY(invar_bisect_state_set_until(d->state, until));
         d->scene.question.until = until;
     }
-    return keep_looks(d, ends);
+    return record_endpoint_trials(d, ends);
 }
 
-/* The good end is bad: with a command, what it said is the quickest way to the reason. */
-static void blame_good_end(invar_bisect_context *d, const invar_bisect_trial *good, const char *why)
+/*
+ * Sets the verdict WRONG_END for the good end. The output of a failing command is part of the
+ * reason.
+ */
+static void reject_good_end(invar_bisect_context *d, const invar_bisect_trial *good,
+                            const char *why)
 {
     char story[INVAR_CHILD_REASON_SIZE];
 
@@ -126,9 +139,9 @@ static void blame_good_end(invar_bisect_context *d, const invar_bisect_trial *go
     invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, good->commit, story);
 }
 
-/* Says what is wrong with the ends; leaves the verdict FOUND when nothing is. */
-static void judge_ends(invar_bisect_context *d, const invar_bisect_state_trial *good,
-                       const invar_bisect_state_trial *bad)
+/* Checks the values of both ends. Leaves the verdict FOUND if they are as claimed. */
+static void check_endpoint_values(invar_bisect_context *d, const invar_bisect_state_trial *good,
+                                  const invar_bisect_state_trial *bad)
 {
     const char *fine = d->what->question.kind == INVAR_CRITERION_METRIC ? "no" : "good";
     const invar_bisect_trial *ends[] = {&good->trial, &bad->trial};
@@ -146,18 +159,18 @@ static void judge_ends(invar_bisect_context *d, const invar_bisect_state_trial *
         return;
     }
     if (good->trial.exit_code == 126 || good->trial.exit_code == 127)
-        blame_good_end(d, &good->trial, "the command cannot be run at the good end");
+        reject_good_end(d, &good->trial, "the command cannot be run at the good end");
     else if (strcmp(good->trial.value, fine) != 0 && strcmp(bad->trial.value, fine) == 0)
         invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, good->trial.commit,
                                  "the good end is bad and the bad end is good: are they swapped?");
     else if (strcmp(good->trial.value, fine) != 0)
-        blame_good_end(d, &good->trial, "the good end is bad as well");
+        reject_good_end(d, &good->trial, "the good end is bad as well");
     else if (strcmp(bad->trial.value, fine) == 0)
         invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, bad->trial.commit,
                                  "the bad end is good as well");
 }
 
-/* The good end against the golden, as far as both go. */
+/* Compares the good end with the golden over their common steps. */
 static invar_status compare_golden(invar_bisect_context *d, const char *ledger_path)
 {
     invar_golden *was = NULL, *is = NULL;
@@ -189,13 +202,13 @@ static invar_status compare_golden(invar_bisect_context *d, const char *ledger_p
     return status;
 }
 
-static void set_values(invar_bisect_context *d)
+static void set_expected_values(invar_bisect_context *d)
 {
     const char *const names[2][2] = {{"no", "yes"}, {"good", "bad"}};
     int kind = d->what->question.kind == INVAR_CRITERION_METRIC ? 0 : 1;
 
     if (invar_criterion_has_bits(&d->what->question))
-        return; // known when the ends are
+        return; // the values are those of the ends, which have not run yet
     (void)snprintf(d->good_value, sizeof d->good_value, "%s", names[kind][0]);
     (void)snprintf(d->bad_value, sizeof d->bad_value, "%s", names[kind][1]);
 }
@@ -205,21 +218,21 @@ invar_status invar_bisect_test_endpoints(invar_bisect_context *d)
     const char(*good)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])d->what->good;
     const char(*bad)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])d->what->bad;
 
-    set_values(d);
-    INVAR_TRY(settle_until(d));
+    set_expected_values(d);
+    INVAR_TRY(choose_last_step(d));
     if (!d->stopped)
         INVAR_TRY(invar_bisect_context_test(d, good, 1, 0, "good end", NULL, NULL));
     if (!d->stopped)
         INVAR_TRY(invar_bisect_context_test(d, bad, 1, 0, "bad end", NULL, NULL));
     if (!d->stopped)
-        judge_ends(d, invar_bisect_context_find(d, d->what->good, 0),
-                   invar_bisect_context_find(d, d->what->bad, 0));
+        check_endpoint_values(d, invar_bisect_context_find(d, d->what->good, 0),
+                              invar_bisect_context_find(d, d->what->bad, 0));
     if (d->stopped || !d->golden[0] || d->answer->verdict == INVAR_BISECT_UNTESTABLE)
         return INVAR_OK;
     return compare_golden(d, invar_bisect_context_find(d, d->what->good, 0)->trial.ledger);
 }
 
-/* ---- good is no ancestor of bad -------------------------------------------------------------- */
+/* ---- merge bases ----------------------------------------------------------------------------- */
 
 invar_status invar_bisect_test_merge_bases(invar_bisect_context *d)
 {

@@ -1,5 +1,9 @@
 /*
- * search_first_bad.c - the search for the first bad commit, and the proof that it is one.
+ * search_first_bad.c - searches for the first bad commit and confirms it.
+ *
+ * The order of trials comes from search/history.h, which tests the commits that git bisect would
+ * test. A culprit is confirmed by testing all its parents and by running culprit and parents twice.
+ * If a parent turns out to be bad, the search starts again with that parent as the bad end.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,13 +19,13 @@
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-typedef struct hunt {
+typedef struct first_bad_search {
     invar_bisect_context *driver;
     const invar_history *history;
     invar_search *search;
-} hunt;
+} first_bad_search;
 
-static invar_status add_result(hunt *h, const invar_bisect_trial *trial)
+static invar_status add_result(first_bad_search *h, const invar_bisect_trial *trial)
 {
     int32_t commit = invar_history_find(h->history, trial->commit);
     const char *verdict = invar_bisect_context_judge(h->driver, trial->value);
@@ -30,24 +34,24 @@ static invar_status add_result(hunt *h, const invar_bisect_trial *trial)
                                                : INVAR_COMMIT_MARK_BAD;
 
     if (commit < 0 || !invar_search_useful(h->search, commit))
-        return INVAR_OK; // it tells nothing that is not known by now
+        return INVAR_OK; // the search knows the status of this commit already
     return invar_search_add_result(h->search, commit, as);
 }
 
-/* Called when one of several trials has ended: is this one still worth its time? */
+/* Returns true if the running trial can still change the search. Called after each ended trial. */
 static bool still_useful(void *payload, const invar_trial_job *job)
 {
-    hunt *h = payload;
+    first_bad_search *h = payload;
     size_t count;
     const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, h->driver->state);
     int32_t commit = invar_history_find(h->history, job->commit);
 
     if (count && add_result(h, &trials[count - 1].trial) != INVAR_OK)
-        invar_error_clear(); // after the round all are noted again
+        invar_error_clear(); // add_known_results adds all results again after the round
     return commit < 0 || invar_search_useful(h->search, commit);
 }
 
-static invar_status note_known(hunt *h)
+static invar_status add_known_results(first_bad_search *h)
 {
     size_t count;
     const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, h->driver->state);
@@ -58,7 +62,7 @@ static invar_status note_known(hunt *h)
     return INVAR_OK;
 }
 
-static invar_status mark_skips(hunt *h)
+static invar_status mark_skips(first_bad_search *h)
 {
     const char *const *skip = h->driver->what->skip;
 
@@ -70,14 +74,14 @@ static invar_status mark_skips(hunt *h)
     return INVAR_OK;
 }
 
-static invar_status search_next_search(invar_search_next *next, hunt *h)
+static invar_status test_until_decided(invar_search_next *next, first_bad_search *h)
 {
     invar_bisect_context *d = h->driver;
 
     INVAR_TRY(mark_skips(h));
     for (;;) {
         char commits[INVAR_SEARCH_JOBS][INVAR_OID_SIZE];
-        INVAR_TRY(note_known(h));
+        INVAR_TRY(add_known_results(h));
         INVAR_TRY(invar_search_next_commits(next, h->search, (int32_t)d->options->jobs));
         d->left = next->candidates;
         d->trials_left = next->trials;
@@ -90,7 +94,7 @@ static invar_status search_next_search(invar_search_next *next, hunt *h)
     }
 }
 
-static invar_status list_suspects(hunt *h)
+static invar_status list_suspects(first_bad_search *h)
 {
     invar_bisect_result *a = h->driver->answer;
     int32_t *suspects, count;
@@ -99,7 +103,7 @@ static invar_status list_suspects(hunt *h)
     INVAR_TRY(invar_search_suspects(&suspects, &count, h->search));
     a->all_suspects = count;
     status = invar_alloc((void **)&a->suspects, SHOWN_SUSPECTS, sizeof *a->suspects, "suspects");
-    // the newest, because the last of them is the first that is known to be bad
+    // the newest ones are shown, because the last of them is the first known bad commit
     for (int32_t i = count > SHOWN_SUSPECTS ? count - SHOWN_SUSPECTS : 0;
          i < count && status == INVAR_OK; i++)
         status = invar_repo_describe(&a->suspects[a->n_suspects++], h->driver->repo,
@@ -110,11 +114,12 @@ static invar_status list_suspects(hunt *h)
     return status;
 }
 
-/* ---- the answer ------------------------------------------------------------------------------ */
+/* ---- the result ------------------------------------------------------------------------------ */
 
 /*
- * The culprit's parents are all good, tested or not. One that turns out to be bad is *again_out:
- * the history is not of one piece, and an earlier culprit is to be found.
+ * Tests the parents of the culprit, which the search may have skipped or only assumed to be good.
+ * *again_out is a parent that is bad: good and bad alternate in the history, and an earlier culprit
+ * exists.
  */
 static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
                                  const invar_repo_commit *culprit)
@@ -151,8 +156,8 @@ static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_co
     return INVAR_OK;
 }
 
-static invar_status bisect_context_confirm(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
-                                           const invar_repo_commit *culprit)
+static invar_status confirm_culprit(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
+                                    const invar_repo_commit *culprit)
 {
     char commits[1 + INVAR_REPO_PARENTS][INVAR_OID_SIZE], who[INVAR_OID_SIZE];
     size_t count = 1;
@@ -171,7 +176,8 @@ static invar_status bisect_context_confirm(char again_out[INVAR_OID_SIZE], invar
     return INVAR_OK;
 }
 
-static invar_status answer_found(char again_out[INVAR_OID_SIZE], hunt *h, int32_t index)
+static invar_status report_culprit(char again_out[INVAR_OID_SIZE], first_bad_search *h,
+                                   int32_t index)
 {
     invar_bisect_context *d = h->driver;
     const invar_bisect_state_trial *t;
@@ -179,7 +185,7 @@ static invar_status answer_found(char again_out[INVAR_OID_SIZE], hunt *h, int32_
     const char *culprit = h->history->commits[index].id;
 
     INVAR_TRY(invar_repo_describe(&change.commit, d->repo, culprit));
-    INVAR_TRY(bisect_context_confirm(again_out, d, &change.commit));
+    INVAR_TRY(confirm_culprit(again_out, d, &change.commit));
     if (d->stopped || again_out[0] || d->answer->verdict != INVAR_BISECT_FOUND)
         return INVAR_OK;
     if (change.commit.n_parents) {
@@ -194,8 +200,8 @@ static invar_status answer_found(char again_out[INVAR_OID_SIZE], hunt *h, int32_
     return invar_bisect_context_add_change(d, &change);
 }
 
-static invar_status hunt_once(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
-                              const char *bad)
+static invar_status search_range(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
+                                 const char *bad)
 {
     const char *good[] = {d->what->good};
     invar_repo_range range = {.bad = bad,
@@ -205,7 +211,7 @@ static invar_status hunt_once(char again_out[INVAR_OID_SIZE], invar_bisect_conte
                               .paths = d->what->paths};
     invar_history *history = NULL;
     invar_search_next next = {.count = 0};
-    hunt h = {.driver = d};
+    first_bad_search h = {.driver = d};
     invar_status status;
 
     again_out[0] = '\0';
@@ -217,9 +223,9 @@ static invar_status hunt_once(char again_out[INVAR_OID_SIZE], invar_bisect_conte
         d->answer->range = history->count;
     status = invar_search_new(&h.search, history);
     if (status == INVAR_OK)
-        status = search_next_search(&next, &h);
+        status = test_until_decided(&next, &h);
     if (status == INVAR_OK && !d->stopped)
-        status = next.state == INVAR_SEARCH_FOUND ? answer_found(again_out, &h, next.commits[0])
+        status = next.state == INVAR_SEARCH_FOUND ? report_culprit(again_out, &h, next.commits[0])
                                                   : list_suspects(&h);
     invar_search_free(h.search);
     invar_history_free(history);
@@ -233,7 +239,7 @@ invar_status invar_bisect_search_first_bad(invar_bisect_context *d)
     memcpy(bad, d->what->bad, sizeof bad);
     for (;;) {
         bool inside;
-        INVAR_TRY(hunt_once(again, d, bad));
+        INVAR_TRY(search_range(again, d, bad));
         if (!again[0])
             return INVAR_OK;
         INVAR_TRY(invar_repo_is_ancestor(&inside, d->repo, again, d->what->good));

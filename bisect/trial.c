@@ -1,5 +1,10 @@
 /*
- * trial.c - one commit: checked out, built, run and asked.
+ * trial.c - tests one commit: builds it in a worktree, runs it and evaluates the criterion.
+ *
+ * A trial of a recipe runs the built program through the workspace, whose caches of programs and
+ * runs serve most of the requests. A trial of a command runs `sh -c` in the checked-out tree and
+ * follows the exit codes of git bisect run. A commit that cannot be built or run is not an error:
+ * its value is empty and `story` has the reason.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,7 +31,7 @@ invar_build_plan invar_trial_build(const invar_trial_context *scene)
     const invar_bisect_case *what = scene->what;
 
     return (invar_build_plan){.command = what->build,
-                              // a command runs in the tree, which then must be there
+                              // a command runs in the tree, which must therefore be checked out
                               .program = what->run       ? NULL
                                          : what->program ? what->program
                                                          : "@invar",
@@ -48,19 +53,19 @@ invar_run_request invar_trial_request(const invar_trial_context *scene,
                                .timeout = scene->what->timeout};
 }
 
-static void give_up(invar_bisect_state_trial *out, const char *what, const char *story)
+static void set_untestable(invar_bisect_state_trial *out, const char *what, const char *story)
 {
     (void)snprintf(out->trial.story, sizeof out->trial.story, "%s: %.1000s", what, story);
 }
 
-/* The same, and where all of it can be read; a path that does not fit as a whole is no use. */
-static void give_up_see(invar_bisect_state_trial *out, const char *what, const char *story,
-                        const char *log)
+/* Like set_untestable, and names the log. A log path that does not fit completely is left out. */
+static void set_untestable_with_log(invar_bisect_state_trial *out, const char *what,
+                                    const char *story, const char *log)
 {
     size_t used, room = strlen("; see ") + strlen(log);
 
     if (room > sizeof out->trial.story / 2) {
-        give_up(out, what, story);
+        set_untestable(out, what, story);
         return;
     }
     used =
@@ -71,7 +76,7 @@ static void give_up_see(invar_bisect_state_trial *out, const char *what, const c
     (void)snprintf(out->trial.story + used, room + 1, "; see %s", log);
 }
 
-/* What the ledger says; a run that leaves the question open could not be tested. */
+/* Evaluates the criterion on the ledger. A run that does not decide it counts as untestable. */
 static invar_status evaluate_criterion(invar_bisect_state_trial *out,
                                        const invar_criterion *question, const char *ledger)
 {
@@ -81,25 +86,25 @@ static invar_status evaluate_criterion(invar_bisect_state_trial *out,
     if (status != INVAR_E_NOTFOUND)
         return status;
     out->trial.value[0] = '\0';
-    give_up(out, "ledger", invar_error_last()->message);
+    set_untestable(out, "ledger", invar_error_last()->message);
     invar_error_clear();
     return INVAR_OK;
 }
 
-static bool criterion_settled(const invar_criterion *question, const char *ledger)
+static bool criterion_is_decided(const invar_criterion *question, const char *ledger)
 {
     bool yes = false;
 
     if (invar_criterion_is_decided(&yes, question, ledger) != INVAR_OK)
-        invar_error_clear(); // the next look, or the last, will tell
+        invar_error_clear(); // the next poll or the final evaluation reports the error
     return yes;
 }
 
-/* ---- a recipe -------------------------------------------------------------------------------- */
+/* ---- recipes --------------------------------------------------------------------------------- */
 
-static bool watch_run(void *payload, const char *ledger)
+static bool run_is_decided(void *payload, const char *ledger)
 {
-    return criterion_settled(payload, ledger);
+    return criterion_is_decided(payload, ledger);
 }
 
 static invar_status run_recipe(invar_trial_job *job, const invar_trial_context *scene,
@@ -112,7 +117,7 @@ static invar_status run_recipe(invar_trial_job *job, const invar_trial_context *
     invar_run_result ran;
 
     request.stop = stop;
-    request.should_stop = question.kind == INVAR_CRITERION_METRIC ? watch_run : NULL;
+    request.should_stop = question.kind == INVAR_CRITERION_METRIC ? run_is_decided : NULL;
     request.payload = &question;
     INVAR_TRY(invar_workspace_run(&ran, scene->workshop, slot->lock, &request));
     job->stopped = ran.state == INVAR_RUN_STOPPED;
@@ -120,27 +125,27 @@ static invar_status run_recipe(invar_trial_job *job, const invar_trial_context *
     out->trial.run_s = ran.cached ? 0 : ran.seconds;
     out->trial.source = !ran.cached ? "ran" : built->cached ? "tree" : "program";
     if (ran.state == INVAR_RUN_FAILED)
-        give_up(out, "run", ran.story);
+        set_untestable(out, "run", ran.story);
     if (ran.state != INVAR_RUN_DONE)
         return INVAR_OK;
     return evaluate_criterion(out, &question, ran.ledger);
 }
 
-/* ---- a command ------------------------------------------------------------------------------- */
+/* ---- commands -------------------------------------------------------------------------------- */
 
 typedef struct command_watch {
     const invar_criterion *question;
     const char *ledger;
 } command_watch;
 
-static bool watch_command(void *payload)
+static bool command_is_decided(void *payload)
 {
     const command_watch *w = payload;
 
-    return criterion_settled(w->question, w->ledger);
+    return criterion_is_decided(w->question, w->ledger);
 }
 
-static void judge_exit(invar_bisect_state_trial *out, const invar_child_result *r)
+static void set_exit_value(invar_bisect_state_trial *out, const invar_child_result *r)
 {
     bool good = r->code == 0;
 
@@ -148,9 +153,10 @@ static void judge_exit(invar_bisect_state_trial *out, const invar_child_result *
     (void)snprintf(out->trial.story, sizeof out->trial.story, "%s", good ? "" : r->last_words);
 }
 
-/* Git's rule: 0 good, 125 skip, 1 to 127 bad, 128 and above stop. */
-static invar_status judge_command(invar_bisect_state_trial *out, const invar_trial_context *scene,
-                                  const invar_child_result *r, const char *ledger)
+/* Exit codes as in git bisect run: 0 good, 125 skip, 1 to 127 bad, 128 and above stop. */
+static invar_status classify_command_exit(invar_bisect_state_trial *out,
+                                          const invar_trial_context *scene,
+                                          const invar_child_result *r, const char *ledger)
 {
     char story[INVAR_CHILD_REASON_SIZE];
     bool exited = r->end == INVAR_CHILD_EXITED || r->end == INVAR_CHILD_ENDED_EARLY;
@@ -164,25 +170,25 @@ static invar_status judge_command(invar_bisect_state_trial *out, const invar_tri
             "%.12s: the command ended with %d, and 128 or above means to stop: %.1000s",
             out->trial.commit, code, story);
     if (!exited || (r->end == INVAR_CHILD_EXITED && code == SKIP_CODE)) {
-        give_up(out, "run", story);
+        set_untestable(out, "run", story);
         return INVAR_OK;
     }
     if (scene->question.kind == INVAR_CRITERION_EXIT) {
-        judge_exit(out, r);
+        set_exit_value(out, r);
         return INVAR_OK;
     }
     if (r->end == INVAR_CHILD_EXITED && code != 0) {
-        give_up(out, "run", story);
+        set_untestable(out, "run", story);
         return INVAR_OK;
     }
     if (!invar_path_exists(ledger)) {
-        give_up(out, "ledger", "the command wrote no $INVAR_RUN/ledger.db");
+        set_untestable(out, "ledger", "the command wrote no $INVAR_RUN/ledger.db");
         return INVAR_OK;
     }
     return evaluate_criterion(out, &scene->question, ledger);
 }
 
-/* "NAME=VALUE" into its place of a list. */
+/* Writes "NAME=VALUE" to `out`. */
 static invar_status set_variable(char out[INVAR_PATH_SIZE + 32], const char *name,
                                  const char *value)
 {
@@ -204,8 +210,11 @@ static invar_status make_folder(char out[INVAR_PATH_SIZE], const invar_trial_con
     return invar_held_folder_make(out);
 }
 
-/* Who ends all processes at once ends the command before we have heard of it ourselves. */
-static bool stopped_with_us(const invar_trial_context *scene, const invar_child_result *r)
+/*
+ * Returns true if the command died from the signal that also stops this process. A signal to the
+ * process group may end the command before our handler has run, so the flag is read a moment later.
+ */
+static bool stopped_by_group_signal(const invar_trial_context *scene, const invar_child_result *r)
 {
     const struct timespec moment = {0, 100000000};
     int code = r->end == INVAR_CHILD_SIGNALLED ? ABORT_CODE + r->code
@@ -248,20 +257,20 @@ static invar_status run_command(invar_trial_job *job, const invar_trial_context 
     INVAR_TRY(set_variable(variables[3], "INVAR_RUN", folder));
     INVAR_TRY(set_variable(variables[4], "INVAR_JOBS", jobs));
     if (scene->question.kind == INVAR_CRITERION_METRIC)
-        request.should_stop = watch_command;
+        request.should_stop = command_is_decided;
     INVAR_TRY(invar_child_run(&result, &request));
     if (result.killed)
         INVAR_TRY(invar_worktree_reset(slot));
     job->result.trial.run_s = result.seconds;
-    job->stopped = result.end == INVAR_CHILD_STOPPED || stopped_with_us(scene, &result);
+    job->stopped = result.end == INVAR_CHILD_STOPPED || stopped_by_group_signal(scene, &result);
     if (job->stopped)
         return INVAR_OK;
-    return judge_command(&job->result, scene, &result, ledger);
+    return classify_command_exit(&job->result, scene, &result, ledger);
 }
 
 /* ---- one trial ------------------------------------------------------------------------------- */
 
-/* The program that the tree of a command made, when its place was given. */
+/* Hashes the program that the build command made. `out` is empty if the case names no program. */
 static invar_status hash_program(char out[INVAR_DIGEST_HEX_SIZE], const invar_trial_context *scene,
                                  const invar_worktree *slot)
 {
@@ -279,7 +288,7 @@ static invar_status hash_program(char out[INVAR_DIGEST_HEX_SIZE], const invar_tr
     return INVAR_OK;
 }
 
-/* The command's own tree: built when there is a build, and run unless its program is known. */
+/* Runs the command in the worktree, unless the same binary was tested by an earlier trial. */
 static invar_status try_command(invar_trial_job *job, const invar_trial_context *scene,
                                 const invar_worktree *slot, const volatile sig_atomic_t *stop)
 {
@@ -287,7 +296,7 @@ static invar_status try_command(invar_trial_job *job, const invar_trial_context 
     invar_status status = hash_program(out->binary, scene, slot);
 
     if (status == INVAR_E_NOTFOUND) {
-        give_up(out, "build", invar_error_last()->message);
+        set_untestable(out, "build", invar_error_last()->message);
         invar_error_clear();
         return INVAR_OK;
     }
@@ -304,7 +313,7 @@ static invar_status try_command(invar_trial_job *job, const invar_trial_context 
     return INVAR_OK;
 }
 
-/* A command's tree is built in the slot, where the next build overwrites the log. */
+/* Moves the build log out of the worktree, where the next build would overwrite it. */
 static invar_status keep_log(const char *log, const invar_trial_context *scene,
                              const invar_trial_job *job)
 {
@@ -312,7 +321,7 @@ static invar_status keep_log(const char *log, const invar_trial_context *scene,
 
     INVAR_TRY(make_folder(folder, scene, job));
     INVAR_TRY(invar_path_join(kept, sizeof kept, folder, "build.log"));
-    (void)rename(log, kept); // for people to read, no more
+    (void)rename(log, kept); // a missing log is not an error
     return INVAR_OK;
 }
 
@@ -331,9 +340,9 @@ static invar_status try_commit(invar_trial_job *job, const invar_trial_context *
     job->stopped = built.state == INVAR_REVISION_BUILD_STOPPED;
     if (built.state == INVAR_REVISION_BUILD_FAILED && scene->what->run) {
         INVAR_TRY(keep_log(built.log, scene, job));
-        give_up(out, "build", built.failure_reason);
+        set_untestable(out, "build", built.failure_reason);
     } else if (built.state == INVAR_REVISION_BUILD_FAILED)
-        give_up_see(out, "build", built.failure_reason, built.log);
+        set_untestable_with_log(out, "build", built.failure_reason, built.log);
     if (built.state != INVAR_REVISION_BUILD_READY)
         return INVAR_OK;
     if (scene->what->run)

@@ -1,5 +1,5 @@
 /*
- * trial.h - one commit put to the question, and several at a time.
+ * trial.h - trials of a bisect: one commit is built, run and evaluated by the criterion.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,39 +19,42 @@
 extern "C" {
 #endif
 
-/* What all trials of a bisect share. Borrowed. */
+/* Shared context of all trials of a bisect. All pointers are borrowed. */
 typedef struct invar_trial_context {
     const invar_bisect_case *what;
-    invar_criterion question; /* `until` as far as it is known by now */
+    invar_criterion question; /* criterion, with `until` as far as it is known so far */
     invar_workspace *workshop;
-    const char *folder; /* bisects/ID */
-    const char *recipe; /* the pinned copy; NULL: a command is run */
-    int64_t threads;    /* of builds */
+    const char *folder; /* bisects/ID in the workspace */
+    const char *recipe; /* pinned copy of the recipe; NULL if a command is run */
+    int64_t threads;    /* threads of a build */
     const volatile sig_atomic_t *stop;
-    /* An earlier trial of the same program, for commands; any thread calls it. */
+    /* Finds an earlier trial of the same binary, for commands. Called on any thread. */
     bool (*find_known_result)(void *payload, invar_bisect_state_trial *out, const char *binary);
     void *payload;
 } invar_trial_context;
 
-/* One trial of a batch: `commit` and `attempt` go in. */
+/* One trial of a batch. The caller sets `commit` and `attempt`. */
 typedef struct invar_trial_job {
     char commit[INVAR_OID_SIZE];
     int64_t attempt;
-    invar_bisect_state_trial result; /* trial.value "": it could not be tested */
-    bool stopped;                    /* nothing is known about it */
+    invar_bisect_state_trial result; /* trial.value is empty if the commit could not be tested */
+    bool stopped;                    /* stopped before a result was known */
 } invar_trial_job;
 
-/* How a tree becomes a program in this case. */
+/* Returns how a tree is built in this case. */
 invar_build_plan invar_trial_build(const invar_trial_context *scene);
 
-/* The run that a program makes of the recipe. `attempt` above 0 is always made anew. */
+/*
+ * Returns the request to run a program on the recipe. With `attempt` above 0 the cache is not used.
+ */
 invar_run_request invar_trial_request(const invar_trial_context *scene,
                                       const invar_revision_build *built, int64_t attempt);
 
 /*
- * Runs the jobs, all at a time, each in a slot of its own. `done` is called on this thread when one
- * has its result; `useful` says whether one that is at work still is. Both may be NULL.
- * INVAR_E_STATE: a command asked to stop the whole search (exit code 128 and above).
+ * Runs all jobs at the same time, each on a thread and in a worktree of its own. `done` is called
+ * on the calling thread for each result. `useful` is called there after each result and returns
+ * false to stop a trial that still runs. Both may be NULL. Returns INVAR_E_STATE if a command asked
+ * to stop the search (exit code 128 and above).
  */
 invar_status invar_trial_batch(invar_trial_job *jobs, size_t count,
                                const invar_trial_context *scene,

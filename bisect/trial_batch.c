@@ -1,9 +1,10 @@
 /*
- * trial_batch.c - several trials at a time, each on a thread of its own.
+ * trial_batch.c - runs several trials at a time, each on a thread of its own.
  *
- * A thread lives as long as its child, because the kernel ends a child with the thread that started
- * it. The calling thread waits, hands over results as they come, and ends trials that nobody needs
- * any more.
+ * A thread must live as long as its child process, because the kernel kills the child when the
+ * thread that started it exits (PR_SET_PDEATHSIG). The calling thread waits, passes on results as
+ * they come, and stops trials that cannot change the search any more. batch.mutex guards `ended`
+ * and `taken` of all workers; `stop` is atomic.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,31 +19,31 @@
 
 #include "base/invar_banned.h"
 
-#define LOOK_MS 50 /* how often the user's wish to stop is looked at */
+#define LOOK_MS 50 /* interval at which the stop flag of the user is polled */
 
-typedef struct batch batch;
+typedef struct trial_batch trial_batch;
 
-typedef struct worker {
-    batch *owner;
+typedef struct trial_worker {
+    trial_batch *owner;
     invar_trial_job *job;
     pthread_t thread;
     volatile sig_atomic_t stop;
     bool started, ended, taken;
     invar_status status;
     invar_error error;
-} worker;
+} trial_worker;
 
-struct batch {
+struct trial_batch {
     pthread_mutex_t mutex;
     pthread_cond_t ended;
     const invar_trial_context *scene;
-    worker *workers;
+    trial_worker *workers;
     size_t count;
 };
 
-static void *work(void *payload)
+static void *run_worker(void *payload)
 {
-    worker *w = payload;
+    trial_worker *w = payload;
 
     w->status = invar_trial_one(w->job, w->owner->scene, &w->stop);
     if (w->status != INVAR_OK)
@@ -54,27 +55,30 @@ static void *work(void *payload)
     return NULL;
 }
 
-/* Its child looks at the flag while it waits. */
-static void stop_one(worker *w)
+/* Sets the stop flag of a worker, which its child process polls. */
+static void stop_worker(trial_worker *w)
 {
     __atomic_store_n(&w->stop, 1, __ATOMIC_RELAXED);
 }
 
-static void stop_all(batch *b)
+static void stop_all_workers(trial_batch *b)
 {
     for (size_t i = 0; i < b->count; i++)
-        stop_one(&b->workers[i]);
+        stop_worker(&b->workers[i]);
 }
 
-/* The next one that has ended and was not handed over; NULL: all were. */
-static worker *wait_for_one(batch *b)
+/*
+ * Waits for a worker that has ended and whose result was not passed on. Returns NULL if none is
+ * left. The caller holds b->mutex.
+ */
+static trial_worker *wait_for_worker(trial_batch *b)
 {
     for (;;) {
         struct timespec until;
         size_t left = 0;
 
         for (size_t i = 0; i < b->count; i++) {
-            worker *w = &b->workers[i];
+            trial_worker *w = &b->workers[i];
             if (w->ended && !w->taken) {
                 w->taken = true;
                 return w;
@@ -84,7 +88,7 @@ static worker *wait_for_one(batch *b)
         if (left == 0)
             return NULL;
         if (b->scene->stop && *b->scene->stop)
-            stop_all(b);
+            stop_all_workers(b);
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += LOOK_MS * 1000000;
         until.tv_sec += until.tv_nsec / 1000000000;
@@ -93,14 +97,14 @@ static worker *wait_for_one(batch *b)
     }
 }
 
-static invar_status batch_start(batch *b, invar_trial_job *jobs)
+static invar_status start_workers(trial_batch *b, invar_trial_job *jobs)
 {
     for (size_t i = 0; i < b->count; i++) {
-        worker *w = &b->workers[i];
+        trial_worker *w = &b->workers[i];
         int rc;
         w->owner = b;
         w->job = &jobs[i];
-        rc = pthread_create(&w->thread, NULL, work, w);
+        rc = pthread_create(&w->thread, NULL, run_worker, w);
         if (rc)
             return INVAR_FAIL(INVAR_E_NOMEM, rc, "no thread for a trial: %s; fewer --jobs may help",
                               strerror(rc));
@@ -109,16 +113,16 @@ static invar_status batch_start(batch *b, invar_trial_job *jobs)
     return INVAR_OK;
 }
 
-/* Hands over each result; the first failure ends the others. */
-static invar_status batch_collect(batch *b, invar_status status,
-                                  invar_status (*done)(void *payload, invar_trial_job *job),
-                                  bool (*useful)(void *payload, const invar_trial_job *job),
-                                  void *payload)
+/* Passes each result to `done`. The first failure stops the other workers. */
+static invar_status collect_results(trial_batch *b, invar_status status,
+                                    invar_status (*done)(void *payload, invar_trial_job *job),
+                                    bool (*useful)(void *payload, const invar_trial_job *job),
+                                    void *payload)
 {
     pthread_mutex_lock(&b->mutex);
     if (status != INVAR_OK)
-        stop_all(b);
-    for (worker *w; (w = wait_for_one(b));) {
+        stop_all_workers(b);
+    for (trial_worker *w; (w = wait_for_worker(b));) {
         if (w->status != INVAR_OK && status == INVAR_OK) {
             invar_error_put(&w->error);
             status = w->status;
@@ -126,10 +130,10 @@ static invar_status batch_collect(batch *b, invar_status status,
         if (status == INVAR_OK && !w->job->stopped && done)
             status = done(payload, w->job);
         if (status != INVAR_OK)
-            stop_all(b);
+            stop_all_workers(b);
         for (size_t i = 0; i < b->count && useful && status == INVAR_OK; i++)
             if (!b->workers[i].ended && !useful(payload, b->workers[i].job))
-                stop_one(&b->workers[i]);
+                stop_worker(&b->workers[i]);
     }
     pthread_mutex_unlock(&b->mutex);
     return status;
@@ -151,14 +155,14 @@ invar_status invar_trial_batch(invar_trial_job *jobs, size_t count,
                                bool (*useful)(void *payload, const invar_trial_job *job),
                                void *payload)
 {
-    batch b = {.scene = scene, .count = count};
+    trial_batch b = {.scene = scene, .count = count};
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&b.workers, count, sizeof *b.workers, "trials"));
     memset(b.workers, 0, count * sizeof *b.workers);
     pthread_mutex_init(&b.mutex, NULL);
     make_condition(&b.ended);
-    status = batch_collect(&b, batch_start(&b, jobs), done, useful, payload);
+    status = collect_results(&b, start_workers(&b, jobs), done, useful, payload);
     for (size_t i = 0; i < count; i++)
         if (b.workers[i].started)
             pthread_join(b.workers[i].thread, NULL);

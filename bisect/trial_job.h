@@ -1,5 +1,5 @@
 /*
- * trial_job.h - one trial on the calling thread, for the batch that makes many.
+ * trial_job.h - runs one trial on the calling thread. Private to trial.c and trial_batch.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,6 +12,7 @@
 extern "C" {
 #endif
 
+/* Runs the trial in a free worktree and fills job->result and job->stopped. Polls *stop. */
 invar_status invar_trial_one(invar_trial_job *job, const invar_trial_context *scene,
                              const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 

@@ -1,5 +1,11 @@
 /*
- * ab.c - two programs on the same recipe, or two recipes, seed by seed.
+ * ab.c - runs an A/B experiment: two programs on one recipe, or two recipes, over several seeds.
+ *
+ * Stages: read the sides and resolve revisions, build both programs, pin the recipes, check that A
+ * repeats itself (A/A check), run all seeds, compare pair by pair. If the sides differ, B is
+ * checked against itself too before the divergence is located. All runs go through the cache of the
+ * workspace, so the same call after a kill runs only what is missing. flock on the experiment keeps
+ * other processes out.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -62,7 +68,7 @@ static invar_status open_repo(invar_ab_context *w)
     return status;
 }
 
-/* It lies in no tree that is read. */
+/* Opens a workspace outside all trees that are read. */
 static invar_status open_workshop(invar_ab_context *w)
 {
     const char *outside[INVAR_AB_SIDES + 3], *subject = w->what->repo;
@@ -73,7 +79,7 @@ static invar_status open_workshop(invar_ab_context *w)
     if (needs_repo(w->answer)) {
         outside[count++] = subject;
         outside[count++] = invar_repo_work_tree(w->repo);
-        count -= !outside[count - 1]; // a bare repository has none
+        count -= !outside[count - 1]; // a bare repository has no work tree
     }
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         if (w->answer->sides[i].kind == INVAR_AB_FOLDER)
@@ -82,8 +88,8 @@ static invar_status open_workshop(invar_ab_context *w)
     return invar_workspace_open(&w->workshop, w->options->work, subject, outside);
 }
 
-/* The side's program is no use: true, and the answer says why. */
-static bool is_broken(invar_ab_context *w, int side)
+/* Returns true if the program of the side cannot be used, and stores the reason in the result. */
+static bool program_is_unusable(invar_ab_context *w, int side)
 {
     const invar_revision_build *built = &w->answer->sides[side].built;
 
@@ -116,8 +122,11 @@ static invar_status build_side(invar_ab_context *w, int i, invar_worktree *slot)
     return INVAR_OK;
 }
 
-/* Programs and recipes, in a slot. *ready_out false: the answer says why not. */
-static invar_status make_sides(bool *ready_out, invar_ab_context *w)
+/*
+ * Builds programs and reads recipes, in a worktree. If *ready_out is false, the result has the
+ * reason.
+ */
+static invar_status build_sides(bool *ready_out, invar_ab_context *w)
 {
     invar_worktree slot;
     invar_status status = INVAR_OK;
@@ -130,7 +139,7 @@ static invar_status make_sides(bool *ready_out, invar_ab_context *w)
                                       w->repo);
     for (int i = 0; i < INVAR_AB_SIDES && status == INVAR_OK && ready; i++) {
         status = build_side(w, i, &slot);
-        ready = status == INVAR_OK && !is_broken(w, i);
+        ready = status == INVAR_OK && !program_is_unusable(w, i);
     }
     invar_worktree_release(&slot);
     *ready_out = ready;
@@ -139,7 +148,7 @@ static invar_status make_sides(bool *ready_out, invar_ab_context *w)
 
 /* ---- the experiment -------------------------------------------------------------------------- */
 
-static void name_experiment(invar_ab_context *w)
+static void compute_experiment_id(invar_ab_context *w)
 {
     invar_hasher hasher;
     invar_digest id;
@@ -161,7 +170,7 @@ static void name_experiment(invar_ab_context *w)
     w->answer->id[16] = '\0';
 }
 
-/* One process at a time makes an experiment. */
+/* Locks the experiment for this process. Returns INVAR_E_BUSY if another process holds the lock. */
 static invar_status lock_experiment(invar_ab_context *w)
 {
     char path[INVAR_PATH_SIZE];
@@ -191,7 +200,10 @@ static invar_status pin_recipe(invar_ab_context *w, int i)
     return invar_file_write(side->recipe, w->recipes[i], w->recipe_bytes[i]);
 }
 
-/* Both sides run on the seeds of the first recipe: another one of the second would be ignored. */
+/*
+ * Fails if the recipe of side B sets another seed: both sides run on the seeds of side A's recipe,
+ * and the other value would be ignored silently.
+ */
 static invar_status check_seed(const invar_ab_context *w, const char *key, int64_t fallback)
 {
     int64_t a, b;
@@ -208,7 +220,7 @@ static invar_status check_seed(const invar_ab_context *w, const char *key, int64
                       key, a, b, key);
 }
 
-static invar_status make_pairs(invar_ab_context *w)
+static invar_status create_pairs(invar_ab_context *w)
 {
     invar_ab_result *answer = w->answer;
     int64_t seed, rollout_seed;
@@ -235,11 +247,11 @@ static invar_status make_pairs(invar_ab_context *w)
     return INVAR_OK;
 }
 
-static invar_status make_experiment(invar_ab_context *w)
+static invar_status create_experiment(invar_ab_context *w)
 {
     char folder[INVAR_PATH_SIZE];
 
-    name_experiment(w);
+    compute_experiment_id(w);
     INVAR_TRY(
         invar_path_join(folder, sizeof folder, invar_workspace_folder(w->workshop), "experiments"));
     INVAR_TRY(invar_path_join(w->answer->folder, sizeof w->answer->folder, folder, w->answer->id));
@@ -247,13 +259,14 @@ static invar_status make_experiment(invar_ab_context *w)
     INVAR_TRY(lock_experiment(w));
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         INVAR_TRY(pin_recipe(w, i));
-    return make_pairs(w);
+    return create_pairs(w);
 }
 
-/* ---- a side against itself ------------------------------------------------------------------- */
+/* ---- A/A check ------------------------------------------------------------------------------- */
 
-/* The run is no use: true, and the answer says why. */
-static bool is_lost(invar_ab_context *w, int side, int64_t seed, const invar_run_result *ran)
+/* Returns true if the run cannot be used, and stores the reason in the result. */
+static bool run_is_unusable(invar_ab_context *w, int side, int64_t seed,
+                            const invar_run_result *ran)
 {
     if (ran->state == INVAR_RUN_DONE)
         return false;
@@ -266,7 +279,7 @@ static bool is_lost(invar_ab_context *w, int side, int64_t seed, const invar_run
     return true;
 }
 
-/* Free keys with other values than the first run has. */
+/* Chooses free keys and values that differ from those of the first run. */
 static invar_status choose_varied_keys(invar_ab_varied_key out[2], const invar_ab_context *w,
                                        int side)
 {
@@ -279,9 +292,12 @@ static invar_status choose_varied_keys(invar_ab_varied_key out[2], const invar_a
     return INVAR_OK;
 }
 
-/* Runs the pair's side a second time; `first` too, where it is not there already. */
-static invar_status run_gate(invar_ab_context *w, int side, const invar_ab_pair *pair,
-                             invar_run_result *first, invar_run_result *second)
+/*
+ * Runs one side of the pair a second time with other free keys, and the first time if that is
+ * missing.
+ */
+static invar_status run_aa_check(invar_ab_context *w, int side, const invar_ab_pair *pair,
+                                 invar_run_result *first, invar_run_result *second)
 {
     invar_ab_run_job jobs[2] = {{.side = side, .pair = pair, .again = "", .ran = first},
                                 {.side = side, .pair = pair, .again = "-again", .ran = second}};
@@ -295,7 +311,7 @@ static invar_status run_gate(invar_ab_context *w, int side, const invar_ab_pair 
     INVAR_TRY(first->ledger[0] ? invar_ab_jobs_run(w, &jobs[1], 1) : invar_ab_jobs_run(w, jobs, 2));
     if (first->state != INVAR_RUN_DONE || second->state != INVAR_RUN_FAILED)
         return INVAR_OK;
-    // a program without these keys, or a recipe in which they have no place
+    // the program lacks these keys, or the recipe cannot use them
     jobs[1].free[0] = jobs[1].free[1] = (invar_ab_varied_key){0};
     jobs[1].again = "-again-plain";
     gate->varied = false;
@@ -303,15 +319,17 @@ static invar_status run_gate(invar_ab_context *w, int side, const invar_ab_pair 
     return invar_ab_jobs_run(w, &jobs[1], 1);
 }
 
-/* *passed_out false: the answer says why. */
-static invar_status pass_gate(bool *passed_out, invar_ab_context *w, int side, invar_ab_pair *pair)
+/* Runs the A/A check of a side. If *passed_out is false, the result has the reason. */
+static invar_status check_repeatability(bool *passed_out, invar_ab_context *w, int side,
+                                        invar_ab_pair *pair)
 {
     invar_aa_check *gate = &w->answer->gates[side];
     invar_run_result *first = &pair->ran[side], second = {0};
 
     *passed_out = false;
-    INVAR_TRY(run_gate(w, side, pair, first, &second));
-    if (is_lost(w, side, pair->seed, first) || is_lost(w, side, pair->seed, &second))
+    INVAR_TRY(run_aa_check(w, side, pair, first, &second));
+    if (run_is_unusable(w, side, pair->seed, first) ||
+        run_is_unusable(w, side, pair->seed, &second))
         return INVAR_OK;
     gate->ran = true;
     gate->seed = pair->seed;
@@ -338,7 +356,7 @@ static invar_status run_pairs(invar_ab_context *w)
     INVAR_TRY(invar_alloc((void **)&jobs, 2 * answer->n_pairs, sizeof *jobs, "runs"));
     for (size_t i = 0; i < answer->n_pairs; i++)
         for (int side = 0; side < INVAR_AB_SIDES; side++)
-            if (i > 0 || side == INVAR_AB_B) // the first of A was made at the gate
+            if (i > 0 || side == INVAR_AB_B) // the A/A check has run side A of the first pair
                 jobs[count++] = (invar_ab_run_job){.side = side,
                                                    .pair = &answer->pairs[i],
                                                    .again = "",
@@ -348,11 +366,11 @@ static invar_status run_pairs(invar_ab_context *w)
     return status;
 }
 
-static bool any_lost(invar_ab_context *w)
+static bool any_run_is_unusable(invar_ab_context *w)
 {
     for (size_t i = 0; i < w->answer->n_pairs; i++)
         for (int side = 0; side < INVAR_AB_SIDES; side++)
-            if (is_lost(w, side, w->answer->pairs[i].seed, &w->answer->pairs[i].ran[side]))
+            if (run_is_unusable(w, side, w->answer->pairs[i].seed, &w->answer->pairs[i].ran[side]))
                 return true;
     return false;
 }
@@ -363,7 +381,7 @@ static bool is_one_recipe(const invar_ab_context *w)
            memcmp(w->recipes[INVAR_AB_A], w->recipes[INVAR_AB_B], w->recipe_bytes[INVAR_AB_A]) == 0;
 }
 
-/* Both sides are asked for the same. */
+/* Returns true if both sides run the same program on the same recipe. */
 static bool is_one_program(const invar_ab_context *w)
 {
     const invar_ab_side *sides = w->answer->sides;
@@ -394,8 +412,11 @@ static invar_status compare_pairs(invar_ab_context *w)
     return invar_ab_compare_facts(answer);
 }
 
-/* The pair that parts first; of equals the first. One that only has more steps comes last. */
-static invar_ab_pair *ab_result_earliest(invar_ab_result *answer)
+/*
+ * Returns the first pair with the earliest divergence. Pairs that differ only in their number of
+ * steps come last.
+ */
+static invar_ab_pair *earliest_divergent_pair(invar_ab_result *answer)
 {
     invar_ab_pair *found = NULL;
 
@@ -408,16 +429,16 @@ static invar_ab_pair *ab_result_earliest(invar_ab_result *answer)
     return found;
 }
 
-/* Different: does B repeat itself, and where is it? */
+/* Locates the divergence, after an A/A check of side B. */
 static invar_status locate_difference(invar_ab_context *w)
 {
-    invar_ab_pair *pair = ab_result_earliest(w->answer);
+    invar_ab_pair *pair = earliest_divergent_pair(w->answer);
     bool passed;
 
-    INVAR_TRY(pass_gate(&passed, w, INVAR_AB_B, pair));
+    INVAR_TRY(check_repeatability(&passed, w, INVAR_AB_B, pair));
     if (!passed)
         return INVAR_OK;
-    // tensors of two models that happen to have one shape are nowhere the same computation
+    // points of models with different shapes are not comparable, even if some shapes agree
     w->answer->two_models = w->answer->two_models && !is_one_recipe(w);
     if (w->answer->two_models)
         return INVAR_OK;
@@ -426,9 +447,9 @@ static invar_status locate_difference(invar_ab_context *w)
     return w->answer->place.known ? invar_ab_refine(w, pair) : INVAR_OK;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- run ------------------------------------------------------------------------------------- */
 
-static invar_status ab_context_run(invar_ab_context *w)
+static invar_status run_experiment(invar_ab_context *w)
 {
     invar_ab_result *answer = w->answer;
     bool good;
@@ -439,15 +460,15 @@ static invar_status ab_context_run(invar_ab_context *w)
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         INVAR_TRY(invar_ab_side_resolve(&answer->sides[i], w->repo));
     INVAR_TRY(open_workshop(w));
-    INVAR_TRY(make_sides(&good, w));
+    INVAR_TRY(build_sides(&good, w));
     if (!good)
         return INVAR_OK;
-    INVAR_TRY(make_experiment(w));
-    INVAR_TRY(pass_gate(&good, w, INVAR_AB_A, &answer->pairs[0]));
+    INVAR_TRY(create_experiment(w));
+    INVAR_TRY(check_repeatability(&good, w, INVAR_AB_A, &answer->pairs[0]));
     if (!good)
         return INVAR_OK;
     INVAR_TRY(run_pairs(w));
-    if (any_lost(w))
+    if (any_run_is_unusable(w))
         return INVAR_OK;
     INVAR_TRY(compare_pairs(w));
     if (answer->verdict == INVAR_AB_DIFFERENT)
@@ -466,11 +487,11 @@ invar_status invar_ab_run(invar_ab_result **out, const invar_ab_case *what,
     INVAR_CHECK(what->seeds >= 1 && what->seeds <= INVAR_AB_SEEDS && what->steps >= 0);
     INVAR_TRY(invar_alloc((void **)&w.answer, 1, sizeof *w.answer, "an answer"));
     memset(w.answer, 0, sizeof *w.answer);
-    status = ab_context_run(&w);
+    status = run_experiment(&w);
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         invar_free(w.recipes[i]);
     if (w.lock >= 0)
-        close(w.lock); // and unlocks it
+        close(w.lock); // this releases the lock
     invar_workspace_close(w.workshop);
     invar_repo_close(w.repo);
     if (status != INVAR_OK) {

@@ -1,5 +1,9 @@
 /*
- * ab_compare.c - how the runs of an A/B experiment compare.
+ * ab_compare.c - compares the runs of an A/B experiment and merges them into one ledger.
+ *
+ * Pairs, A/A checks and facts are reduced from diffs of two ledgers (ledger/view/diff/diff.h). The
+ * effects on metrics are computed from ab.db, a ledger with all runs, which appears under its name
+ * only when it is complete.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +17,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- two runs ------------------------------------------------------------------------------- */
+/* ---- two runs -------------------------------------------------------------------------------- */
 
 static invar_status open_run(invar_ledger **out, invar_ledger_summary *run, const char *path)
 {
@@ -21,7 +25,7 @@ static invar_status open_run(invar_ledger **out, invar_ledger_summary *run, cons
     return invar_ledger_find(run, *out, NULL);
 }
 
-static invar_status diff_compare(const char *a, const char *b,
+static invar_status diff_ledgers(const char *a, const char *b,
                                  void (*take)(void *payload, const invar_diff *diff), void *payload)
 {
     invar_ledger *ledgers[2] = {NULL, NULL};
@@ -41,7 +45,7 @@ static invar_status diff_compare(const char *a, const char *b,
     return status;
 }
 
-static bool is_same(const invar_diff *diff)
+static bool runs_are_equal(const invar_diff *diff)
 {
     return diff->verdict == INVAR_DIFF_VERDICT_IDENTICAL && diff->only_a == 0 && diff->only_b == 0;
 }
@@ -51,12 +55,12 @@ static int64_t common_steps(const invar_diff *diff)
     return diff->common_first < 0 ? 0 : diff->common_last - diff->common_first + 1;
 }
 
-static void take_pair(void *payload, const invar_diff *diff)
+static void set_pair(void *payload, const invar_diff *diff)
 {
     invar_ab_pair *pair = payload;
 
     pair->compared = true;
-    pair->same = is_same(diff);
+    pair->same = runs_are_equal(diff);
     pair->steps = common_steps(diff);
     pair->only[INVAR_AB_A] = diff->only_a;
     pair->only[INVAR_AB_B] = diff->only_b;
@@ -70,8 +74,8 @@ static void copy_value(char out[INVAR_AB_VALUE], const char *text)
     invar_text_quote(out, INVAR_AB_VALUE, text ? text : "", text ? strlen(text) : 0);
 }
 
-/* What an experiment sets itself, or what follows from where a run was made, tells nothing. */
-static bool is_noise(const invar_diff_fact *fact)
+/* Returns true for facts that differ because of the experiment itself or the place of the run. */
+static bool is_irrelevant_fact(const invar_diff_fact *fact)
 {
     static const char *const places[] = {"run", "ledger", "save", "load", "name"};
 
@@ -83,31 +87,34 @@ static bool is_noise(const invar_diff_fact *fact)
     return false;
 }
 
-/* Keys are words: beside them an identity has hashes, "data hash". */
+/*
+ * Returns true for recipe keys. Keys are single words; other identity entries, such as "data hash",
+ * are not.
+ */
 static bool is_key(const invar_diff_fact *fact)
 {
     return (strcmp(fact->scope, "identity") == 0 || strcmp(fact->scope, "free") == 0) &&
            !strchr(fact->key, ' ');
 }
 
-/* The hash of all that gives a model its shapes. */
-static bool is_model(const invar_diff_fact *fact)
+/* Returns true for the hash that covers everything that determines the shapes of a model. */
+static bool is_model_hash(const invar_diff_fact *fact)
 {
     return strcmp(fact->scope, "identity") == 0 && strcmp(fact->key, "model hash") == 0;
 }
 
-static void take_facts(void *payload, const invar_diff *diff)
+static void set_facts(void *payload, const invar_diff *diff)
 {
     invar_ab_result *answer = payload;
 
-    for (int pass = 0; pass < 2; pass++) { // the identity, then the rest
+    for (int pass = 0; pass < 2; pass++) { // identity facts first, then the rest
         for (size_t i = 0; i < diff->n_facts; i++) {
             const invar_diff_fact *fact = &diff->facts[i];
             invar_ab_fact *out = &answer->facts[answer->n_facts];
-            if (is_noise(fact) || (strcmp(fact->scope, "identity") == 0) != (pass == 0))
+            if (is_irrelevant_fact(fact) || (strcmp(fact->scope, "identity") == 0) != (pass == 0))
                 continue;
             answer->all_facts++;
-            answer->two_models |= is_model(fact);
+            answer->two_models |= is_model_hash(fact);
             if (answer->n_facts == INVAR_AB_FACTS)
                 continue;
             answer->n_facts++;
@@ -120,33 +127,32 @@ static void take_facts(void *payload, const invar_diff *diff)
     }
 }
 
-static void take_gate(void *payload, const invar_diff *diff)
+static void set_aa_check(void *payload, const invar_diff *diff)
 {
     invar_aa_check *gate = payload;
 
-    gate->same = is_same(diff);
+    gate->same = runs_are_equal(diff);
     gate->steps = common_steps(diff);
     invar_diff_headline(gate->headline, diff);
 }
 
 invar_status invar_ab_compare_pair(invar_ab_pair *pair)
 {
-    return diff_compare(pair->ran[INVAR_AB_A].ledger, pair->ran[INVAR_AB_B].ledger, take_pair,
-                        pair);
+    return diff_ledgers(pair->ran[INVAR_AB_A].ledger, pair->ran[INVAR_AB_B].ledger, set_pair, pair);
 }
 
 invar_status invar_ab_compare_gate(invar_aa_check *gate)
 {
-    return diff_compare(gate->ledger, gate->second_ledger, take_gate, gate);
+    return diff_ledgers(gate->ledger, gate->second_ledger, set_aa_check, gate);
 }
 
 invar_status invar_ab_compare_facts(invar_ab_result *answer)
 {
-    return diff_compare(answer->pairs->ran[INVAR_AB_A].ledger,
-                        answer->pairs->ran[INVAR_AB_B].ledger, take_facts, answer);
+    return diff_ledgers(answer->pairs->ran[INVAR_AB_A].ledger,
+                        answer->pairs->ran[INVAR_AB_B].ledger, set_facts, answer);
 }
 
-/* ---- all runs in one ledger ------------------------------------------------------------------ */
+/* ---- one ledger of all runs ------------------------------------------------------------------ */
 
 static invar_status import_run(int64_t *number_out, invar_ledger *into, const char *path)
 {
@@ -164,7 +170,8 @@ static invar_status import_run(int64_t *number_out, invar_ledger *into, const ch
     return INVAR_OK;
 }
 
-static invar_status import_all(int64_t *numbers, const invar_ab_result *answer, const char *path)
+static invar_status import_all_runs(int64_t *numbers, const invar_ab_result *answer,
+                                    const char *path)
 {
     invar_ledger *into = NULL;
     invar_status status = invar_ledger_open(
@@ -178,8 +185,11 @@ static invar_status import_all(int64_t *numbers, const invar_ab_result *answer, 
     return status;
 }
 
-/* Made beside its place, so that a ledger with the name is a whole one. */
-static invar_status ab_result_merge(int64_t *numbers, invar_ab_result *answer)
+/*
+ * Writes all runs to ab.db. It is built under a temporary name, so that an existing ab.db is
+ * complete.
+ */
+static invar_status merge_ledgers(int64_t *numbers, invar_ab_result *answer)
 {
     char folder[INVAR_PATH_SIZE], fresh[INVAR_PATH_SIZE];
 
@@ -188,7 +198,7 @@ static invar_status ab_result_merge(int64_t *numbers, invar_ab_result *answer)
     INVAR_TRY(invar_path_join(answer->ledger, sizeof answer->ledger, answer->folder, "ab.db"));
     INVAR_TRY(invar_held_folder_remove(folder));
     INVAR_TRY(invar_held_folder_make(folder));
-    INVAR_TRY(import_all(numbers, answer, fresh));
+    INVAR_TRY(import_all_runs(numbers, answer, fresh));
     if (rename(fresh, answer->ledger) != 0)
         return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s cannot get its name: %s", fresh,
                           strerror(errno));
@@ -202,7 +212,7 @@ invar_status invar_ab_measure(invar_ab_result *answer)
     int64_t *numbers;
 
     INVAR_TRY(invar_alloc((void **)&numbers, 2 * answer->n_pairs, sizeof *numbers, "runs"));
-    status = ab_result_merge(numbers, answer);
+    status = merge_ledgers(numbers, answer);
     if (status == INVAR_OK)
         status = invar_ledger_open(&ledger, answer->ledger, &(invar_ledger_options){0});
     if (status == INVAR_OK)

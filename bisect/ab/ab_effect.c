@@ -1,8 +1,9 @@
 /*
- * ab_effect.c - what a change does to metrics, seed by seed.
+ * ab_effect.c - computes the paired effect of a change on every metric of an A/B experiment.
  *
- * One pass over the values of all runs, sorted by metric and step: what is kept of a metric does
- * not grow with the number of steps.
+ * One SQL query returns the values of all runs, sorted by metric and step, and one pass over it
+ * accumulates per-seed sums, so memory does not grow with the number of steps. Sums are over seeds,
+ * then steps, in binary64, so that equal ledgers give equal bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,9 +18,9 @@
 
 #include "base/invar_banned.h"
 
-/* ---- the sums -------------------------------------------------------------------------------- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
-static bool usable(double a, double b)
+static bool pair_is_finite(double a, double b)
 {
     return isfinite(a) && isfinite(b) && isfinite(b - a);
 }
@@ -31,7 +32,7 @@ void invar_ab_sum_pairs(invar_ab_sum *out, const double *a, const double *b, siz
     *out = (invar_ab_sum){.mean_a = NAN, .mean_b = NAN, .mean = NAN, .error = NAN};
     for (size_t i = 0; i < count; i++) {
         double d = b[i] - a[i];
-        if (!usable(a[i], b[i]))
+        if (!pair_is_finite(a[i], b[i]))
             continue;
         out->pairs++;
         out->higher += d > 0;
@@ -49,19 +50,19 @@ void invar_ab_sum_pairs(invar_ab_sum *out, const double *a, const double *b, siz
     out->mean = sum / n;
     for (size_t i = 0; i < count; i++) {
         double off = b[i] - a[i] - out->mean;
-        if (usable(a[i], b[i]))
+        if (pair_is_finite(a[i], b[i]))
             squares += off * off;
     }
     if (out->pairs > 1)
         out->error = sqrt(squares / (n * (n - 1)));
 }
 
-/* ---- which are pinned ------------------------------------------------------------------------ */
+/* ---- pinned metrics -------------------------------------------------------------------------- */
 
 #define PINNED 3
 
-/* What a run is for comes first: the reward, its parts, evaluations; then all else. */
-static int rank(const char *name)
+/* Returns the rank in the report: 0 the reward, 1 its parts, 2 evaluations, 3 everything else. */
+static int pinned_rank(const char *name)
 {
     static const char *const pinned[PINNED] = {"rollout/raw_reward", "rollout/reward/", "eval/"};
     int i = 0;
@@ -73,27 +74,30 @@ static int rank(const char *name)
 
 /* ---- one pass over the ledger ---------------------------------------------------------------- */
 
-/* What is known of one seed: of the present metric, and there of the present and the last step. */
-typedef struct seed {
-    int64_t run[2]; /* side a, side b */
-    bool here[2];
+/*
+ * State of one seed: its values of the current metric at the current step, and sums over the tail.
+ */
+typedef struct seed_state {
+    int64_t run[2]; /* run numbers of side a and side b */
+    bool has_value[2];
     uint64_t bits[2];
-    double sums[2]; /* over the tail */
+    double sums[2]; /* sums of side a and side b over the tail */
     int64_t summed;
-} seed;
+} seed_state;
 
-typedef struct pass {
+typedef struct metrics_pass {
     invar_ab_effects *out;
-    seed *seeds;  /* (count) */
-    double *last; /* (2, count) side a, side b; NaN: none */
+    seed_state *seeds; /* (count) */
+    double *last;      /* (2, count) last values of side a and side b; NaN if absent */
     size_t count, room;
-    char name[INVAR_AB_NAME]; /* of the present metric as the ledger has it; "": none yet */
+    char name[INVAR_AB_NAME]; /* current metric as stored in the ledger; `bytes` is 0 before the
+                                 first one */
     size_t bytes;
     int64_t step;
     invar_ab_effect now;
-} pass;
+} metrics_pass;
 
-static double real(uint64_t bits)
+static double double_of_bits(uint64_t bits)
 {
     double value;
 
@@ -101,19 +105,19 @@ static double real(uint64_t bits)
     return value;
 }
 
-/* The values of all seeds at a step are there. */
-static void end_step(pass *p)
+/* Processes the values of one step, when those of all seeds were read. */
+static void end_step(metrics_pass *p)
 {
     bool any = false;
 
     for (size_t i = 0; i < p->count; i++) {
-        seed *s = &p->seeds[i];
-        double a = real(s->bits[0]), b = real(s->bits[1]);
-        any = any || (s->here[0] && s->here[1]);
-        if (!s->here[0] && !s->here[1])
+        seed_state *s = &p->seeds[i];
+        double a = double_of_bits(s->bits[0]), b = double_of_bits(s->bits[1]);
+        any = any || (s->has_value[0] && s->has_value[1]);
+        if (!s->has_value[0] && !s->has_value[1])
             continue;
-        p->now.same = p->now.same && s->here[0] && s->here[1] && s->bits[0] == s->bits[1];
-        if (!s->here[0] || !s->here[1] || !usable(a, b)) {
+        p->now.same = p->now.same && s->has_value[0] && s->has_value[1] && s->bits[0] == s->bits[1];
+        if (!s->has_value[0] || !s->has_value[1] || !pair_is_finite(a, b)) {
             p->now.n_unusable++;
         } else if (p->step >= p->out->tail_first) {
             s->sums[0] += a;
@@ -122,17 +126,17 @@ static void end_step(pass *p)
         }
     }
     for (size_t i = 0; i < p->count; i++) {
-        seed *s = &p->seeds[i];
+        seed_state *s = &p->seeds[i];
         if (any) {
             p->now.step = p->step;
-            p->last[i] = s->here[0] ? real(s->bits[0]) : NAN;
-            p->last[p->count + i] = s->here[1] ? real(s->bits[1]) : NAN;
+            p->last[i] = s->has_value[0] ? double_of_bits(s->bits[0]) : NAN;
+            p->last[p->count + i] = s->has_value[1] ? double_of_bits(s->bits[1]) : NAN;
         }
-        s->here[0] = s->here[1] = false;
+        s->has_value[0] = s->has_value[1] = false;
     }
 }
 
-static invar_status pass_reserve(pass *p)
+static invar_status reserve_effect(metrics_pass *p)
 {
     size_t room = p->room ? 2 * p->room : 64;
     invar_ab_effect *larger;
@@ -151,7 +155,7 @@ static invar_status pass_reserve(pass *p)
     return INVAR_OK;
 }
 
-static invar_status end_metric(pass *p)
+static invar_status end_metric(metrics_pass *p)
 {
     double *a = p->last, *b = p->last + p->count;
 
@@ -160,20 +164,20 @@ static invar_status end_metric(pass *p)
     end_step(p);
     invar_ab_sum_pairs(&p->now.last, a, b, p->count);
     for (size_t i = 0; i < p->count; i++) {
-        const seed *s = &p->seeds[i];
+        const seed_state *s = &p->seeds[i];
         a[i] = s->summed ? s->sums[0] / (double)s->summed : NAN;
         b[i] = s->summed ? s->sums[1] / (double)s->summed : NAN;
     }
     invar_ab_sum_pairs(&p->now.tail, a, b, p->count);
     invar_text_quote(p->now.name, sizeof p->now.name, p->name, p->bytes);
-    p->now.pinned = rank(p->now.name) < PINNED;
-    INVAR_TRY(pass_reserve(p));
+    p->now.pinned = pinned_rank(p->now.name) < PINNED;
+    INVAR_TRY(reserve_effect(p));
     p->out->items[p->out->count++] = p->now;
     p->out->n_same += p->now.same;
     return INVAR_OK;
 }
 
-static void begin_metric(pass *p, const invar_ledger_value *name, int64_t step)
+static void begin_metric(metrics_pass *p, const invar_ledger_value *name, int64_t step)
 {
     p->bytes = name->bytes;
     memcpy(p->name, name->data, name->bytes);
@@ -186,11 +190,11 @@ static void begin_metric(pass *p, const invar_ledger_value *name, int64_t step)
     }
 }
 
-/* name, step, run, bits */
-static invar_status take_value(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
+/* Columns: name, step, run, bits. */
+static invar_status read_value_row(void *payload, const char *const *columns,
+                                   const invar_ledger_value *values, int count)
 {
-    pass *p = payload;
+    metrics_pass *p = payload;
 
     (void)columns;
     INVAR_CHECK(count == 4);
@@ -209,7 +213,7 @@ static invar_status take_value(void *payload, const char *const *columns,
     for (size_t i = 0; i < p->count; i++) {
         for (int side = 0; side < 2; side++) {
             if (p->seeds[i].run[side] == values[2].integer) {
-                p->seeds[i].here[side] = true;
+                p->seeds[i].has_value[side] = true;
                 p->seeds[i].bits[side] = (uint64_t)values[3].integer;
             }
         }
@@ -226,13 +230,13 @@ static const char all_values[] =
                   "  AND x.dataset = e.dataset AND x.series = e.series)"
                   " ORDER BY 1, 2, 3";
 
-/* ---- which steps ----------------------------------------------------------------------------- */
+/* ---- common steps ---------------------------------------------------------------------------- */
 
-/* run, first, last */
-static invar_status take_steps(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
+/* Columns: run, first step, last step. */
+static invar_status read_steps_row(void *payload, const char *const *columns,
+                                   const invar_ledger_value *values, int count)
 {
-    pass *p = payload;
+    metrics_pass *p = payload;
 
     (void)columns;
     INVAR_CHECK(count == 3);
@@ -247,11 +251,11 @@ static invar_status take_steps(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_status find_steps(pass *p, invar_ledger *ledger)
+static invar_status find_steps(metrics_pass *p, invar_ledger *ledger)
 {
     const invar_ledger_select_request request = {
         .sql = "SELECT run, min(step), max(step) FROM step GROUP BY run",
-        .row = take_steps,
+        .row = read_steps_row,
         .payload = p};
     uint64_t steps;
 
@@ -265,25 +269,28 @@ static invar_status find_steps(pass *p, invar_ledger *ledger)
     return INVAR_OK;
 }
 
-/* ---- the order ------------------------------------------------------------------------------- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
-/* How far the effect stands out; infinite where all seeds agree, -1 where there is none. */
-static double ab_effect_weight(const invar_ab_effect *effect)
+/*
+ * Returns how clearly the effect stands out: |mean| / standard error; infinite if all seeds agree,
+ * -1 without an effect.
+ */
+static double effect_weight(const invar_ab_effect *effect)
 {
     const invar_ab_sum *sum = &effect->last;
 
     if (effect->same || sum->pairs == 0)
         return -1;
-    if (sum->mean == 0 || isnan(sum->error)) // one seed: nothing to measure it by
+    if (sum->mean == 0 || isnan(sum->error)) // a single seed has no standard error
         return 0;
     return sum->error > 0 ? fabs(sum->mean) / sum->error : INFINITY;
 }
 
-static int compare(const void *x, const void *y)
+static int compare_effects(const void *x, const void *y)
 {
     const invar_ab_effect *a = x, *b = y;
-    double wa = ab_effect_weight(a), wb = ab_effect_weight(b);
-    int ra = rank(a->name), rb = rank(b->name);
+    double wa = effect_weight(a), wb = effect_weight(b);
+    int ra = pinned_rank(a->name), rb = pinned_rank(b->name);
 
     if (a->same != b->same)
         return a->same ? 1 : -1;
@@ -292,7 +299,7 @@ static int compare(const void *x, const void *y)
     return wa != wb ? (wa > wb ? -1 : 1) : strcmp(a->name, b->name);
 }
 
-static invar_status ab_effects_sort(invar_ab_effects *effects)
+static invar_status sort_effects(invar_ab_effects *effects)
 {
     const void **order = NULL;
     invar_ab_effect *sorted = NULL;
@@ -301,7 +308,7 @@ static invar_status ab_effects_sort(invar_ab_effects *effects)
     INVAR_TRY(invar_alloc((void **)&order, effects->count, sizeof *order, "effects"));
     for (size_t i = 0; i < effects->count; i++)
         order[i] = &effects->items[i];
-    status = invar_sort(order, effects->count, compare);
+    status = invar_sort(order, effects->count, compare_effects);
     if (status == INVAR_OK)
         status = invar_alloc((void **)&sorted, effects->count, sizeof *sorted, "effects");
     if (status == INVAR_OK) {
@@ -314,25 +321,28 @@ static invar_status ab_effects_sort(invar_ab_effects *effects)
     return status;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- entry point ----------------------------------------------------------------------------- */
 
-static invar_status read_all(pass *p, invar_ledger *ledger)
+static invar_status read_effects(metrics_pass *p, invar_ledger *ledger)
 {
     invar_ledger_argument last = {"last", {.type = INVAR_LEDGER_TYPE_INT}};
-    invar_ledger_select_request request = {
-        .sql = all_values, .arguments = &last, .n_arguments = 1, .row = take_value, .payload = p};
+    invar_ledger_select_request request = {.sql = all_values,
+                                           .arguments = &last,
+                                           .n_arguments = 1,
+                                           .row = read_value_row,
+                                           .payload = p};
 
     INVAR_TRY(find_steps(p, ledger));
     last.value.integer = p->out->last;
     INVAR_TRY(invar_ledger_select(ledger, &request));
     INVAR_TRY(end_metric(p));
-    return ab_effects_sort(p->out);
+    return sort_effects(p->out);
 }
 
 invar_status invar_ab_effects_read(invar_ab_effects *out, invar_ledger *ledger, const int64_t *a,
                                    const int64_t *b, size_t count)
 {
-    pass p = {.out = out, .count = count};
+    metrics_pass p = {.out = out, .count = count};
     invar_status status;
 
     *out = (invar_ab_effects){.items = NULL};
@@ -341,9 +351,9 @@ invar_status invar_ab_effects_read(invar_ab_effects *out, invar_ledger *ledger, 
     if (status == INVAR_OK)
         status = invar_alloc((void **)&p.last, 2 * count, sizeof *p.last, "seeds");
     for (size_t i = 0; status == INVAR_OK && i < count; i++)
-        p.seeds[i] = (seed){.run = {a[i], b[i]}};
+        p.seeds[i] = (seed_state){.run = {a[i], b[i]}};
     if (status == INVAR_OK)
-        status = read_all(&p, ledger);
+        status = read_effects(&p, ledger);
     invar_free(p.seeds);
     invar_free(p.last);
     if (status != INVAR_OK)

@@ -1,5 +1,6 @@
 /*
- * ab_internal.h - an A/B experiment in the making: its runs, and how they compare. Inside ab only.
+ * ab_internal.h - context of a running A/B experiment, its runs and comparisons. Private to
+ * bisect/ab.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,23 +19,23 @@ typedef struct invar_ab_context {
     const invar_ab_case *what;
     const invar_ab_options *options;
     invar_ab_result *answer;
-    invar_repo *repo; /* NULL: there is none, and none is needed */
+    invar_repo *repo; /* NULL if there is no repository and no side needs one */
     invar_workspace *workshop;
-    char *recipes[INVAR_AB_SIDES]; /* their texts */
+    char *recipes[INVAR_AB_SIDES]; /* texts of the pinned recipes; owned */
     size_t recipe_bytes[INVAR_AB_SIDES];
-    int lock; /* of the experiment; -1: not yet */
+    int lock; /* descriptor of the experiment's lock file; -1 if not locked */
     pthread_mutex_t mutex;
 } invar_ab_context;
 
 extern const char *const invar_ab_capitals[INVAR_AB_SIDES]; /* "A", "B" */
 extern const char *const invar_ab_letters[INVAR_AB_SIDES];  /* "a", "b" */
 
-/* To the user, from any thread. */
+/* Prints a progress line through options->say. Any thread may call it. */
 void invar_ab_say(invar_ab_context *work, const char *format, ...) INVAR_PRINTF(2, 3);
 
 /* ---- ab_runs.c ------------------------------------------------------------------------------- */
 
-/* A key that the experiment sets. */
+/* A recipe key whose value the experiment sets. */
 typedef struct invar_ab_varied_key {
     const char *key;
     int64_t value;
@@ -43,30 +44,31 @@ typedef struct invar_ab_varied_key {
 typedef struct invar_ab_run_job {
     int side;
     const invar_ab_pair *pair;
-    const char *again;           /* what tells it from the run of the pair; "": it is that */
-    invar_ab_varied_key free[2]; /* keys of no effect on bits; without a key: none */
+    const char *again;           /* suffix that distinguishes a further run of the pair, such as
+                                    "-again"; empty for the first run */
+    invar_ab_varied_key free[2]; /* free keys with varied values; unused entries have a NULL key */
     invar_run_result *ran;
 } invar_ab_run_job;
 
-/* As many at a time as the options say. */
+/* Runs the jobs, options->jobs at a time. */
 invar_status invar_ab_jobs_run(invar_ab_context *work, const invar_ab_run_job *jobs,
                                int64_t count) INVAR_MUST_USE;
 
-/* The answer's place to the op: the pair again, with every point recorded. */
+/* Refines the divergence of the result to the op: runs the pair again with every point recorded. */
 invar_status invar_ab_refine(invar_ab_context *work, const invar_ab_pair *pair) INVAR_MUST_USE;
 
 /* ---- ab_compare.c ---------------------------------------------------------------------------- */
 
-/* The pair's runs against each other. */
+/* Compares both runs of a pair. */
 invar_status invar_ab_compare_pair(invar_ab_pair *pair) INVAR_MUST_USE;
 
-/* A run of the gate against the same again. */
+/* Compares both runs of an A/A check. */
 invar_status invar_ab_compare_gate(invar_aa_check *gate) INVAR_MUST_USE;
 
-/* What the runs of the first pair say differently about themselves. */
+/* Collects the facts that differ between both runs of the first pair. */
 invar_status invar_ab_compare_facts(invar_ab_result *answer) INVAR_MUST_USE;
 
-/* All runs into one ledger, and from that the effects. */
+/* Merges all runs into ab.db and computes the effects from it. */
 invar_status invar_ab_measure(invar_ab_result *answer) INVAR_MUST_USE;
 
 #ifdef __cplusplus

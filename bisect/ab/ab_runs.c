@@ -1,5 +1,9 @@
 /*
- * ab_runs.c - the runs of an A/B experiment.
+ * ab_runs.c - executes the runs of an A/B experiment in parallel through the workspace cache.
+ *
+ * Each run gets the flags of the user, the seeds of its pair and, for A/A checks, varied free keys.
+ * Experiment, seed and side are recorded as facts of the run, and they are part of its cache key.
+ * Every job acquires a worktree of its own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,21 +17,25 @@
 
 #include "base/invar_banned.h"
 
-#define SETTINGS 4 /* keys that the experiment sets */
+#define SETTINGS 4 /* number of keys that the experiment sets */
 
-/* ---- a run ----------------------------------------------------------------------------------- */
+/* ---- one run --------------------------------------------------------------------------------- */
 
-/* All words that a request points to. */
-typedef struct order {
+/* Run request together with the storage of the words that it points to. */
+typedef struct ab_request {
     invar_run_request request;
     const char **flags;
     char settings[SETTINGS][64];
     char facts[256], name[128];
     const char *environment[2];
-} order;
+} ab_request;
 
-/* How many words at `word` say what the experiment says itself: the key, or key and value. */
-static size_t said_words(const char *const *word, const invar_ab_varied_key *settings, size_t count)
+/*
+ * Returns how many words at `word` set a key that the experiment sets: 0, 1 (--key=value) or 2
+ * (--key value).
+ */
+static size_t count_overridden_words(const char *const *word, const invar_ab_varied_key *settings,
+                                     size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         size_t bytes = strlen(settings[i].key);
@@ -41,8 +49,9 @@ static size_t said_words(const char *const *word, const invar_ab_varied_key *set
     return 0;
 }
 
-/* The user's flags, less the keys that the experiment sets, and those. */
-static invar_status order_flags(order *out, const invar_ab_context *w, const invar_ab_run_job *j)
+/* Joins the user's flags, without the keys that the experiment sets, and these keys. */
+static invar_status build_flags(ab_request *out, const invar_ab_context *w,
+                                const invar_ab_run_job *j)
 {
     invar_ab_varied_key settings[SETTINGS] = {{"seed", j->pair->seed},
                                               {"rollout-seed", j->pair->rollout_seed}};
@@ -55,7 +64,7 @@ static invar_status order_flags(order *out, const invar_ab_context *w, const inv
     INVAR_TRY(invar_alloc((void **)&out->flags, count + SETTINGS + 1, sizeof *out->flags, "flags"));
     count = 0;
     for (const char *const *flag = w->what->flags; flag && *flag;) {
-        size_t said = said_words(flag, settings, n_settings);
+        size_t said = count_overridden_words(flag, settings, n_settings);
         if (said == 0)
             out->flags[count++] = *flag++;
         flag += said;
@@ -69,13 +78,16 @@ static invar_status order_flags(order *out, const invar_ab_context *w, const inv
     return INVAR_OK;
 }
 
-/* To be released with invar_free(order->flags), whatever the outcome. */
-static invar_status make_order(order *out, const invar_ab_context *w, const invar_ab_run_job *j)
+/*
+ * Builds the request of a job. The caller frees order->flags with invar_free, also after a failure.
+ */
+static invar_status build_request(ab_request *out, const invar_ab_context *w,
+                                  const invar_ab_run_job *j)
 {
     const invar_ab_side *side = &w->answer->sides[j->side];
 
     memset(out, 0, sizeof *out);
-    INVAR_TRY(order_flags(out, w, j));
+    INVAR_TRY(build_flags(out, w, j));
     (void)snprintf(out->facts, sizeof out->facts,
                    "INVAR_FACTS=ab.experiment=%s\nab.seed=%" PRId64 "\nab.side=%s%s", w->answer->id,
                    j->pair->seed, invar_ab_letters[j->side], j->again);
@@ -95,7 +107,7 @@ static invar_status make_order(order *out, const invar_ab_context *w, const inva
     return INVAR_OK;
 }
 
-static void tell_run(invar_ab_context *w, const invar_ab_run_job *j)
+static void report_run(invar_ab_context *w, const invar_ab_run_job *j)
 {
     const invar_run_result *ran = j->ran;
 
@@ -111,31 +123,31 @@ static invar_status run_job(invar_ab_context *w, const invar_ab_run_job *j)
 {
     invar_worktree slot;
     invar_status status;
-    order o;
+    ab_request o;
 
     if (w->options->stop && *w->options->stop) {
         j->ran->state = INVAR_RUN_STOPPED;
         return INVAR_OK;
     }
     INVAR_TRY(invar_worktree_acquire(&slot, w->workshop));
-    status = make_order(&o, w, j);
+    status = build_request(&o, w, j);
     if (status == INVAR_OK)
         status = invar_workspace_run(j->ran, w->workshop, slot.lock, &o.request);
     if (status == INVAR_OK)
-        tell_run(w, j);
+        report_run(w, j);
     invar_free(o.flags);
     invar_worktree_release(&slot);
     return status;
 }
 
-typedef struct batch {
+typedef struct ab_batch {
     invar_ab_context *work;
     const invar_ab_run_job *jobs;
-} batch;
+} ab_batch;
 
 static invar_status run_task(void *payload, int64_t task, int worker)
 {
-    batch *b = payload;
+    ab_batch *b = payload;
 
     (void)worker;
     return run_job(b->work, &b->jobs[task]);
@@ -143,7 +155,7 @@ static invar_status run_task(void *payload, int64_t task, int worker)
 
 invar_status invar_ab_jobs_run(invar_ab_context *w, const invar_ab_run_job *jobs, int64_t count)
 {
-    batch b = {w, jobs};
+    ab_batch b = {w, jobs};
     int64_t threads = w->options->jobs < count ? w->options->jobs : count;
     invar_pool *pool;
     invar_status status;
@@ -154,18 +166,18 @@ invar_status invar_ab_jobs_run(invar_ab_context *w, const invar_ab_run_job *jobs
     return status;
 }
 
-/* ---- every point ----------------------------------------------------------------------------- */
+/* ---- refinement ------------------------------------------------------------------------------ */
 
 invar_status invar_ab_refine(invar_ab_context *w, const invar_ab_pair *pair)
 {
-    order orders[INVAR_AB_SIDES] = {{.flags = NULL}, {.flags = NULL}};
+    ab_request orders[INVAR_AB_SIDES] = {{.flags = NULL}, {.flags = NULL}};
     invar_status status = INVAR_OK;
     invar_worktree slot;
 
     INVAR_TRY(invar_worktree_acquire(&slot, w->workshop));
     for (int side = 0; side < INVAR_AB_SIDES && status == INVAR_OK; side++)
-        status = make_order(&orders[side], w,
-                            &(invar_ab_run_job){.side = side, .pair = pair, .again = "-fine"});
+        status = build_request(&orders[side], w,
+                               &(invar_ab_run_job){.side = side, .pair = pair, .again = "-fine"});
     invar_ab_say(w, "both again up to step %" PRId64 ", every point recorded",
                  w->answer->place.step);
     if (status == INVAR_OK)

@@ -1,5 +1,8 @@
 /*
- * ab_side.c - one side of an A/B experiment: what it is, its program, its recipe.
+ * ab_side.c - one side of an A/B experiment: parses its name, builds its program, reads its recipe.
+ *
+ * A side is a folder, an executable file or a revision. A revision is resolved once and built in a
+ * worktree, a folder is copied first, and a file is copied as it is.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +21,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- what it is ------------------------------------------------------------------------------ */
+/* ---- the name -------------------------------------------------------------------------------- */
 
 static const struct {
     const char *prefix;
@@ -89,7 +92,7 @@ invar_status invar_ab_side_resolve(invar_ab_side *side, invar_repo *repo)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s is a file that is not executable, and no revision", shown);
     }
-    if (status == INVAR_E_NOTFOUND) { // it was the user who named it
+    if (status == INVAR_E_NOTFOUND) { // an unknown revision is an error of the user
         memcpy(message, invar_error_last()->message, sizeof message);
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s", message);
     }
@@ -118,7 +121,7 @@ invar_status invar_ab_side_build(invar_ab_side *side, invar_workspace *workshop,
     return invar_workspace_program_of_file(&side->built, workshop, side->given);
 }
 
-/* ---- its recipe ------------------------------------------------------------------------------ */
+/* ---- the recipe ------------------------------------------------------------------------------ */
 
 const char *invar_ab_side_names(const invar_ab_case *what, int side)
 {

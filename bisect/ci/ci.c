@@ -1,5 +1,10 @@
 /*
- * ci.c - cases run and compared with their goldens.
+ * ci.c - runs CI cases and compares them bit for bit with their goldens.
+ *
+ * Each case is a task of a thread pool and runs `invar train` as a child process through a
+ * workspace, with its cache disabled. A changed case runs a second time, which tells a changed
+ * program from a nondeterministic one. If a chaos run differs, its variations are repeated one by
+ * one. ci_context.mutex serializes the events; a task writes only its own result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,48 +26,52 @@
 
 #include "base/invar_banned.h"
 
-/* What all runs share. */
-typedef struct scene {
+/* State shared by all runs. */
+typedef struct ci_context {
     const invar_ci_options *options;
-    invar_workspace *workshops[2]; /* here, and for chaos in a folder with another name */
+    invar_workspace *workshops[2]; /* [0] for normal runs; [1] in a folder with another name, for
+                                      chaos */
     invar_revision_build programs[2];
     invar_chaos_locales locales;
     char folder[INVAR_PATH_SIZE];
     bool temporary;
-    bool recording;        /* goldens are made, not compared */
-    pthread_mutex_t mutex; /* of the events */
-    int64_t done, total;   /* runs */
+    bool recording;        /* goldens are recorded instead of compared */
+    pthread_mutex_t mutex; /* serializes calls of options->event */
+    int64_t done, total;   /* number of runs */
     invar_ci_result *results;
     const invar_ci_case *cases;
-} scene;
+} ci_context;
 
-static void scene_report(scene *s, invar_ci_event event, const invar_ci_result *result,
-                         int64_t runs)
+static void send_event(ci_context *s, invar_ci_event event, const invar_ci_result *result,
+                       int64_t runs)
 {
     pthread_mutex_lock(&s->mutex);
     s->done += runs;
-    if (s->done > s->total) // a second look was needed
+    if (s->done > s->total) // repeated runs are not part of the plan
         s->done = s->total;
     if (s->options->event)
         s->options->event(s->options->payload, event, result, s->done, s->total);
     pthread_mutex_unlock(&s->mutex);
 }
 
-static double now(void)
+static double clock_seconds(void)
 {
     return (double)invar_process_clock_ms() / 1000;
 }
 
-static bool scene_stopped(const scene *s)
+static bool is_stopped(const ci_context *s)
 {
     return s->options->stop && *s->options->stop;
 }
 
 /* ---- one run --------------------------------------------------------------------------------- */
 
-/* A row of what the ledger knows of the program; a hostile one may know anything. */
-static invar_status take_build(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
+/*
+ * Reads a row of the commit and dirty facts of the program. The ledger is untrusted, so the texts
+ * are quoted.
+ */
+static invar_status read_build_row(void *payload, const char *const *columns,
+                                   const invar_ledger_value *values, int count)
 {
     invar_ci_result *out = payload;
 
@@ -86,7 +95,7 @@ static invar_status read_build(invar_ci_result *out, invar_ledger *ledger, int64
                            " AND d.key = 'dirty' ORDER BY seg",
                     .arguments = &argument,
                     .n_arguments = 1,
-                    .row = take_build,
+                    .row = read_build_row,
                     .payload = out});
 }
 
@@ -109,17 +118,17 @@ static invar_status read_run(invar_ci_side *out, invar_ci_result *result, const 
     return status;
 }
 
-/* The last step of a run as far as the user wants it; -1: that of the recipe. */
-static int64_t last_step(const scene *s)
+/* Returns the last step to run as the user limits it; -1 for the recipe's last step. */
+static int64_t last_step(const ci_context *s)
 {
     return s->options->steps ? s->options->steps - 1 : -1;
 }
 
 /*
- * Runs a case up to `until`, with `chaos` (NULL: as the recipe says). *out is empty, and the
- * verdict of the result is TROUBLE or STOPPED, where it gave nothing.
+ * Runs a case up to step `until`, varied by `chaos` (NULL for no variation). If the run gave no
+ * result, *out is empty and the verdict is TROUBLE or STOPPED.
  */
-static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene *s,
+static invar_status run_case(invar_ci_side *out, invar_ci_result *result, ci_context *s,
                              const invar_chaos_run *chaos, int64_t until)
 {
     const invar_ci_options *o = s->options;
@@ -138,7 +147,7 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
     invar_status status;
 
     *out = (invar_ci_side){0};
-    // two cases may be the same recipe
+    // two cases may have the same recipe
     (void)snprintf(name, sizeof name, "%td %" PRId64, result->item - s->cases, result->runs);
     if (chaos) {
         request.flags = chaos->flags;
@@ -148,8 +157,9 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
     }
     INVAR_TRY(invar_workspace_run(&ran, s->workshops[place], -1, &request));
     result->runs++;
-    scene_report(s, INVAR_CI_RAN, result, 1);
-    if (ran.state != INVAR_RUN_DONE || ran.exit_code != 0) { // 1: log-probs differ, it is cut short
+    send_event(s, INVAR_CI_RAN, result, 1);
+    // log-probs that differ give exit code 1; such a run was cut short
+    if (ran.state != INVAR_RUN_DONE || ran.exit_code != 0) {
         if (ran.state == INVAR_RUN_STOPPED) {
             result->verdict = INVAR_CI_STOPPED;
             return INVAR_OK;
@@ -163,7 +173,7 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
     status = read_run(out, result, ran.ledger, o->generator);
     if (status != INVAR_OK)
         invar_ci_side_free(out);
-    // what was learnt is in memory; a folder of the user's keeps the runs for a closer look
+    // the results are in memory; only a folder chosen by the user keeps the runs for inspection
     if (status == INVAR_OK && s->temporary)
         status = invar_held_folder_remove(ran.folder);
     return status;
@@ -171,8 +181,8 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
 
 /* ---- one case -------------------------------------------------------------------------------- */
 
-/* One more line of what was varied. */
-static invar_status note_variation(invar_ci_result *out, const invar_chaos_run *chaos)
+/* Appends a line with the variations of a chaos run. */
+static invar_status add_variation(invar_ci_result *out, const invar_chaos_run *chaos)
 {
     size_t used = out->variations ? strlen(out->variations) : 0, bytes = strlen(chaos->told);
     void *longer;
@@ -185,8 +195,11 @@ static invar_status note_variation(invar_ci_result *out, const invar_chaos_run *
     return INVAR_OK;
 }
 
-/* The same again, with or without chaos: other bits mean that they are not the program's own. */
-static invar_status run_again(invar_ci_result *out, scene *s, const invar_ci_side *first,
+/*
+ * Runs a case again, with or without chaos. A difference from `first` gives the verdict
+ * NONDETERMINISTIC.
+ */
+static invar_status run_again(invar_ci_result *out, ci_context *s, const invar_ci_side *first,
                               const invar_chaos_run *chaos)
 {
     invar_ci_result other = {.item = out->item, .verdict = INVAR_CI_SAME, .runs = out->runs};
@@ -194,7 +207,7 @@ static invar_status run_again(invar_ci_result *out, scene *s, const invar_ci_sid
     invar_status status;
 
     if (chaos)
-        INVAR_TRY(note_variation(out, chaos));
+        INVAR_TRY(add_variation(out, chaos));
     INVAR_TRY(run_case(&again, &other, s, chaos, last_step(s)));
     out->runs = other.runs;
     if (!again.golden) {
@@ -218,7 +231,7 @@ static invar_status run_again(invar_ci_result *out, scene *s, const invar_ci_sid
     other.pending = out->pending;
     *out = other;
     out->verdict = INVAR_CI_NONDETERMINISTIC;
-    out->line = 1; // of no line of the golden
+    out->line = 1; // no line of the golden
     (void)snprintf(out->reason, sizeof out->reason, "%s",
                    chaos ? "a run that was made otherwise has other bits"
                          : "two runs of the same program and recipe have different bits");
@@ -227,9 +240,12 @@ static invar_status run_again(invar_ci_result *out, scene *s, const invar_ci_sid
     return INVAR_OK;
 }
 
-/* Whether a run with this chaos, as far as the bits are equal so far and one step more, differs. */
-static invar_status ci_result_differs(bool *out, invar_ci_result *result, scene *s,
-                                      const invar_ci_side *first, const invar_chaos_run *chaos)
+/*
+ * *out is true if a run with this chaos differs from `first`. It runs up to the first differing
+ * step if that is known.
+ */
+static invar_status differs_with_chaos(bool *out, invar_ci_result *result, ci_context *s,
+                                       const invar_ci_side *first, const invar_chaos_run *chaos)
 {
     invar_ci_result other = {.item = result->item, .runs = result->runs};
     invar_golden_comparison c = {0};
@@ -245,23 +261,25 @@ static invar_status ci_result_differs(bool *out, invar_ci_result *result, scene 
     return INVAR_OK;
 }
 
-/* A run of many variations has other bits: is it one of them alone, or none at all? */
-static invar_status narrow_down(invar_ci_result *out, scene *s, const invar_ci_side *first,
-                                const invar_chaos *chaos)
+/*
+ * Finds the cause after a chaos run gave other bits: plain nondeterminism, or a single variation.
+ */
+static invar_status find_cause(invar_ci_result *out, ci_context *s, const invar_ci_side *first,
+                               const invar_chaos *chaos)
 {
     bool other;
     invar_chaos_run one;
 
-    INVAR_TRY(ci_result_differs(&other, out, s, first, NULL));
+    INVAR_TRY(differs_with_chaos(&other, out, s, first, NULL));
     if (other) {
         out->varied[0] = '\0';
         (void)snprintf(out->reason, sizeof out->reason,
                        "two runs of the same program and recipe have different bits");
         return INVAR_OK;
     }
-    for (int i = 0; i < (int)chaos->count && !scene_stopped(s); i++) {
+    for (int i = 0; i < (int)chaos->count && !is_stopped(s); i++) {
         invar_chaos_compose(&one, chaos, i);
-        INVAR_TRY(ci_result_differs(&other, out, s, first, &one));
+        INVAR_TRY(differs_with_chaos(&other, out, s, first, &one));
         if (!other)
             continue;
         memcpy(out->varied, one.told, sizeof out->varied);
@@ -271,7 +289,7 @@ static invar_status narrow_down(invar_ci_result *out, scene *s, const invar_ci_s
     return INVAR_OK;
 }
 
-static invar_status run_chaos(invar_ci_result *out, scene *s, const invar_ci_side *first)
+static invar_status run_chaos(invar_ci_result *out, ci_context *s, const invar_ci_side *first)
 {
     invar_chaos_run all;
     invar_chaos chaos;
@@ -283,27 +301,28 @@ static invar_status run_chaos(invar_ci_result *out, scene *s, const invar_ci_sid
         invar_chaos_compose(&all, &chaos, INVAR_CHAOS_ALL);
         INVAR_TRY(run_again(out, s, first, &all));
         if (out->verdict == INVAR_CI_NONDETERMINISTIC)
-            INVAR_TRY(narrow_down(out, s, first, &chaos));
+            INVAR_TRY(find_cause(out, s, first, &chaos));
     }
     return INVAR_OK;
 }
 
-/* Whether the recipe asks for something else than when the golden was made. */
-static void look_at_recipe(invar_ci_result *out, const invar_ci_options *o, int64_t made)
+/* Sets the verdict OBSOLETE if the recipe is not the one that the golden was made from. */
+static void check_recipe(invar_ci_result *out, const invar_ci_options *o, int64_t made)
 {
     invar_ci_check_length(out, made, o->steps);
     if (!o->identity_is_result)
         invar_ci_check_identity(out);
 }
 
-static invar_status write_pending(invar_ci_result *out, const scene *s, const invar_ci_side *is)
+static invar_status write_pending(invar_ci_result *out, const ci_context *s,
+                                  const invar_ci_side *is)
 {
     const invar_ci_case *item = out->item;
 
-    if (!s->options->write || s->options->steps) // a golden is of the whole recipe
+    if (!s->options->write || s->options->steps) // a golden covers the complete recipe
         return INVAR_OK;
     if (out->verdict == INVAR_CI_SAME && invar_ci_pending(item))
-        return invar_ci_reject(item); // the bits are those of the golden again
+        return invar_ci_reject(item); // the bits equal those of the golden again
     if (out->verdict != INVAR_CI_CHANGED && out->verdict != INVAR_CI_OBSOLETE)
         return INVAR_OK;
     INVAR_TRY(invar_golden_points_write(item->new_points, is->points));
@@ -312,7 +331,7 @@ static invar_status write_pending(invar_ci_result *out, const scene *s, const in
     return INVAR_OK;
 }
 
-static invar_status compare_case(invar_ci_result *out, scene *s, const invar_ci_side *was)
+static invar_status compare_case(invar_ci_result *out, ci_context *s, const invar_ci_side *was)
 {
     invar_ci_side is;
     invar_status status;
@@ -322,9 +341,10 @@ static invar_status compare_case(invar_ci_result *out, scene *s, const invar_ci_
         return INVAR_OK;
     if (was->golden) {
         status = invar_ci_compare(out, was, &is);
-        look_at_recipe(out, s->options, is.golden->n_steps);
+        check_recipe(out, s->options, is.golden->n_steps);
     } else {
-        out->verdict = INVAR_CI_OBSOLETE; // a golden that only its version is known of
+        // the version of the golden is unsupported, so nothing can be compared
+        out->verdict = INVAR_CI_OBSOLETE;
         status = INVAR_OK;
     }
     if (status == INVAR_OK && out->verdict == INVAR_CI_CHANGED)
@@ -337,20 +357,20 @@ static invar_status compare_case(invar_ci_result *out, scene *s, const invar_ci_
     return status;
 }
 
-static void tell_error(invar_ci_result *out, invar_ci_verdict verdict)
+static void set_verdict_from_error(invar_ci_result *out, invar_ci_verdict verdict)
 {
     out->verdict = verdict;
     (void)snprintf(out->reason, sizeof out->reason, "%s", invar_error_last()->message);
     invar_error_clear();
 }
 
-static invar_status check_case(invar_ci_result *out, scene *s)
+static invar_status check_case(invar_ci_result *out, ci_context *s)
 {
     const char *path = s->options->golden ? s->options->golden : out->item->golden;
     invar_ci_side was;
     invar_status status;
 
-    if (scene_stopped(s)) {
+    if (is_stopped(s)) {
         out->verdict = INVAR_CI_STOPPED;
         return INVAR_OK;
     }
@@ -369,7 +389,7 @@ static invar_status check_case(invar_ci_result *out, scene *s)
         return INVAR_OK;
     }
     if (status == INVAR_E_UNSUPPORTED) {
-        tell_error(out, INVAR_CI_OBSOLETE);
+        set_verdict_from_error(out, INVAR_CI_OBSOLETE);
         if (!s->options->write)
             return INVAR_OK;
         status = INVAR_OK;
@@ -382,26 +402,26 @@ static invar_status check_case(invar_ci_result *out, scene *s)
 
 static invar_status check_task(void *payload, int64_t task, int worker)
 {
-    scene *s = payload;
+    ci_context *s = payload;
     invar_ci_result *out = &s->results[task];
-    double begin = now();
+    double begin = clock_seconds();
     int64_t left;
 
     (void)worker;
     *out = (invar_ci_result){.item = &s->cases[task], .first = -1, .line = 1};
-    scene_report(s, INVAR_CI_BEGINS, out, 0);
+    send_event(s, INVAR_CI_BEGINS, out, 0);
     if (check_case(out, s) != INVAR_OK)
-        tell_error(out, INVAR_CI_TROUBLE);
-    out->seconds = now() - begin;
-    // what was planned and is not needed any more counts as made
+        set_verdict_from_error(out, INVAR_CI_TROUBLE);
+    out->seconds = clock_seconds() - begin;
+    // counts planned runs that are not needed as done
     left = 1 + s->options->chaos - out->runs;
-    scene_report(s, INVAR_CI_ENDED, out, left > 0 ? left : 0);
+    send_event(s, INVAR_CI_ENDED, out, left > 0 ? left : 0);
     return INVAR_OK;
 }
 
-/* ---- the scene ------------------------------------------------------------------------------- */
+/* ---- setup ----------------------------------------------------------------------------------- */
 
-static invar_status make_folder(scene *s)
+static invar_status make_folder(ci_context *s)
 {
     const char *base = getenv("TMPDIR");
 
@@ -420,7 +440,7 @@ static invar_status make_folder(scene *s)
     return INVAR_OK;
 }
 
-static invar_status open_workshop(scene *s, int i, const char *name)
+static invar_status open_workshop(ci_context *s, int i, const char *name)
 {
     char folder[INVAR_PATH_SIZE];
 
@@ -431,7 +451,7 @@ static invar_status open_workshop(scene *s, int i, const char *name)
                                                                : "/proc/self/exe");
 }
 
-static invar_status open_scene(scene *s, bool chaos)
+static invar_status open_context(ci_context *s, bool chaos)
 {
     INVAR_TRY(make_folder(s));
     INVAR_TRY(open_workshop(s, 0, "runs-here"));
@@ -441,7 +461,7 @@ static invar_status open_scene(scene *s, bool chaos)
     return invar_chaos_list_locales(&s->locales, s->folder);
 }
 
-static invar_status close_scene(scene *s, invar_status status)
+static invar_status close_context(ci_context *s, invar_status status)
 {
     invar_error error;
 
@@ -452,7 +472,7 @@ static invar_status close_scene(scene *s, invar_status status)
         return status;
     if (status == INVAR_OK)
         return invar_held_folder_remove(s->folder);
-    invar_error_take(&error); // the first failure is the one that is told
+    invar_error_take(&error); // the first failure is the one to report
     if (invar_held_folder_remove(s->folder) != INVAR_OK)
         invar_error_clear();
     invar_error_put(&error);
@@ -462,21 +482,21 @@ static invar_status close_scene(scene *s, invar_status status)
 invar_status invar_ci_check(invar_ci_result *results, const invar_ci_case *cases, size_t count,
                             const invar_ci_options *options)
 {
-    scene s = {.options = options,
-               .results = results,
-               .cases = cases,
-               .total = (int64_t)count * (1 + options->chaos)};
+    ci_context s = {.options = options,
+                    .results = results,
+                    .cases = cases,
+                    .total = (int64_t)count * (1 + options->chaos)};
     invar_pool *pool = NULL;
     invar_status status;
 
     pthread_mutex_init(&s.mutex, NULL);
-    status = open_scene(&s, options->chaos > 0);
+    status = open_context(&s, options->chaos > 0);
     if (status == INVAR_OK)
         status = invar_pool_new(&pool, (int)options->jobs);
     if (status == INVAR_OK)
         status = invar_pool_run(pool, (int64_t)count, check_task, &s);
     invar_pool_free(pool);
-    return close_scene(&s, status);
+    return close_context(&s, status);
 }
 
 void invar_ci_release(invar_ci_result *results, size_t count)
@@ -487,7 +507,7 @@ void invar_ci_release(invar_ci_result *results, size_t count)
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-/* The history of an older golden goes on. */
+/* Writes a golden and keeps the history of the previous one. */
 static invar_status write_golden(const invar_ci_case *item, const invar_ci_side *is)
 {
     invar_golden *before = NULL, *golden;
@@ -507,7 +527,7 @@ static invar_status write_golden(const invar_ci_case *item, const invar_ci_side 
     return status;
 }
 
-static invar_status scene_record(invar_ci_result *out, scene *s)
+static invar_status record_case(invar_ci_result *out, ci_context *s)
 {
     invar_ci_side is;
     invar_status status;
@@ -523,7 +543,7 @@ static invar_status scene_record(invar_ci_result *out, scene *s)
     invar_chaos_compose(&all, &chaos, INVAR_CHAOS_ALL);
     status = out->steps ? run_again(out, s, &is, &all) : INVAR_OK;
     if (status == INVAR_OK && out->verdict == INVAR_CI_NONDETERMINISTIC)
-        status = narrow_down(out, s, &is, &chaos);
+        status = find_cause(out, s, &is, &chaos);
     if (status == INVAR_OK && out->verdict == INVAR_CI_SAME)
         status = write_golden(out->item, &is);
     invar_ci_side_free(&is);
@@ -533,19 +553,19 @@ static invar_status scene_record(invar_ci_result *out, scene *s)
 invar_status invar_ci_record(invar_ci_result *out, const invar_ci_case *item,
                              const invar_ci_options *options)
 {
-    scene s = {.options = options, .cases = item, .total = 2, .recording = true};
-    double begin = now();
+    ci_context s = {.options = options, .cases = item, .total = 2, .recording = true};
+    double begin = clock_seconds();
     invar_status status;
 
     *out = (invar_ci_result){.item = item, .first = -1, .line = 1};
     pthread_mutex_init(&s.mutex, NULL);
-    status = open_scene(&s, true);
+    status = open_context(&s, true);
     if (status == INVAR_OK) {
-        scene_report(&s, INVAR_CI_BEGINS, out, 0);
-        status = scene_record(out, &s);
-        out->seconds = now() - begin;
+        send_event(&s, INVAR_CI_BEGINS, out, 0);
+        status = record_case(out, &s);
+        out->seconds = clock_seconds() - begin;
         if (status == INVAR_OK)
-            scene_report(&s, INVAR_CI_ENDED, out, 0);
+            send_event(&s, INVAR_CI_ENDED, out, 0);
     }
-    return close_scene(&s, status);
+    return close_context(&s, status);
 }

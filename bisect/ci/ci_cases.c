@@ -1,5 +1,8 @@
 /*
- * ci_cases.c - the cases of a folder.
+ * ci_cases.c - finds the CI cases of a folder.
+ *
+ * A case is identified by NAME alone. Its five file names are derived from it, and it exists if
+ * there is a recipe, a golden or a pending golden of that name.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,8 +20,8 @@
 
 #define MAX_CASES 1024
 
-static invar_status name_file(char out[INVAR_PATH_SIZE], const char *folder, const char *name,
-                              const char *ending)
+static invar_status format_path(char out[INVAR_PATH_SIZE], const char *folder, const char *name,
+                                const char *ending)
 {
     char file[INVAR_GOLDEN_NAME + 16];
 
@@ -30,7 +33,7 @@ static invar_status name_file(char out[INVAR_PATH_SIZE], const char *folder, con
     return invar_path_join(out, INVAR_PATH_SIZE, folder, file);
 }
 
-/* How long the name of the case is that a file belongs to; 0: to none. */
+/* Returns the length of the case name in a file name; 0 if the file does not belong to a case. */
 static size_t name_length(const char *file)
 {
     static const char *const endings[] = {".ini", ".golden", ".golden.new"};
@@ -41,7 +44,7 @@ static size_t name_length(const char *file)
     return 0;
 }
 
-/* The case `name`, `length` bytes of it, in a folder ("": here). */
+/* Fills a case from the first `length` bytes of `name`. An empty folder means the current one. */
 static invar_status make_case(invar_ci_case *out, const char *folder, const char *name,
                               size_t length)
 {
@@ -49,11 +52,11 @@ static invar_status make_case(invar_ci_case *out, const char *folder, const char
         return INVAR_FAIL(INVAR_E_INVALID, 0, "'%.1000s' is no name of a case", name);
     memcpy(out->name, name, length);
     out->name[length] = '\0';
-    INVAR_TRY(name_file(out->recipe, folder, out->name, ".ini"));
-    INVAR_TRY(name_file(out->golden, folder, out->name, ".golden"));
-    INVAR_TRY(name_file(out->points, folder, out->name, ".points"));
-    INVAR_TRY(name_file(out->new_golden, folder, out->name, ".golden.new"));
-    return name_file(out->new_points, folder, out->name, ".points.new");
+    INVAR_TRY(format_path(out->recipe, folder, out->name, ".ini"));
+    INVAR_TRY(format_path(out->golden, folder, out->name, ".golden"));
+    INVAR_TRY(format_path(out->points, folder, out->name, ".points"));
+    INVAR_TRY(format_path(out->new_golden, folder, out->name, ".golden.new"));
+    return format_path(out->new_points, folder, out->name, ".points.new");
 }
 
 invar_status invar_ci_case_of(invar_ci_case *out, const char *folder, const char *word)
@@ -85,16 +88,16 @@ bool invar_ci_pending(const invar_ci_case *item)
     return invar_path_exists(item->new_golden);
 }
 
-/* ---- all of a folder ------------------------------------------------------------------------- */
+/* ---- listing --------------------------------------------------------------------------------- */
 
-typedef struct list {
+typedef struct case_list {
     invar_ci_case *items;
     size_t count;
     const char *folder;
-} list;
+} case_list;
 
-/* A file of the folder; one more case, if it is of one that is not known yet. */
-static invar_status take_file(list *l, const char *file)
+/* Adds the case of a file unless it is in the list already. */
+static invar_status add_case_of_file(case_list *l, const char *file)
 {
     size_t length = name_length(file);
 
@@ -113,7 +116,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const invar_ci_case *)a)->name, ((const invar_ci_case *)b)->name);
 }
 
-static invar_status sort_cases(invar_ci_case **out, const list *l)
+static invar_status sort_cases(invar_ci_case **out, const case_list *l)
 {
     const void *order[MAX_CASES];
     void *memory;
@@ -130,7 +133,7 @@ static invar_status sort_cases(invar_ci_case **out, const list *l)
 
 invar_status invar_ci_cases(invar_ci_case **out, size_t *count_out, const char *folder)
 {
-    list l = {.folder = folder};
+    case_list l = {.folder = folder};
     invar_status status;
     struct dirent *entry;
     void *memory;
@@ -144,7 +147,7 @@ invar_status invar_ci_cases(invar_ci_case **out, size_t *count_out, const char *
     status = invar_alloc(&memory, MAX_CASES, sizeof *l.items, "cases");
     l.items = status == INVAR_OK ? memory : NULL;
     while (status == INVAR_OK && (entry = readdir(dir)))
-        status = take_file(&l, entry->d_name);
+        status = add_case_of_file(&l, entry->d_name);
     closedir(dir);
     if (status == INVAR_OK)
         status = sort_cases(out, &l);

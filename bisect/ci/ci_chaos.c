@@ -1,5 +1,10 @@
 /*
- * ci_chaos.c - runs made otherwise: every free key and circumstance that must not move a bit.
+ * ci_chaos.c - generates chaos runs: variations of free keys and environment that must not change a
+ * bit.
+ *
+ * The variations of a run are a pure function of seed, case name and run number, so a failing chaos
+ * run can be repeated. They cover batching and memory keys, time zone, locale, malloc fill, stack
+ * position, niceness, address layout and the folder of the run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,16 +19,16 @@
 
 #include "base/invar_banned.h"
 
-/* ---- the draw -------------------------------------------------------------------------------- */
+/* ---- random choices -------------------------------------------------------------------------- */
 
-typedef struct drawing {
+typedef struct chaos_generator {
     invar_chaos *out;
     int64_t seed, number;
     const char *name;
-} drawing;
+} chaos_generator;
 
-/* From 0 to below `count`. */
-static int64_t drawing_draw(const drawing *d, const char *what, int64_t count)
+/* Returns a number from 0 to `count` - 1 that depends only on the seed, run, case and `what`. */
+static int64_t choose_number(const chaos_generator *d, const char *what, int64_t count)
 {
     char text[512];
     invar_digest digest;
@@ -37,7 +42,7 @@ static int64_t drawing_draw(const drawing *d, const char *what, int64_t count)
     return (int64_t)(value % (uint64_t)count);
 }
 
-static invar_chaos_item *drawing_add(const drawing *d, invar_chaos_kind kind)
+static invar_chaos_item *add_item(const chaos_generator *d, invar_chaos_kind kind)
 {
     invar_chaos_item *item = &d->out->items[d->out->count++];
 
@@ -46,94 +51,94 @@ static invar_chaos_item *drawing_add(const drawing *d, invar_chaos_kind kind)
     return item;
 }
 
-static void drawing_flag(const drawing *d, const char *key, const char *value)
+static void add_flag(const chaos_generator *d, const char *key, const char *value)
 {
-    invar_chaos_item *item = drawing_add(d, INVAR_CHAOS_FLAGS);
+    invar_chaos_item *item = add_item(d, INVAR_CHAOS_FLAGS);
 
     (void)snprintf(item->words[0], sizeof item->words[0], "--%s=%s", key, value);
     (void)snprintf(item->description, sizeof item->description, "%s %s", key, value);
 }
 
-static void flag_number(const drawing *d, const char *key, int64_t low, int64_t high)
+static void add_number_flag(const chaos_generator *d, const char *key, int64_t low, int64_t high)
 {
     char text[32];
 
-    (void)snprintf(text, sizeof text, "%" PRId64, low + drawing_draw(d, key, high - low + 1));
-    drawing_flag(d, key, text);
+    (void)snprintf(text, sizeof text, "%" PRId64, low + choose_number(d, key, high - low + 1));
+    add_flag(d, key, text);
 }
 
-/* What the key before needs beside it. */
-static void together_with(const drawing *d, const char *word)
+/* Adds a second word, which the key of the last item requires. */
+static void add_required_flag(const chaos_generator *d, const char *word)
 {
     invar_chaos_item *item = &d->out->items[d->out->count - 1];
 
     (void)snprintf(item->words[1], sizeof item->words[1], "%s", word);
 }
 
-static void drawing_variable(const drawing *d, const char *name, const char *value)
+static void add_variable(const chaos_generator *d, const char *name, const char *value)
 {
-    invar_chaos_item *item = drawing_add(d, INVAR_CHAOS_VARIABLE);
+    invar_chaos_item *item = add_item(d, INVAR_CHAOS_VARIABLE);
 
     (void)snprintf(item->words[0], sizeof item->words[0], "%s=%s", name, value);
     (void)snprintf(item->description, sizeof item->description, "%s=%.40s", name, value);
 }
 
-/* ---- what is varied -------------------------------------------------------------------------- */
+/* ---- variations ------------------------------------------------------------------------------ */
 
-/* How the work is divided and how much of it is done at a time. */
-static void vary_keys(const drawing *d)
+/* Varies how work is partitioned and how much is processed at a time. */
+static void vary_keys(const chaos_generator *d)
 {
-    flag_number(d, "threads", 1, 6);
-    if (drawing_draw(d, "dynamic", 2)) {
-        flag_number(d, "max-tokens-per-gpu", 8, 200);
-        together_with(d, "--use-dynamic-batch-size=true");
+    add_number_flag(d, "threads", 1, 6);
+    if (choose_number(d, "dynamic", 2)) {
+        add_number_flag(d, "max-tokens-per-gpu", 8, 200);
+        add_required_flag(d, "--use-dynamic-batch-size=true");
     } else {
-        flag_number(d, "micro-batch-size", 1, 9);
-        together_with(d, "--use-dynamic-batch-size=false");
+        add_number_flag(d, "micro-batch-size", 1, 9);
+        add_required_flag(d, "--use-dynamic-batch-size=false");
     }
-    flag_number(d, "rollout-concurrency", 1, 16);
-    flag_number(d, "chunked-prefill-size", 0, 9);
-    flag_number(d, "log-probs-chunk-size", 0, 9);
-    flag_number(d, "page-size", 1, 8);
-    together_with(d, "--kv-pages=0"); // as many as these pages need
-    drawing_flag(d, "disable-prefix-sharing", drawing_draw(d, "prefix", 2) ? "true" : "false");
-    drawing_flag(d, "recompute-granularity", drawing_draw(d, "recompute", 2) ? "full" : "none");
+    add_number_flag(d, "rollout-concurrency", 1, 16);
+    add_number_flag(d, "chunked-prefill-size", 0, 9);
+    add_number_flag(d, "log-probs-chunk-size", 0, 9);
+    add_number_flag(d, "page-size", 1, 8);
+    add_required_flag(d, "--kv-pages=0"); // 0 allocates as many pages as are needed
+    add_flag(d, "disable-prefix-sharing", choose_number(d, "prefix", 2) ? "true" : "false");
+    add_flag(d, "recompute-granularity", choose_number(d, "recompute", 2) ? "full" : "none");
 }
 
-static void vary_environment(const drawing *d, const invar_chaos_locales *locales)
+static void vary_environment(const chaos_generator *d, const invar_chaos_locales *locales)
 {
     static const char *const zones[] = {"UTC", "Asia/Kathmandu", "Pacific/Chatham",
                                         "America/St_Johns"};
     static const char filler[] = "0123456789abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJ";
     char text[32];
 
-    drawing_variable(d, "TZ", zones[drawing_draw(d, "zone", 4)]);
+    add_variable(d, "TZ", zones[choose_number(d, "zone", 4)]);
     if (locales->count)
-        drawing_variable(d, "LC_ALL",
-                         locales->names[drawing_draw(d, "locale", (int64_t)locales->count)]);
-    (void)snprintf(text, sizeof text, "%" PRId64, 1 + drawing_draw(d, "perturb", 255));
-    drawing_variable(d, "MALLOC_PERTURB_", text);
-    // moves the stack
-    drawing_variable(d, "CHAOS_FILLER",
-                     filler + drawing_draw(d, "filler", (int64_t)sizeof filler - 1));
+        add_variable(d, "LC_ALL",
+                     locales->names[choose_number(d, "locale", (int64_t)locales->count)]);
+    (void)snprintf(text, sizeof text, "%" PRId64, 1 + choose_number(d, "perturb", 255));
+    add_variable(d, "MALLOC_PERTURB_", text);
+    // a string of random length moves the stack
+    add_variable(d, "CHAOS_FILLER",
+                 filler + choose_number(d, "filler", (int64_t)sizeof filler - 1));
 }
 
-static void vary_process(const drawing *d)
+static void vary_process(const chaos_generator *d)
 {
-    int64_t nice = drawing_draw(d, "nice", 11);
+    int64_t nice = choose_number(d, "nice", 11);
     invar_chaos_item *item;
 
     if (nice) {
-        item = drawing_add(d, INVAR_CHAOS_PREFIX);
+        item = add_item(d, INVAR_CHAOS_PREFIX);
         (void)snprintf(item->words[0], sizeof item->words[0], "nice -n %" PRId64, nice);
         (void)snprintf(item->description, sizeof item->description, "niceness %" PRId64, nice);
     }
-    if (drawing_draw(d, "addresses", 2)) {
-        item = drawing_add(d, INVAR_CHAOS_ADDRESSES);
+    if (choose_number(d, "addresses", 2)) {
+        item = add_item(d, INVAR_CHAOS_ADDRESSES);
         (void)snprintf(item->description, sizeof item->description, "fixed addresses");
     }
-    if (drawing_draw(d, "folder", 2)) {
-        item = drawing_add(d, INVAR_CHAOS_FOLDER);
+    if (choose_number(d, "folder", 2)) {
+        item = add_item(d, INVAR_CHAOS_FOLDER);
         (void)snprintf(item->description, sizeof item->description, "another folder");
     }
 }
@@ -141,7 +146,7 @@ static void vary_process(const drawing *d)
 void invar_chaos_generate(invar_chaos *out, const invar_chaos_locales *locales, int64_t seed,
                           const char *name, int64_t number)
 {
-    drawing d = {.out = out, .seed = seed, .name = name, .number = number};
+    chaos_generator d = {.out = out, .seed = seed, .name = name, .number = number};
 
     out->count = 0;
     vary_keys(&d);
@@ -149,7 +154,7 @@ void invar_chaos_generate(invar_chaos *out, const invar_chaos_locales *locales, 
     vary_process(&d);
 }
 
-/* ---- for a run ------------------------------------------------------------------------------- */
+/* ---- composition ----------------------------------------------------------------------------- */
 
 void invar_chaos_compose(invar_chaos_run *out, const invar_chaos *chaos, int item)
 {
@@ -179,7 +184,7 @@ void invar_chaos_compose(invar_chaos_run *out, const invar_chaos *chaos, int ite
 
 /* ---- locales --------------------------------------------------------------------------------- */
 
-static void take_locale(invar_chaos_locales *out, const char *name, size_t length)
+static void add_locale(invar_chaos_locales *out, const char *name, size_t length)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                   "0123456789_.@-";
@@ -203,11 +208,11 @@ invar_status invar_chaos_list_locales(invar_chaos_locales *out, const char *fold
     INVAR_TRY(invar_path_join(log, sizeof log, folder, "locales.log"));
     INVAR_TRY(invar_child_run(&result, &request));
     if (result.end != INVAR_CHILD_EXITED || result.code != 0)
-        return INVAR_OK; // then it is not varied
+        return INVAR_OK; // without the list, locales are not varied
     INVAR_TRY(invar_file_read(&text, &bytes, log, INVAR_CHILD_LOG_BYTES));
     for (char *at = text, *end; *at; at = *end ? end + 1 : end) {
         end = at + strcspn(at, "\n");
-        take_locale(out, at, (size_t)(end - at));
+        add_locale(out, at, (size_t)(end - at));
     }
     invar_free(text);
     (void)unlink(log);

@@ -1,5 +1,9 @@
 /*
- * ci_compare.c - two sides compared, and what becomes of a pending golden.
+ * ci_compare.c - compares CI runs with goldens; reviews, accepts and rejects pending goldens.
+ *
+ * A comparison finds the first differing step, op revisions and, from the recorded points, the
+ * divergence. Accepting renames the points first: points that do not match their golden are
+ * ignored, so a kill between the two steps leaves a consistent golden.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,7 +41,7 @@ invar_status invar_ci_side_read(invar_ci_side *out, const char *path)
     return status;
 }
 
-/* ---- the judgement --------------------------------------------------------------------------- */
+/* ---- comparison ------------------------------------------------------------------------------ */
 
 static double loss_of(uint64_t bits)
 {
@@ -47,7 +51,7 @@ static double loss_of(uint64_t bits)
     return value;
 }
 
-static void tell_ops(char out[INVAR_CI_OPS], const invar_golden_comparison *c)
+static void format_ops(char out[INVAR_CI_OPS], const invar_golden_comparison *c)
 {
     size_t shown = c->ops_differ < INVAR_GOLDEN_SHOWN ? c->ops_differ : INVAR_GOLDEN_SHOWN;
     size_t used = 0;
@@ -62,9 +66,9 @@ static void tell_ops(char out[INVAR_CI_OPS], const invar_golden_comparison *c)
         (void)snprintf(out + used, INVAR_CI_OPS - used, ", and %zu more", c->ops_differ - shown);
 }
 
-/* What both say of one step. */
-static void take_step(invar_ci_result *out, const invar_golden_step *was,
-                      const invar_golden_step *is)
+/* Copies chains and losses of one step. */
+static void set_step(invar_ci_result *out, const invar_golden_step *was,
+                     const invar_golden_step *is)
 {
     out->chain_was = was->chain;
     out->chain_is = is->chain;
@@ -73,8 +77,8 @@ static void take_step(invar_ci_result *out, const invar_golden_step *was,
     out->loss_is = out->has_loss ? loss_of(is->loss) : 0;
 }
 
-static invar_status take_place(invar_ci_result *out, const invar_ci_side *was,
-                               const invar_ci_side *is)
+static invar_status set_divergence(invar_ci_result *out, const invar_ci_side *was,
+                                   const invar_ci_side *is)
 {
     out->place = (invar_golden_divergence){.step = -1, .layer = -1};
     if (out->only_loss) {
@@ -104,16 +108,16 @@ invar_status invar_ci_compare(invar_ci_result *out, const invar_ci_side *was,
     out->only_loss = c.only_loss;
     out->headline[0] = '\0';
     out->line = c.first >= 0 ? was->golden->first_line + c.first : 1;
-    tell_ops(out->ops, &c);
+    format_ops(out->ops, &c);
     step = c.first >= 0 ? c.first : c.compared - 1;
     if (step >= 0)
-        take_step(out, &was->golden->steps[step], &is->golden->steps[step]);
-    return c.first >= 0 ? take_place(out, was, is) : INVAR_OK;
+        set_step(out, &was->golden->steps[step], &is->golden->steps[step]);
+    return c.first >= 0 ? set_divergence(out, was, is) : INVAR_OK;
 }
 
 void invar_ci_check_length(invar_ci_result *out, int64_t made, int64_t asked)
 {
-    // a run ends with a whole rollout, which may be of several steps
+    // a run always finishes its rollout, which may have several steps
     int64_t least = asked > 0 && asked < out->steps ? asked : out->steps;
 
     if (out->verdict != INVAR_CI_SAME || (made >= least && made <= out->steps))
@@ -151,9 +155,9 @@ const char *invar_ci_verdict_name(invar_ci_verdict verdict)
     return names[verdict];
 }
 
-/* ---- pending --------------------------------------------------------------------------------- */
+/* ---- pending goldens ------------------------------------------------------------------------- */
 
-static invar_status nothing_pending(const invar_ci_case *item)
+static invar_status fail_nothing_pending(const invar_ci_case *item)
 {
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                       "%.1000s: nothing is pending; 'invar ci check %.1000s' writes what differs",
@@ -167,7 +171,7 @@ invar_status invar_ci_review(invar_ci_result *out, const invar_ci_case *item)
 
     *out = (invar_ci_result){.item = item, .first = -1, .line = 1, .pending = true};
     if (!invar_ci_pending(item))
-        return nothing_pending(item);
+        return fail_nothing_pending(item);
     INVAR_TRY(invar_ci_side_read(&is, item->new_golden));
     status = invar_ci_side_read(&was, item->golden);
     if (status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED) {
@@ -197,14 +201,17 @@ static invar_status remove_file(const char *path)
 invar_status invar_ci_reject(const invar_ci_case *item)
 {
     if (!invar_ci_pending(item) && !invar_path_exists(item->new_points))
-        return nothing_pending(item);
+        return fail_nothing_pending(item);
     INVAR_TRY(remove_file(item->new_points));
     return remove_file(item->new_golden);
 }
 
-/* "WHO, COMMIT, REASON": of the repository that holds the golden, if there is one. */
-static invar_status write_entry(char out[INVAR_GOLDEN_TEXT], const invar_ci_case *item,
-                                const char *reason)
+/*
+ * Formats "AUTHOR, COMMIT, REASON", with author and commit from the golden's repository if it has
+ * one.
+ */
+static invar_status format_history_entry(char out[INVAR_GOLDEN_TEXT], const invar_ci_case *item,
+                                         const char *reason)
 {
     char who[INVAR_REPO_TEXT] = "unknown", commit[INVAR_OID_SIZE] = "no commit";
     char folder[INVAR_PATH_SIZE], *slash;
@@ -244,8 +251,11 @@ static invar_status check_reason(const char *reason)
     return INVAR_OK;
 }
 
-/* Whether an earlier call was killed when all was done but the removal of the pending files. */
-static bool accepted_already(const invar_golden *before, const invar_golden *pending)
+/*
+ * Returns true if an earlier call was killed after all steps except the removal of the pending
+ * files.
+ */
+static bool was_accepted(const invar_golden *before, const invar_golden *pending)
 {
     invar_golden_comparison c;
 
@@ -255,20 +265,20 @@ static bool accepted_already(const invar_golden *before, const invar_golden *pen
     return c.first < 0 && c.same_identity && c.same_manifest && c.ops_differ == 0;
 }
 
-static invar_status put_in_place(const invar_ci_case *item, const invar_golden *pending,
-                                 const invar_golden *before, const char *reason)
+static invar_status replace_golden(const invar_ci_case *item, const invar_golden *pending,
+                                   const invar_golden *before, const char *reason)
 {
     char entry[INVAR_GOLDEN_TEXT];
     invar_golden *accepted;
     invar_status status;
 
-    // points first: where they do not fit their golden, nobody believes them
+    // points first: points that do not match their golden are ignored
     if (invar_path_exists(item->new_points) && rename(item->new_points, item->points) != 0)
         return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s cannot be renamed: %s", item->new_points,
                           strerror(errno));
-    if (accepted_already(before, pending))
+    if (was_accepted(before, pending))
         return INVAR_OK;
-    INVAR_TRY(write_entry(entry, item, reason));
+    INVAR_TRY(format_history_entry(entry, item, reason));
     INVAR_TRY(invar_golden_accept(&accepted, pending, before, entry));
     status = invar_golden_write(item->golden, accepted);
     invar_golden_free(accepted);
@@ -281,7 +291,7 @@ invar_status invar_ci_accept(const invar_ci_case *item, const char *reason)
     invar_status status;
 
     if (!invar_ci_pending(item))
-        return nothing_pending(item);
+        return fail_nothing_pending(item);
     INVAR_TRY(check_reason(reason));
     INVAR_TRY(invar_golden_read(&pending, item->new_golden));
     status = invar_golden_read(&before, item->golden);
@@ -290,7 +300,7 @@ invar_status invar_ci_accept(const invar_ci_case *item, const char *reason)
         status = INVAR_OK;
     }
     if (status == INVAR_OK)
-        status = put_in_place(item, pending, before, reason);
+        status = replace_golden(item, pending, before, reason);
     if (status == INVAR_OK)
         status = remove_file(item->new_golden);
     invar_golden_free(pending);

@@ -1,5 +1,8 @@
 /*
- * ci_internal.h - what the files of ci share.
+ * ci_internal.h - chaos runs and comparisons of bit-exact CI. Private to bisect/ci.
+ *
+ * A chaos run repeats a case with variations that must not change its bits (ci_chaos.c). A side of
+ * a comparison is a golden or a run, each with the digests of its points (ci_compare.c).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,23 +16,23 @@
 extern "C" {
 #endif
 
-/* ---- chaos: a run otherwise, to the same bits ------------------------------------------------ */
+/* ---- chaos: variations of a run that must not change its bits -------------------------------- */
 
 #define INVAR_CHAOS_ITEMS 20
 #define INVAR_CHAOS_WORD 96
 
 typedef enum invar_chaos_kind {
-    INVAR_CHAOS_FLAGS,    /* words of the command line: free keys */
-    INVAR_CHAOS_VARIABLE, /* of the environment */
-    INVAR_CHAOS_PREFIX,   /* a command before the program */
+    INVAR_CHAOS_FLAGS,    /* words of the command line that set free keys */
+    INVAR_CHAOS_VARIABLE, /* a variable of the environment */
+    INVAR_CHAOS_PREFIX,   /* a command that starts the program */
     INVAR_CHAOS_ADDRESSES,
     INVAR_CHAOS_FOLDER
 } invar_chaos_kind;
 
-/* One thing that is otherwise. */
+/* One variation of a chaos run. */
 typedef struct invar_chaos_item {
     invar_chaos_kind kind;
-    char words[2][INVAR_CHAOS_WORD]; /* "": none */
+    char words[2][INVAR_CHAOS_WORD]; /* unused entries are empty */
     char description[INVAR_CHAOS_WORD];
 } invar_chaos_item;
 
@@ -38,37 +41,41 @@ typedef struct invar_chaos {
     size_t count;
 } invar_chaos;
 
-/* All of them, or one, as a run needs them; borrows the texts. */
+/* One or all variations in the form that a run request needs. Texts are borrowed from the chaos. */
 typedef struct invar_chaos_run {
     const char *flags[2 * INVAR_CHAOS_ITEMS + 1];
     const char *environment[INVAR_CHAOS_ITEMS + 1];
-    const char *prefix; /* NULL: none */
+    const char *prefix; /* command that starts the program, or NULL */
     bool same_addresses, other_folder;
     char told[INVAR_CI_STORY];
 } invar_chaos_run;
 
 #define INVAR_CHAOS_ALL (-1)
 
+/* Combines all variations (INVAR_CHAOS_ALL) or the one with index `item`. */
 void invar_chaos_compose(invar_chaos_run *out, const invar_chaos *chaos, int item);
 
 #define INVAR_CHAOS_LOCALES 64
 
-/* What the machine has to vary. */
+/* Locales installed on this machine. */
 typedef struct invar_chaos_locales {
     char names[INVAR_CHAOS_LOCALES][40];
     size_t count;
 } invar_chaos_locales;
 
-/* Asks `locale -a`; a file for its answer lies in `folder` meanwhile. */
+/*
+ * Lists the locales with `locale -a`, using a temporary file in `folder`. *out is empty if the
+ * command fails.
+ */
 invar_status invar_chaos_list_locales(invar_chaos_locales *out, const char *folder) INVAR_MUST_USE;
 
-/* The run `number` of a case: a pure function of its arguments. */
+/* Generates the variations of chaos run `number` of a case; a pure function of its arguments. */
 void invar_chaos_generate(invar_chaos *out, const invar_chaos_locales *locales, int64_t seed,
                           const char *name, int64_t number);
 
-/* ---- what is compared ------------------------------------------------------------------------ */
+/* ---- comparison ------------------------------------------------------------------------------ */
 
-/* A golden, or a run as one, with its points (NULL: none are known). */
+/* A golden, read from a file or made from a run, with its points (NULL if unknown). */
 typedef struct invar_ci_side {
     invar_golden *golden;
     invar_golden_points *points;
@@ -77,19 +84,22 @@ typedef struct invar_ci_side {
 void invar_ci_side_free(invar_ci_side *side);
 
 /*
- * A golden of another length is OBSOLETE where its bits are the same: `made` steps were run, and
- * at least `asked` wanted (0: all).
+ * Changes the verdict SAME to OBSOLETE if the golden has another length than the run. `made` is the
+ * number of executed steps; `asked` is the limit of the user, 0 for no limit.
  */
 void invar_ci_check_length(invar_ci_result *out, int64_t made, int64_t asked);
 
-/* A golden of another identity is OBSOLETE, whatever the bits are. */
+/* Sets the verdict OBSOLETE if the golden has another identity, whether the bits differ or not. */
 void invar_ci_check_identity(invar_ci_result *out);
 
-/* Fills everything of the result that both sides say, and the verdict SAME, CHANGED or NOTHING. */
+/*
+ * Fills the fields of the result that come from both sides, and the verdict SAME, CHANGED or
+ * NOTHING.
+ */
 invar_status invar_ci_compare(invar_ci_result *out, const invar_ci_side *was,
                               const invar_ci_side *is) INVAR_MUST_USE;
 
-/* The golden at `path` and the points beside it, if they fit. */
+/* Reads the golden at `path`, and its points if they belong to it. */
 invar_status invar_ci_side_read(invar_ci_side *out, const char *path) INVAR_MUST_USE;
 
 #ifdef __cplusplus

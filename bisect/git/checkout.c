@@ -1,12 +1,12 @@
 /*
- * checkout.c - the files of a commit, with those of its submodules, laid into a folder.
+ * checkout.c - checks out a commit and its submodules into a folder, without git's filters.
  *
- * Contents are the bytes of the blobs, as of `git archive` where no attributes are set: no line
- * ends are converted, no filter runs, a Git LFS pointer stays a pointer. The work tree's attributes
- * and index have no say, so the same commit always gives the same bytes.
+ * File contents are the bytes of the blobs, as in `git archive` without attributes: no line ending
+ * conversion, no filters, and a Git LFS pointer stays a pointer. Attributes and index of the work
+ * tree are not read, so the same commit always gives the same bytes.
  *
- * A submodule's commit is taken from any repository of submodules that has it: its id says that it
- * is the right one, whatever the submodule was called at the time.
+ * The commit of a submodule may come from any repository of a submodule that has it; the id proves
+ * that it is the right one, even if the submodule had another name at that time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,17 +25,19 @@
 
 #include "base/invar_banned.h"
 
-#define DEEPEST 256       /* folders in folders */
-#define DEEPEST_MODULE 12 /* folders below .git/modules: names may have slashes */
-#define MOST_MODULES 4096
+#define MAX_DEPTH 256 /* largest nesting depth of folders */
+#define MAX_MODULE_DEPTH                                                                           \
+    12 /* folders below .git/modules; names of submodules may contain
+                               slashes */
+#define MAX_MODULES 4096
 
 /* ---- repositories of submodules -------------------------------------------------------------- */
 
-static invar_status keep_module(invar_repo *repo, git_repository *module)
+static invar_status add_repository(invar_repo *repo, git_repository *module)
 {
     git_repository **grown = NULL;
 
-    if (repo->n_modules >= MOST_MODULES) {
+    if (repo->n_modules >= MAX_MODULES) {
         INVAR_GIT(repository_free)(module);
         return INVAR_OK;
     }
@@ -62,7 +64,7 @@ static bool is_folder(const char *path)
     return lstat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Keeps the repository at `path`, if it is one that can be read. */
+/* Adds the repository at `path` if it can be opened. */
 static invar_status try_module(invar_repo *repo, const char *path, unsigned flags)
 {
     git_repository *module = NULL;
@@ -70,13 +72,13 @@ static invar_status try_module(invar_repo *repo, const char *path, unsigned flag
     if (INVAR_GIT(repository_open_ext)(&module, path, flags | GIT_REPOSITORY_OPEN_NO_SEARCH,
                                        NULL) != 0)
         return INVAR_OK;
-    return keep_module(repo, module);
+    return add_repository(repo, module);
 }
 
-/* All repositories below a folder `modules`, and below theirs. */
+/* Finds all repositories below a folder `modules`, and recursively below their own. */
 static invar_status find_modules(invar_repo *repo, const char *folder, int depth)
 {
-    DIR *entries = depth < DEEPEST_MODULE ? opendir(folder) : NULL;
+    DIR *entries = depth < MAX_MODULE_DEPTH ? opendir(folder) : NULL;
     char path[INVAR_PATH_SIZE], inner[INVAR_PATH_SIZE];
     invar_status status = INVAR_OK;
     const struct dirent *entry;
@@ -88,7 +90,7 @@ static invar_status find_modules(invar_repo *repo, const char *folder, int depth
             continue;
         bool found = is_folder(inner);
         if (found)
-            // the work tree of a submodule that was moved or removed is not there
+            // bare, because the work tree of a submodule may have been moved or removed
             status = try_module(repo, path, GIT_REPOSITORY_OPEN_BARE);
         if (status == INVAR_OK && found)
             status = invar_path_join(inner, sizeof inner, path, "modules");
@@ -108,7 +110,7 @@ static invar_status find_all_modules(invar_repo *repo)
         return INVAR_OK;
     INVAR_TRY(invar_path_join(path, sizeof path, repo->folder, "modules"));
     INVAR_TRY(find_modules(repo, path, 0));
-    // a linked work tree has its own
+    // a linked work tree has submodule repositories of its own
     INVAR_TRY(invar_path_join(path, sizeof path, INVAR_GIT(repository_path)(repo->git), "modules"));
     if (strcmp(INVAR_GIT(repository_path)(repo->git), INVAR_GIT(repository_commondir)(repo->git)) !=
         0)
@@ -117,7 +119,7 @@ static invar_status find_all_modules(invar_repo *repo)
     return INVAR_OK;
 }
 
-/* NULL: none has it. */
+/* Finds a repository of a submodule that has the commit. *out is NULL if no repository has it. */
 static invar_status find_commit(git_repository **out, const invar_repo *repo, const git_oid *id)
 {
     git_odb_object *found = NULL;
@@ -132,7 +134,7 @@ static invar_status find_commit(git_repository **out, const invar_repo *repo, co
     return INVAR_OK;
 }
 
-/* The repository that has the commit of the submodule at `path`. */
+/* Finds the repository that has the commit of the submodule at `path`, or fails with a remedy. */
 static invar_status find_module(git_repository **out, invar_repo *repo, const char *path,
                                 const git_oid *id)
 {
@@ -140,7 +142,8 @@ static invar_status find_module(git_repository **out, invar_repo *repo, const ch
 
     INVAR_TRY(find_all_modules(repo));
     INVAR_TRY(find_commit(out, repo, id));
-    if (!*out && repo->work_tree[0]) { // one that was made there has its .git there
+    // a submodule that was created in the work tree keeps its .git there
+    if (!*out && repo->work_tree[0]) {
         INVAR_TRY(invar_path_join(place, sizeof place, repo->work_tree, path));
         INVAR_TRY(try_module(repo, place, 0));
         INVAR_TRY(find_commit(out, repo, id));
@@ -155,22 +158,22 @@ static invar_status find_module(git_repository **out, invar_repo *repo, const ch
                       shown, hex);
 }
 
-/* ---- the files of a commit ------------------------------------------------------------------- */
+/* ---- files of a commit ----------------------------------------------------------------------- */
 
-typedef struct listing {
+typedef struct tree_walk {
     invar_repo *repo;
-    git_repository *git; /* of the tree at hand */
+    git_repository *git; /* repository of the current tree */
     invar_files *files;
-    bool modules; /* the commit at hand registers submodules */
+    bool modules; /* the current commit has a .gitmodules file */
     int depth;
-    size_t length; /* of path */
+    size_t length; /* length of path */
     char path[INVAR_PATH_SIZE];
-} listing;
+} tree_walk;
 
-static invar_status list_commit(listing *l, git_repository *git, const git_oid *id);
-static invar_status list_tree(listing *l, const git_oid *id);
+static invar_status list_commit(tree_walk *l, git_repository *git, const git_oid *id);
+static invar_status list_tree(tree_walk *l, const git_oid *id);
 
-static invar_status add_file(listing *l, const git_tree_entry *entry, invar_files_mode mode)
+static invar_status add_file(tree_walk *l, const git_tree_entry *entry, invar_files_mode mode)
 {
     char id[INVAR_OID_SIZE];
 
@@ -178,8 +181,8 @@ static invar_status add_file(listing *l, const git_tree_entry *entry, invar_file
     return invar_files_add(l->files, l->path, mode, id, l->git);
 }
 
-/* What nobody registered as a submodule is an empty folder, as in git. */
-static invar_status add_module(listing *l, const git_oid *id)
+/* A gitlink without .gitmodules becomes an empty folder, as in git. */
+static invar_status add_module(tree_walk *l, const git_oid *id)
 {
     git_repository *module, *outer = l->git;
     bool modules = l->modules;
@@ -193,7 +196,7 @@ static invar_status add_module(listing *l, const git_oid *id)
     return INVAR_OK;
 }
 
-static invar_status add_entry(listing *l, const git_tree_entry *entry)
+static invar_status add_entry(tree_walk *l, const git_tree_entry *entry)
 {
     switch (INVAR_GIT(tree_entry_filemode)(entry)) {
     case GIT_FILEMODE_TREE: return list_tree(l, INVAR_GIT(tree_entry_id)(entry));
@@ -207,18 +210,18 @@ static invar_status add_entry(listing *l, const git_tree_entry *entry)
     }
 }
 
-/* One entry of a tree at its place below l->path. */
-static invar_status listing_visit(listing *l, const git_tree_entry *entry)
+/* Adds an entry of a tree with its path below l->path. */
+static invar_status add_tree_entry(tree_walk *l, const git_tree_entry *entry)
 {
     const char *name = INVAR_GIT(tree_entry_name)(entry);
     const size_t outer = l->length, length = strlen(name);
     invar_status status;
 
-    // a .git of a stranger would be obeyed by every git command that a build runs
+    // every git command that a build runs would obey a .git from the repository
     if (strchr(name, '/') || strcasecmp(name, ".git") == 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a tree has a file that must not be, '%.20s'",
                           l->repo->display_path, name);
-    if (outer + 1 + length >= sizeof l->path || l->depth >= DEEPEST)
+    if (outer + 1 + length >= sizeof l->path || l->depth >= MAX_DEPTH)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: a tree has paths that are too long",
                           l->repo->display_path);
     if (outer)
@@ -233,7 +236,7 @@ static invar_status listing_visit(listing *l, const git_tree_entry *entry)
     return status;
 }
 
-static invar_status list_tree(listing *l, const git_oid *id)
+static invar_status list_tree(tree_walk *l, const git_oid *id)
 {
     git_tree *tree = NULL;
     int code = INVAR_GIT(tree_lookup)(&tree, l->git, id);
@@ -242,12 +245,12 @@ static invar_status list_tree(listing *l, const git_oid *id)
     if (code)
         return invar_git_fail(l->git, l->repo->display_path, code, "a tree cannot be read");
     for (size_t i = 0; status == INVAR_OK && i < INVAR_GIT(tree_entrycount)(tree); i++)
-        status = listing_visit(l, INVAR_GIT(tree_entry_byindex)(tree, i));
+        status = add_tree_entry(l, INVAR_GIT(tree_entry_byindex)(tree, i));
     INVAR_GIT(tree_free)(tree);
     return status;
 }
 
-static invar_status list_commit(listing *l, git_repository *git, const git_oid *id)
+static invar_status list_commit(tree_walk *l, git_repository *git, const git_oid *id)
 {
     invar_git_raw_commit commit;
     git_tree *tree = NULL;
@@ -317,14 +320,14 @@ static invar_status link_blob(void *payload, const invar_files_entry *entry,
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "'%s' is a link to what cannot be a path", shown);
 }
 
-/* A folder that has the repository in it would be emptied with it. */
-static invar_status refuse_own(const invar_repo *repo, const char *folder)
+/* Rejects a folder that contains the repository, because a checkout empties the folder. */
+static invar_status check_target_folder(const invar_repo *repo, const char *folder)
 {
     char real[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     size_t length;
 
     if (!realpath(folder, real))
-        return INVAR_OK; // not there yet
+        return INVAR_OK; // the folder does not exist yet
     length = strlen(real);
     if ((strncmp(repo->folder, real, length) != 0 || !strchr("/", repo->folder[length])) &&
         (strncmp(repo->work_tree, real, length) != 0 || !strchr("/", repo->work_tree[length])))
@@ -337,12 +340,12 @@ invar_status invar_repo_checkout(invar_repo *repo, const char *commit, const cha
 {
     invar_files files = {NULL, 0, 0, NULL};
     invar_files_source source = {put_blob, link_blob, repo};
-    listing *l = NULL;
+    tree_walk *l = NULL;
     git_oid id;
     invar_status status;
 
     INVAR_TRY(invar_git_oid(&id, commit));
-    INVAR_TRY(refuse_own(repo, folder));
+    INVAR_TRY(check_target_folder(repo, folder));
     INVAR_TRY(invar_alloc((void **)&l, 1, sizeof *l, "a checkout"));
     memset(l, 0, sizeof *l);
     l->repo = repo;

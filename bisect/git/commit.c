@@ -1,10 +1,10 @@
 /*
- * commit.c - objects of bounded size, and commits as their text tells.
+ * commit.c - reads git objects of bounded size, and parses commits without libgit2's date checks.
  *
- * libgit2 refuses a commit whose author or committer has no proper time, and so every search that
- * comes across one. Git reads it all the same, and old repositories have them: what a converter
- * wrote, or an imported patch. So the text is read here, with git's rules: a time that is no number
- * is 0, and what is said of the author is taken as it stands.
+ * libgit2 rejects a commit whose author or committer has no valid time, and with it every search
+ * that meets the commit. Git reads such commits, and old repositories have them from converters and
+ * imported patches. The text is therefore parsed here with git's rules: an invalid time is 0, and
+ * the author is taken as it is.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,9 +17,9 @@
 
 #define DIGITS (INVAR_OID_SIZE - 1)
 
-/* ---- size ------------------------------------------------------------------------------------ */
+/* ---- objects --------------------------------------------------------------------------------- */
 
-static invar_status refuse_size(const git_oid *id, size_t bytes, const char *shown)
+static invar_status fail_too_large(const git_oid *id, size_t bytes, const char *shown)
 {
     char hex[INVAR_OID_SIZE];
 
@@ -38,19 +38,22 @@ invar_status invar_git_read(git_odb_object **out, git_repository *git, const git
     int code = INVAR_GIT(repository_odb)(&odb, git);
 
     *out = NULL;
-    if (code == 0) // without unpacking it: a few bytes can become any number
+    if (code == 0) // the header is read first: a few compressed bytes can unpack to any size
         code = INVAR_GIT(odb_read_header)(&bytes, &type, odb, id);
     if (code == 0 && bytes <= INVAR_GIT_LARGEST)
         code = INVAR_GIT(odb_read)(out, odb, id);
     INVAR_GIT(odb_free)(odb);
     if (code && code != GIT_ENOTFOUND)
         return invar_git_fail(git, shown, code, "an object cannot be read");
-    return bytes > INVAR_GIT_LARGEST ? refuse_size(id, bytes, shown) : INVAR_OK;
+    return bytes > INVAR_GIT_LARGEST ? fail_too_large(id, bytes, shown) : INVAR_OK;
 }
 
-/* ---- text ------------------------------------------------------------------------------------ */
+/* ---- commits --------------------------------------------------------------------------------- */
 
-/* The line at *at without `key`, which it must begin with; moves on to the next. */
+/*
+ * Returns the rest of the line at *at after `key`, and advances *at. Returns false if the line has
+ * another key.
+ */
 static bool take_line(const char **line_out, size_t *bytes_out, const char **at, const char *end,
                       const char *key)
 {
@@ -74,27 +77,27 @@ static bool take_oid(git_oid *out, const char **at, const char *end, const char 
            INVAR_GIT(oid_fromstrn)(out, line, DIGITS) == 0;
 }
 
-/* Bytes of "Name <mail>" in "Name <mail> 1700000000 +0100"; 0: it has no end. */
-static size_t person_in(const char *line, size_t bytes)
+/* Returns the length of "Name <mail>" in "Name <mail> 1700000000 +0100"; 0 without a ">". */
+static size_t person_length(const char *line, size_t bytes)
 {
     while (bytes > 0 && line[bytes - 1] != '>')
         bytes--;
     return bytes;
 }
 
-/* The seconds of such a line, as git reads them; a newline ends it. */
-static int64_t date_in(const char *line, size_t bytes)
+/* Returns the seconds of such a line as git parses them; a newline terminates the line. */
+static int64_t parse_date(const char *line, size_t bytes)
 {
-    size_t at = person_in(line, bytes);
+    size_t at = person_length(line, bytes);
 
     at += strspn(line + at, " \t");
     if (line[at] < '0' || line[at] > '9')
         return 0;
-    return strtoll(line + at, NULL, 10); // INT64_MAX where it does not fit
+    return strtoll(line + at, NULL, 10); // INT64_MAX on overflow
 }
 
-/* False: it is no commit. */
-static bool parse(invar_git_raw_commit *out)
+/* Parses the object. Returns false if it is not a commit. */
+static bool parse_commit(invar_git_raw_commit *out)
 {
     const char *at = INVAR_GIT(odb_object_data)(out->object);
     const char *end = at + INVAR_GIT(odb_object_size)(out->object), *line;
@@ -108,12 +111,12 @@ static bool parse(invar_git_raw_commit *out)
         out->n_parents++;
     if (take_line(&line, &bytes, &at, end, "author ")) {
         out->author = line;
-        out->author_bytes = person_in(line, bytes);
+        out->author_bytes = person_length(line, bytes);
     }
     if (take_line(&line, &bytes, &at, end, "committer "))
-        out->date = date_in(line, bytes);
+        out->date = parse_date(line, bytes);
     while (take_line(&line, &bytes, &at, end, "") && bytes > 0)
-        ; // headers, up to an empty line
+        ; // skips other headers up to the empty line
     out->message = at;
     out->message_bytes = (size_t)(end - at);
     return true;
@@ -126,7 +129,7 @@ invar_status invar_git_raw_commit_open(invar_git_raw_commit *out, git_repository
 
     memset(out, 0, sizeof *out);
     INVAR_TRY(invar_git_read(&out->object, git, id, shown));
-    if (!out->object || parse(out))
+    if (!out->object || parse_commit(out))
         return INVAR_OK;
     invar_git_raw_commit_close(out);
     INVAR_GIT(oid_tostr)(hex, sizeof hex, id);
@@ -144,7 +147,7 @@ git_oid invar_git_raw_commit_parent(const invar_git_raw_commit *text, unsigned n
 {
     git_oid id;
 
-    // parse has read it before
+    // parse_commit has validated these digits
     (void)INVAR_GIT(oid_fromstrn)(&id, text->parents + number * (sizeof "parent " + DIGITS) + 7,
                                   DIGITS);
     return id;

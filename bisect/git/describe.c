@@ -1,5 +1,10 @@
 /*
- * describe.c - a commit as people see it, and who would sign one.
+ * describe.c - details of a commit for reports: author, subject, changed files, patch; the user's
+ * name.
+ *
+ * A commit is compared with its first parent, as `git show` does. All texts are quoted, so that a
+ * repository cannot send control characters to a terminal. Objects that a shallow or partial clone
+ * lacks reduce the details instead of failing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,13 +18,13 @@
 
 #include "base/invar_banned.h"
 
-#define RENAME_LIMIT 1000       /* as git's diff.renameLimit */
+#define RENAME_LIMIT 1000       /* default of git's diff.renameLimit */
 #define LARGEST_TEXT (64 << 20) /* larger files are not compared line by line */
 
-/* ---- the files ------------------------------------------------------------------------------- */
+/* ---- changed files --------------------------------------------------------------------------- */
 
-/* The tree of the first parent; NULL where there is none. */
-static int tree_before(git_tree **out, invar_repo *repo, const invar_git_raw_commit *commit)
+/* Finds the tree of the first parent; NULL if the commit has no parent. */
+static int lookup_parent_tree(git_tree **out, invar_repo *repo, const invar_git_raw_commit *commit)
 {
     invar_git_raw_commit parent;
     git_oid id;
@@ -30,7 +35,7 @@ static int tree_before(git_tree **out, invar_repo *repo, const invar_git_raw_com
         return 0;
     id = invar_git_raw_commit_parent(commit, 0);
     if (invar_git_raw_commit_open(&parent, repo->git, &id, repo->display_path) != INVAR_OK) {
-        invar_error_clear(); // as if it were not here
+        invar_error_clear(); // treated like a missing parent
         return code;
     }
     if (parent.object)
@@ -39,7 +44,7 @@ static int tree_before(git_tree **out, invar_repo *repo, const invar_git_raw_com
     return code;
 }
 
-/* The difference to the first parent, or to nothing. */
+/* Compares the commit with its first parent, or with an empty tree. */
 static int make_diff(git_diff **out, invar_repo *repo, const invar_git_raw_commit *commit,
                      bool renames, uint32_t context)
 {
@@ -56,7 +61,7 @@ static int make_diff(git_diff **out, invar_repo *repo, const invar_git_raw_commi
     find.flags = GIT_DIFF_FIND_RENAMES;
     find.rename_limit = RENAME_LIMIT;
     if (code == 0)
-        code = tree_before(&before, repo, commit);
+        code = lookup_parent_tree(&before, repo, commit);
     if (code == 0)
         code = INVAR_GIT(diff_tree_to_tree)(out, repo->git, before, tree, &options);
     if (code == 0 && renames) {
@@ -82,8 +87,8 @@ static char status_letter(git_delta_t kind)
     }
 }
 
-/* Lines of a whole file; -1: binary. A submodule is the line that names its commit. */
-static int count_all(int64_t *out, git_repository *git, const git_diff_file *file)
+/* Counts the lines of a file; -1 if it is binary. A submodule counts as one line. */
+static int count_file_lines(int64_t *out, git_repository *git, const git_diff_file *file)
 {
     git_blob *blob = NULL;
     int code;
@@ -105,37 +110,38 @@ static int count_all(int64_t *out, git_repository *git, const git_diff_file *fil
     return 0;
 }
 
-/* A file that became a link, or the like: all of it went and all of it came. */
-static int count_both(int64_t *added, int64_t *removed, git_repository *git,
-                      const git_diff_delta *delta)
+/* Counts all lines as removed and added if the type of an entry changed, for example to a link. */
+static int count_replaced_lines(int64_t *added, int64_t *removed, git_repository *git,
+                                const git_diff_delta *delta)
 {
-    int code = count_all(removed, git, &delta->old_file);
+    int code = count_file_lines(removed, git, &delta->old_file);
 
-    return code ? code : count_all(added, git, &delta->new_file);
+    return code ? code : count_file_lines(added, git, &delta->new_file);
 }
 
-static int count_patch(int64_t *added, int64_t *removed, git_diff *diff, size_t number)
+static int count_patch_lines(int64_t *added, int64_t *removed, git_diff *diff, size_t number)
 {
     const git_diff_delta *delta = INVAR_GIT(diff_get_delta)(diff, number);
-    git_patch *patch = NULL;
+    git_patch *patch_text = NULL;
     size_t plus = 0, minus = 0;
-    int code = INVAR_GIT(patch_from_diff)(&patch, diff, number);
+    int code = INVAR_GIT(patch_from_diff)(&patch_text, diff, number);
 
-    if (code == 0 && patch)
-        code = INVAR_GIT(patch_line_stats)(NULL, &plus, &minus, patch);
-    INVAR_GIT(patch_free)(patch);
+    if (code == 0 && patch_text)
+        code = INVAR_GIT(patch_line_stats)(NULL, &plus, &minus, patch_text);
+    INVAR_GIT(patch_free)(patch_text);
     *added = delta->flags & GIT_DIFF_FLAG_BINARY ? -1 : (int64_t)plus;
     *removed = delta->flags & GIT_DIFF_FLAG_BINARY ? -1 : (int64_t)minus;
     return code;
 }
 
-/* Lines of one file; -1 for a binary file, and for one that is not here (a partial clone). */
+/* Counts changed lines of one file; -1 for binary files and those that a partial clone lacks. */
 static int count_lines(int64_t *added, int64_t *removed, git_repository *git, git_diff *diff,
                        size_t number)
 {
     const git_diff_delta *delta = INVAR_GIT(diff_get_delta)(diff, number);
-    int code = delta->status == GIT_DELTA_TYPECHANGE ? count_both(added, removed, git, delta)
-                                                     : count_patch(added, removed, diff, number);
+    int code = delta->status == GIT_DELTA_TYPECHANGE
+                   ? count_replaced_lines(added, removed, git, delta)
+                   : count_patch_lines(added, removed, diff, number);
 
     if (code == GIT_ENOTFOUND || *added < 0 || *removed < 0)
         *added = *removed = -1;
@@ -169,9 +175,9 @@ static int add_files(invar_repo_commit *out, git_repository *git, git_diff *diff
     return 0;
 }
 
-/* ---- the commit ------------------------------------------------------------------------------ */
+/* ---- commits --------------------------------------------------------------------------------- */
 
-static void name_and_mail(char out[INVAR_REPO_TEXT], const char *name, const char *mail)
+static void format_identity(char out[INVAR_REPO_TEXT], const char *name, const char *mail)
 {
     char text[2 * INVAR_REPO_TEXT];
     int bytes = snprintf(text, sizeof text, "%s <%s>", name, mail);
@@ -180,7 +186,7 @@ static void name_and_mail(char out[INVAR_REPO_TEXT], const char *name, const cha
                      bytes < 0 || (size_t)bytes >= sizeof text ? sizeof text - 1 : (size_t)bytes);
 }
 
-/* The first paragraph in one line. */
+/* Copies the first paragraph of the message as one line. */
 static void add_subject(invar_repo_commit *out, const char *message, size_t bytes)
 {
     char text[2 * INVAR_REPO_TEXT];
@@ -225,9 +231,10 @@ invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo, const
     INVAR_TRY(invar_git_commit(&found, repo, commit));
     add_text(out, &id, &found);
     code = make_diff(&diff, repo, &found, true, 0);
-    if (code == GIT_ENOTFOUND) // contents that are not here: names and kinds are told all the same
+    // renames need contents; without them, names and kinds of changes are still known
+    if (code == GIT_ENOTFOUND)
         code = make_diff(&diff, repo, &found, false, 0);
-    // of a shallow clone's last commit, or of a tree that is not here, nothing is known
+    // nothing is known if a tree is missing, for example at the end of a shallow clone
     if (code == GIT_ENOTFOUND)
         code = 0;
     if (code == 0 && diff)
@@ -250,20 +257,22 @@ invar_status invar_repo_subject(char out[INVAR_REPO_TEXT], invar_repo *repo, con
     return INVAR_OK;
 }
 
-/* ---- the patch ------------------------------------------------------------------------------- */
+/* ---- patches --------------------------------------------------------------------------------- */
 
-typedef struct patch {
+typedef struct patch_text {
     char *text; /* (INVAR_REPO_PATCH + 1) */
     size_t used;
     bool cut;
-} patch;
+} patch_text;
 
-/* A line, or several where it is a head; what is not printable is shown harmlessly. */
-static int take_lines(const git_diff_delta *delta, const git_diff_hunk *hunk,
-                      const git_diff_line *line, void *payload)
+/*
+ * Appends the lines of a diff callback; a header has several. Unprintable characters are escaped.
+ */
+static int append_lines(const git_diff_delta *delta, const git_diff_hunk *hunk,
+                        const git_diff_line *line, void *payload)
 {
     const char *at = line->content, *end = at + line->content_len;
-    patch *p = payload;
+    patch_text *p = payload;
 
     (void)delta, (void)hunk;
     while (at < end && !p->cut) {
@@ -290,7 +299,7 @@ static int take_lines(const git_diff_delta *delta, const git_diff_hunk *hunk,
 
 invar_status invar_repo_patch(char **out, bool *cut_out, invar_repo *repo, const char *commit)
 {
-    patch p = {.text = NULL};
+    patch_text p = {.text = NULL};
     invar_git_raw_commit found;
     git_diff *diff = NULL;
     invar_status status;
@@ -307,7 +316,7 @@ invar_status invar_repo_patch(char **out, bool *cut_out, invar_repo *repo, const
     code = make_diff(&diff, repo, &found, true, 3);
     invar_git_raw_commit_close(&found);
     if (code == 0)
-        code = INVAR_GIT(diff_print)(diff, GIT_DIFF_FORMAT_PATCH, take_lines, &p);
+        code = INVAR_GIT(diff_print)(diff, GIT_DIFF_FORMAT_PATCH, append_lines, &p);
     INVAR_GIT(diff_free)(diff);
     if (code && code != GIT_ENOTFOUND && code != GIT_EUSER) {
         invar_free(p.text);
@@ -319,11 +328,11 @@ invar_status invar_repo_patch(char **out, bool *cut_out, invar_repo *repo, const
     return INVAR_OK;
 }
 
-/* ---- who signs ------------------------------------------------------------------------------- */
+/* ---- identity of the user -------------------------------------------------------------------- */
 
-/* From the environment, or from the settings; NULL: neither says it. */
-static const char *git_config_setting(git_config *config, const char *variable, const char *author,
-                                      const char *user)
+/* Returns the value from the environment or the git configuration, or NULL. */
+static const char *find_setting(git_config *config, const char *variable, const char *author,
+                                const char *user)
 {
     const char *value = getenv(variable);
 
@@ -344,15 +353,15 @@ void invar_repo_signature(char out[INVAR_REPO_TEXT], const invar_repo *repo)
     if (repo)
         INVAR_GIT(repository_config_snapshot)(&settings, repo->git);
     else if (invar_git_start() != INVAR_OK)
-        invar_error_clear(); // "unknown", as without settings
+        invar_error_clear(); // the result is "unknown", as without a configuration
     else if (INVAR_GIT(config_open_default)(&config) == 0)
         INVAR_GIT(config_snapshot)(&settings, config);
-    name = git_config_setting(settings, "GIT_AUTHOR_NAME", "author.name", "user.name");
-    mail = git_config_setting(settings, "GIT_AUTHOR_EMAIL", "author.email", "user.email");
+    name = find_setting(settings, "GIT_AUTHOR_NAME", "author.name", "user.name");
+    mail = find_setting(settings, "GIT_AUTHOR_EMAIL", "author.email", "user.email");
     if (!mail)
         mail = getenv("EMAIL");
     if (name && mail && mail[0])
-        name_and_mail(out, name, mail);
+        format_identity(out, name, mail);
     else if (name)
         invar_text_quote(out, INVAR_REPO_TEXT, name, strlen(name));
     else

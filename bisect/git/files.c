@@ -1,9 +1,9 @@
 /*
- * files.c - a list of files, and the memory of a folder that holds them.
+ * files.c - list of files with paths, modes and ids, and its serialized form, the checkout index.
  *
- * The memory is "invar-files 1 DIGEST\n" and one record a file, each ended by a NUL:
- * "MODE ID SIZE SECONDS NANOSECONDS INODE PATH", ID "-" for a folder. DIGEST is that of all that
- * follows its line.
+ * The index is "invar-files 1 DIGEST\n" and one NUL-terminated record per file: "MODE ID SIZE
+ * SECONDS NANOSECONDS INODE PATH", with ID "-" for a folder. DIGEST is the digest of everything
+ * after the first line. An index that is damaged in any way counts as absent.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,7 +24,7 @@
 #define MOST_FILES 1000000
 #define MEMORY_BYTES (1u << 30)
 #define HEAD "invar-files 1 "
-#define HEAD_BYTES (sizeof HEAD - 1 + INVAR_DIGEST_HEX_SIZE) /* with the newline */
+#define HEAD_BYTES (sizeof HEAD - 1 + INVAR_DIGEST_HEX_SIZE) /* including the newline */
 
 struct invar_files_names {
     invar_files_names *next;
@@ -45,8 +45,8 @@ void invar_files_release(invar_files *files)
     memset(files, 0, sizeof *files);
 }
 
-/* True when all parts are names: none is empty, "." or "..". */
-static bool stays_inside(const char *path)
+/* Returns true if no part of the path is empty, "." or "..", so that it cannot leave the folder. */
+static bool path_is_inside(const char *path)
 {
     if (strlen(path) >= INVAR_PATH_SIZE)
         return false;
@@ -60,7 +60,7 @@ static bool stays_inside(const char *path)
     }
 }
 
-static invar_status keep_name(const char **out, invar_files *files, const char *path)
+static invar_status store_path(const char **out, invar_files *files, const char *path)
 {
     size_t bytes = strlen(path) + 1; // at most INVAR_PATH_SIZE
     invar_files_names *block = files->names;
@@ -77,7 +77,7 @@ static invar_status keep_name(const char **out, invar_files *files, const char *
     return INVAR_OK;
 }
 
-static invar_status make_room(invar_files *files)
+static invar_status reserve_entry(invar_files *files)
 {
     invar_files_entry *grown = NULL;
     size_t room = files->room ? 2 * files->room : 256;
@@ -101,14 +101,14 @@ invar_status invar_files_add(invar_files *files, const char *path, invar_files_m
     char shown[INVAR_PATH_SHOWN_SIZE];
     invar_files_entry *entry;
 
-    if (!stays_inside(path)) {
+    if (!path_is_inside(path)) {
         invar_path_show(shown, path);
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "'%s' cannot be the name of a file of a tree", shown);
     }
-    INVAR_TRY(make_room(files));
+    INVAR_TRY(reserve_entry(files));
     entry = &files->entries[files->count];
     memset(entry, 0, sizeof *entry);
-    INVAR_TRY(keep_name(&entry->path, files, path));
+    INVAR_TRY(store_path(&entry->path, files, path));
     entry->mode = mode;
     entry->from = from;
     snprintf(entry->id, sizeof entry->id, "%s", id);
@@ -166,21 +166,21 @@ invar_status invar_files_sort(invar_files *files)
     return INVAR_OK;
 }
 
-/* ---- the memory ------------------------------------------------------------------------------ */
+/* ---- the checkout index ---------------------------------------------------------------------- */
 
-/* A number in `base` that ends with a blank; moves *at behind it. */
-static bool take_number(uint64_t *out, const char **at, int base)
+/* Parses a number followed by a blank, and moves *at past the blank. */
+static bool parse_number(uint64_t *out, const char **at, int base)
 {
     char *end;
 
-    if (**at < '0' || **at > '9') // strtoull would take signs and blanks
+    if (**at < '0' || **at > '9') // strtoull would accept signs and blanks
         return false;
     *out = strtoull(*at, &end, base);
     *at = end + 1;
     return *end == ' ';
 }
 
-static bool take_id(char out[INVAR_OID_SIZE], const char **at)
+static bool parse_id(char out[INVAR_OID_SIZE], const char **at)
 {
     size_t length = strcspn(*at, " ");
 
@@ -197,16 +197,16 @@ static bool is_mode(uint64_t mode)
            mode == INVAR_FILES_LINK;
 }
 
-/* One record; *fine_out false: it is none. */
-static invar_status take_record(invar_files *out, bool *fine_out, const char *record)
+/* Parses one record. *fine_out is false if it is malformed. */
+static invar_status parse_record(invar_files *out, bool *fine_out, const char *record)
 {
     invar_files_entry entry, *added;
     uint64_t mode, seconds, nanoseconds;
 
-    *fine_out = take_number(&mode, &record, 8) && is_mode(mode) && take_id(entry.id, &record) &&
-                take_number(&entry.size, &record, 10) && take_number(&seconds, &record, 10) &&
-                take_number(&nanoseconds, &record, 10) && take_number(&entry.inode, &record, 10) &&
-                stays_inside(record);
+    *fine_out = parse_number(&mode, &record, 8) && is_mode(mode) && parse_id(entry.id, &record) &&
+                parse_number(&entry.size, &record, 10) && parse_number(&seconds, &record, 10) &&
+                parse_number(&nanoseconds, &record, 10) &&
+                parse_number(&entry.inode, &record, 10) && path_is_inside(record);
     if (!*fine_out)
         return INVAR_OK;
     INVAR_TRY(invar_files_add(out, record, (invar_files_mode)mode, entry.id, NULL));
@@ -218,8 +218,8 @@ static invar_status take_record(invar_files *out, bool *fine_out, const char *re
     return INVAR_OK;
 }
 
-/* The first line, with the digest of the rest. */
-static bool has_head(const char *text, size_t bytes)
+/* Returns true if the first line is valid and its digest matches the rest. */
+static bool header_is_valid(const char *text, size_t bytes)
 {
     invar_digest digest;
     char hex[INVAR_DIGEST_HEX_SIZE];
@@ -233,7 +233,7 @@ static bool has_head(const char *text, size_t bytes)
 
 invar_status invar_files_parse(invar_files *out, bool *found_out, const char *text, size_t bytes)
 {
-    bool fine = has_head(text, bytes);
+    bool fine = header_is_valid(text, bytes);
     invar_status status = INVAR_OK;
     size_t at = HEAD_BYTES;
 
@@ -241,7 +241,7 @@ invar_status invar_files_parse(invar_files *out, bool *found_out, const char *te
         const char *end = memchr(text + at, '\0', bytes - at);
         fine = end != NULL;
         if (fine)
-            status = take_record(out, &fine, text + at);
+            status = parse_record(out, &fine, text + at);
         if (fine)
             at = (size_t)(end - text) + 1;
     }
@@ -270,8 +270,10 @@ invar_status invar_files_read(invar_files *out, bool *found_out, const char *pat
 
 #define RECORD_BYTES (INVAR_PATH_SIZE + INVAR_OID_SIZE + 128)
 
-/* Fills `out`, or with NULL only tells how many bytes there are. */
-static size_t files_format(char *out, const invar_files *files)
+/*
+ * Writes the records to `out` and returns their size in bytes. `out` may be NULL to get the size.
+ */
+static size_t format_records(char *out, const invar_files *files)
 {
     char record[RECORD_BYTES];
     size_t used = 0;
@@ -291,13 +293,13 @@ static size_t files_format(char *out, const invar_files *files)
 
 invar_status invar_files_write(const invar_files *files, const char *path)
 {
-    const size_t bytes = files_format(NULL, files);
+    const size_t bytes = format_records(NULL, files);
     char *text = NULL, hex[INVAR_DIGEST_HEX_SIZE];
     invar_digest digest;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&text, HEAD_BYTES + bytes, 1, "the memory of a folder"));
-    files_format(text + HEAD_BYTES, files);
+    format_records(text + HEAD_BYTES, files);
     invar_hash_bytes(&digest, text + HEAD_BYTES, bytes);
     invar_digest_format(hex, &digest);
     memcpy(text, HEAD, sizeof HEAD - 1);

@@ -1,16 +1,14 @@
 /*
- * files.h - a list of files, and a folder that is made to hold exactly them.
+ * files.h - makes a folder contain exactly the files of a list, incrementally and safely.
  *
- * The folder's memory, FOLDER.tree beside it, says which files were laid there and how the file
- * system saw them then (size, time, inode). So a file that is wanted again and that nobody touched
- * is left alone, with its time, and builds stay incremental; a file that a build changed is laid
- * anew; a file that is not wanted any more is removed; files that were never laid stay. While the
- * folder changes it has no memory: a process that is killed leaves none, and the next one starts
- * from an empty folder.
+ * The checkout index, FOLDER.tree next to the folder, records which files were written and their
+ * size, time and inode at that moment. A wanted file that is unchanged keeps its time, so that
+ * builds stay incremental; a file that a build changed is written again; an unwanted file of the
+ * index is removed; other files stay. The index is removed before the first change, so a killed
+ * checkout leaves none, and the next one starts with an empty folder.
  *
- * Names come from repositories that nobody vouches for. Nothing outside the folder is ever written
- * or removed: no name may leave the folder, and no link is followed on the way to a file, whoever
- * put it there.
+ * Names come from untrusted repositories. Nothing outside the folder is ever written or removed: no
+ * name may leave the folder, and no link on the way to a file is followed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,7 +27,7 @@
 extern "C" {
 #endif
 
-/* The modes of git. A folder is listed only where it has to be there without a file in it. */
+/* The modes of git. A folder is listed only if it must exist without any file in it. */
 typedef enum invar_files_mode {
     INVAR_FILES_FOLDER = 0040000,
     INVAR_FILES_PLAIN = 0100644,
@@ -38,11 +36,12 @@ typedef enum invar_files_mode {
 } invar_files_mode;
 
 typedef struct invar_files_entry {
-    const char *path; /* relative, of the list */
+    const char *path; /* relative path; owned by the list */
     invar_files_mode mode;
-    char id[INVAR_OID_SIZE]; /* equal ids mean equal contents; "": a folder */
-    void *from;              /* for the source */
-    uint64_t size, inode;    /* of the file as it was laid */
+    char id[INVAR_OID_SIZE]; /* hash of the contents: equal ids mean equal bytes; empty for a
+                                folder */
+    void *from;              /* payload for the source of contents */
+    uint64_t size, inode;    /* size, inode and time of the file after it was written */
     int64_t seconds, nanoseconds;
 } invar_files_entry;
 
@@ -51,48 +50,48 @@ typedef struct invar_files_names invar_files_names;
 typedef struct invar_files {
     invar_files_entry *entries; /* (count) */
     size_t count, room;
-    invar_files_names *names; /* holds the paths */
+    invar_files_names *names; /* storage of the paths; owned */
 } invar_files;
 
 void invar_files_release(invar_files *files);
 
-/* INVAR_E_CORRUPT: a path that would leave the folder, or is too long. */
+/* Appends a file. Returns INVAR_E_CORRUPT if the path would leave the folder or is too long. */
 invar_status invar_files_add(invar_files *files, const char *path, invar_files_mode mode,
                              const char *id, void *from) INVAR_MUST_USE;
 
-/* By path, as bytes. INVAR_E_CORRUPT: a path is there twice. */
+/* Sorts by path, as bytes. Returns INVAR_E_CORRUPT if a path occurs twice. */
 invar_status invar_files_sort(invar_files *files) INVAR_MUST_USE;
 
-/* ---- the memory of a folder ------------------------------------------------------------------ */
+/* ---- the checkout index ---------------------------------------------------------------------- */
 
-/* Lists in *out what a memory says; *found_out false: nothing that can be used. */
+/* Parses an index. *found_out is false if it is damaged, and *out is then empty. */
 invar_status invar_files_parse(invar_files *out, bool *found_out, const char *text,
                                size_t bytes) INVAR_MUST_USE;
 
-/* *found_out false: there is no memory, or none that can be used. */
+/* Reads an index file. *found_out is false if it does not exist or is damaged. */
 invar_status invar_files_read(invar_files *out, bool *found_out, const char *path) INVAR_MUST_USE;
 invar_status invar_files_write(const invar_files *files, const char *path) INVAR_MUST_USE;
 
-/* ---- laying ---------------------------------------------------------------------------------- */
+/* ---- checkout -------------------------------------------------------------------------------- */
 
-/* Where contents come from. */
+/* Source of file contents. */
 typedef struct invar_files_source {
-    /* Writes the content of a plain file or program to `fd`; `path` is for messages. */
+    /* Writes the contents of a file to `fd`; `path` is used in error messages only. */
     invar_status (*put)(void *payload, const invar_files_entry *entry, int fd, const char *path);
-    /* Where a link points to. */
+    /* Writes the target of a link to `out`. */
     invar_status (*link)(void *payload, const invar_files_entry *entry, char out[INVAR_PATH_SIZE]);
     void *payload;
 } invar_files_source;
 
-/* Makes the folder hold these files; sorts them and fills in how they were laid. */
+/* Makes the folder contain these files. Sorts the list and fills in size, inode and time. */
 invar_status invar_files_checkout(const char *folder, invar_files *files,
                                   const invar_files_source *source) INVAR_MUST_USE;
 
-/* All bytes to a descriptor, for `put`. */
+/* Writes all bytes to a descriptor, for implementations of `put`. */
 invar_status invar_files_put(int fd, const void *data, size_t bytes,
                              const char *path) INVAR_MUST_USE;
 
-/* A failure with errno: "PATH: WHAT: REASON". */
+/* Fails with errno: "PATH: WHAT: REASON". */
 invar_status invar_files_fail(const char *path, const char *what) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
 /*
- * graph.c - the graph of commits, read as far as needed and kept; ancestors and merge bases.
+ * graph.c - commit graph, loaded on demand and kept; ancestor tests and merge bases.
  *
- * Ancestors are marked down to the roots, whatever the dates of the commits say, so the answers do
- * not depend on clocks. A commit costs some microseconds once, and about 60 bytes.
+ * Ancestors are marked down to the roots, regardless of the dates of commits, so results do not
+ * depend on clocks. Loading a commit takes some microseconds once, and a node about 60 bytes. Nodes
+ * move when the graph grows: use indices across calls.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,8 +14,8 @@
 
 #include "base/invar_banned.h"
 
-#define MOST_COMMITS (1 << 28)
-#define FIRST_ROOM 1024 /* a power of two, as the table needs */
+#define MAX_COMMITS (1 << 28)
+#define INITIAL_CAPACITY 1024 /* a power of two, as the hash table requires */
 
 enum {
     MARK_A = 1,
@@ -24,15 +25,18 @@ enum {
 
 /* ---- storage --------------------------------------------------------------------------------- */
 
-/* *block with twice the room, at least `least` items of `size` bytes; `used` of them are kept. */
-static invar_status grow(void **block, int32_t *room, int32_t used, int32_t least, size_t size)
+/*
+ * Doubles the capacity of *block, to at least `least` items of `size` bytes, and keeps `used`
+ * items.
+ */
+static invar_status grow_array(void **block, int32_t *room, int32_t used, int32_t least,
+                               size_t size)
 {
     int32_t more = *room < least / 2 ? least : *room * 2;
     void *grown = NULL;
 
-    if (*room >= MOST_COMMITS)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "a history of more than %d commits",
-                          MOST_COMMITS);
+    if (*room >= MAX_COMMITS)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "a history of more than %d commits", MAX_COMMITS);
     INVAR_TRY(invar_alloc(&grown, (size_t)more, size, "commits"));
     if (used)
         memcpy(grown, *block, (size_t)used * size);
@@ -45,8 +49,8 @@ static invar_status grow(void **block, int32_t *room, int32_t used, int32_t leas
 invar_status invar_git_push(invar_git_index_list *numbers, int32_t number)
 {
     if (numbers->count == numbers->room)
-        INVAR_TRY(grow((void **)&numbers->items, &numbers->room, numbers->count, FIRST_ROOM,
-                       sizeof number));
+        INVAR_TRY(grow_array((void **)&numbers->items, &numbers->room, numbers->count,
+                             INITIAL_CAPACITY, sizeof number));
     numbers->items[numbers->count++] = number;
     return INVAR_OK;
 }
@@ -58,8 +62,8 @@ void invar_git_graph_release(invar_git_graph *graph)
     invar_free(graph->parents.items);
 }
 
-/* Where the id is in the table, or the empty place for it. Ids are random already. */
-static int32_t *slot_of(const invar_git_graph *graph, const git_oid *id)
+/* Returns the table entry of the id, or the empty entry for it. Ids are uniformly distributed. */
+static int32_t *find_table_entry(const invar_git_graph *graph, const git_oid *id)
 {
     uint32_t mask = (uint32_t)graph->table_size - 1, at;
 
@@ -71,18 +75,18 @@ static int32_t *slot_of(const invar_git_graph *graph, const git_oid *id)
     }
 }
 
-/* Room for one more node; the table stays at most half full. */
-static invar_status make_room(invar_git_graph *graph)
+/* Reserves one more node. The table stays at most half full. */
+static invar_status reserve_node(invar_git_graph *graph)
 {
-    const int32_t size = graph->room ? graph->room * 4 : 2 * FIRST_ROOM;
+    const int32_t size = graph->room ? graph->room * 4 : 2 * INITIAL_CAPACITY;
     int32_t *table = NULL;
     invar_status status;
 
     if (graph->count < graph->room)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&table, (size_t)size, sizeof *table, "commits"));
-    status =
-        grow((void **)&graph->nodes, &graph->room, graph->count, FIRST_ROOM, sizeof *graph->nodes);
+    status = grow_array((void **)&graph->nodes, &graph->room, graph->count, INITIAL_CAPACITY,
+                        sizeof *graph->nodes);
     if (status != INVAR_OK) {
         invar_free(table);
         return status;
@@ -92,16 +96,16 @@ static invar_status make_room(invar_git_graph *graph)
     graph->table = table;
     graph->table_size = size;
     for (int32_t i = 0; i < graph->count; i++)
-        *slot_of(graph, &graph->nodes[i].id) = i;
+        *find_table_entry(graph, &graph->nodes[i].id) = i;
     return INVAR_OK;
 }
 
-static invar_status git_graph_add(int32_t *out, invar_git_graph *graph, const git_oid *id)
+static invar_status find_or_add_node(int32_t *out, invar_git_graph *graph, const git_oid *id)
 {
     int32_t *slot;
 
-    INVAR_TRY(make_room(graph));
-    slot = slot_of(graph, id);
+    INVAR_TRY(reserve_node(graph));
+    slot = find_table_entry(graph, id);
     if (*slot < 0) {
         invar_git_node *node = &graph->nodes[graph->count];
         memset(node, 0, sizeof *node);
@@ -112,7 +116,7 @@ static invar_status git_graph_add(int32_t *out, invar_git_graph *graph, const gi
     return INVAR_OK;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 static bool is_shallow(const invar_repo *repo, const git_oid *id)
 {
@@ -154,14 +158,14 @@ invar_status invar_git_load(invar_repo *repo, int32_t number)
     first = graph->parents.count;
     for (unsigned i = 0; status == INVAR_OK && i < parents; i++) {
         git_oid id = invar_git_raw_commit_parent(&commit, i);
-        status = git_graph_add(&parent, graph, &id);
+        status = find_or_add_node(&parent, graph, &id);
         if (status == INVAR_OK)
             status = invar_git_push(&graph->parents, parent);
     }
     invar_git_raw_commit_close(&commit);
     if (status != INVAR_OK)
         return status;
-    node = &graph->nodes[number]; // it may have moved
+    node = &graph->nodes[number]; // the node may have moved
     node->parent = first;
     node->n_parents = graph->parents.count - first;
     node->state |= INVAR_GIT_LOADED;
@@ -173,7 +177,7 @@ invar_status invar_git_node_of(int32_t *out, invar_repo *repo, const char *id)
     git_oid oid;
 
     INVAR_TRY(invar_git_oid(&oid, id));
-    INVAR_TRY(git_graph_add(out, &repo->graph, &oid));
+    INVAR_TRY(find_or_add_node(out, &repo->graph, &oid));
     INVAR_TRY(invar_git_load(repo, *out));
     if (repo->graph.nodes[*out].state & INVAR_GIT_MISSING)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no commit %s", repo->display_path, id);
@@ -215,11 +219,11 @@ invar_status invar_git_paint(bool *cut_out, invar_repo *repo, int32_t start, uin
     return status;
 }
 
-/* ---- questions ------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 /* Marks the ancestors of both commits with MARK_A and MARK_B. */
-static invar_status paint_both(int32_t *a_out, int32_t *b_out, bool *cut_out, invar_repo *repo,
-                               const char *a, const char *b)
+static invar_status mark_ancestors(int32_t *a_out, int32_t *b_out, bool *cut_out, invar_repo *repo,
+                                   const char *a, const char *b)
 {
     bool cut_a, cut_b;
 
@@ -238,8 +242,9 @@ static bool is_common(const invar_git_node *node)
            !(node->state & INVAR_GIT_MISSING);
 }
 
-/* In the order of the ids, so that what was asked before does not matter. */
-static void keep_base(char out[INVAR_REPO_BASES][INVAR_OID_SIZE], size_t *count, const git_oid *id)
+/* Inserts a merge base in the order of ids, so the result does not depend on earlier queries. */
+static void insert_base(char out[INVAR_REPO_BASES][INVAR_OID_SIZE], size_t *count,
+                        const git_oid *id)
 {
     char text[INVAR_OID_SIZE];
     size_t at = *count;
@@ -262,8 +267,8 @@ invar_status invar_repo_merge_bases(char out[INVAR_REPO_BASES][INVAR_OID_SIZE], 
     bool cut;
 
     *count_out = 0;
-    INVAR_TRY(paint_both(&node_a, &node_b, &cut, repo, a, b));
-    // all ancestors of a common ancestor are common: the best ones are no parent of one
+    INVAR_TRY(mark_ancestors(&node_a, &node_b, &cut, repo, a, b));
+    // all ancestors of a common ancestor are common, so the best ones are not the parent of one
     for (int32_t i = 0; i < graph->count; i++) {
         const invar_git_node *node = &graph->nodes[i];
         for (int32_t j = 0; is_common(node) && j < node->n_parents; j++)
@@ -272,7 +277,7 @@ invar_status invar_repo_merge_bases(char out[INVAR_REPO_BASES][INVAR_OID_SIZE], 
     for (int32_t i = 0; i < graph->count; i++) {
         const invar_git_node *node = &graph->nodes[i];
         if (is_common(node) && !(node->marks & MARK_STALE))
-            keep_base(out, count_out, &node->id);
+            insert_base(out, count_out, &node->id);
     }
     if (*count_out == 0 && cut && repo->n_shallow)
         return invar_git_fail_shallow(repo, "two revisions have no common ancestor here");
@@ -286,9 +291,9 @@ invar_status invar_repo_is_ancestor(bool *out, invar_repo *repo, const char *anc
     bool cut;
 
     *out = false;
-    INVAR_TRY(paint_both(&above, &below, &cut, repo, ancestor, commit));
+    INVAR_TRY(mark_ancestors(&above, &below, &cut, repo, ancestor, commit));
     *out = repo->graph.nodes[above].marks & MARK_B;
-    // what is not here cannot matter when the order is the other way round
+    // missing commits cannot matter if `commit` is an ancestor of `ancestor`
     if (!*out && cut && repo->n_shallow && !(repo->graph.nodes[below].marks & MARK_A))
         return invar_git_fail_shallow(repo, "which of two revisions came first cannot be told");
     return INVAR_OK;

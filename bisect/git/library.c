@@ -1,10 +1,10 @@
 /*
- * library.c - libgit2, loaded by the first call that needs it.
+ * library.c - loads libgit2 with dlopen on first use.
  *
- * Programs are not linked with it: with libgit2 come libraries for HTTP, SSH, TLS and Kerberos,
- * which a training run has no use for and which would only widen what can be attacked in it
- * (docs/adr/0013-libgit2-on-demand.md). The version is the one of the header that we were compiled
- * with; another one has other structures.
+ * Programs are not linked with libgit2: it pulls in libraries for HTTP, SSH, TLS and Kerberos,
+ * which a training run does not need and which would enlarge its attack surface
+ * (docs/adr/0013-libgit2-on-demand.md). The soname is that of the header used at compile time,
+ * because other versions have other struct layouts.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,9 +22,9 @@
 invar_git_library invar_git_loaded;
 
 static int start_code;
-static char why[256]; /* it could not be loaded; "": it could */
+static char load_error[256]; /* error of dlopen or dlsym; empty after success */
 
-/* Where a pointer to a function that the library has is kept, and its name. */
+/* Name of each libgit2 function and offset of its pointer in invar_git_library. */
 static const struct {
     const char *name;
     size_t offset;
@@ -34,7 +34,7 @@ static const struct {
 #undef INVAR_GIT_FUNCTION
 };
 
-static bool load(void)
+static bool load_functions(void)
 {
     void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL), *found = library;
 
@@ -43,18 +43,18 @@ static bool load(void)
         memcpy((char *)&invar_git_loaded + functions[i].offset, &found, sizeof found);
     }
     if (!found)
-        (void)snprintf(why, sizeof why, "%s", dlerror());
+        (void)snprintf(load_error, sizeof load_error, "%s", dlerror());
     return found;
 }
 
 static void start_once(void)
 {
-    // known to be harmless to a reader: who fetches what, where settings and work trees lie,
-    // that nothing may be pruned
+    // extensions without effect on a reader: promisor remote, per-worktree settings, no pruning,
+    // relative paths of worktrees
     static const char *extensions[] = {"partialclone", "worktreeconfig", "preciousobjects",
                                        "relativeworktrees"};
 
-    if (!load())
+    if (!load_functions())
         return;
     start_code = INVAR_GIT(libgit2_init)();
     if (start_code < 0)
@@ -70,11 +70,11 @@ invar_status invar_git_start(void)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     pthread_once(&once, start_once);
-    if (why[0])
+    if (load_error[0])
         return INVAR_FAIL(INVAR_E_GIT, 0,
                           "this verb needs libgit2 " LIBGIT2_SOVERSION
                           ", which cannot be loaded: %s; install it, or set LD_LIBRARY_PATH",
-                          why);
+                          load_error);
     if (start_code < 0)
         return INVAR_FAIL(INVAR_E_GIT, start_code, "libgit2 cannot be started (code %d)",
                           start_code);

@@ -1,13 +1,13 @@
 /*
- * range.c - the commits between good and bad as plain data, and which of them touch some paths.
+ * range.c - commits between good and bad as plain data, with path filtering as in git log.
  *
- * The order is that of a walk from the bad commit into the first parent first, each commit after
- * its parents: a function of the graph alone.
+ * The order is that of a depth-first walk from the bad commit, first parents first, with each
+ * commit after its parents; it depends on the graph alone.
  *
- * Paths: as in git, history is simplified. A commit whose paths are those of one of its parents is
- * not relevant, and of its parents only the first such one is followed, because what lies below the
- * paths came from there. The other parents stay in the history; none of their commits is relevant
- * unless it is reached in another way.
+ * Paths simplify the history as in git: a commit whose paths equal those of one of its parents is
+ * not relevant, and only the first such parent is followed, because the contents came from there.
+ * Other parents stay in the history, but their commits are relevant only if another path of the
+ * graph leads to them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,26 +22,26 @@
 
 enum { MARK_GOOD = 1, MARK_SEEN = 2, MARK_FOLLOWED = 4, MARK_RELEVANT = 8 };
 
-typedef struct range {
+typedef struct range_query {
     invar_repo *repo;
     const invar_repo_range *want;
     int32_t bad;
-    invar_git_index_list order; /* of the range, parents before children */
+    invar_git_index_list order; /* commits of the range, parents before children */
     char (*paths)[INVAR_PATH_SIZE];
-    invar_digest *below; /* (count of the graph) what lies below the paths */
-    bool *known;         /* of `below` */
-} range;
+    invar_digest *below; /* (number of nodes) digest of the contents below the paths */
+    bool *known;         /* (number of nodes) the entry of `below` is valid */
+} range_query;
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
-/* Parents of a node that the walk may see. */
-static int32_t parents_of(const range *r, const invar_git_node *node)
+/* Returns the number of parents that the walk follows. */
+static int32_t parents_of(const range_query *r, const invar_git_node *node)
 {
     return r->want->first_parent && node->n_parents > 1 ? 1 : node->n_parents;
 }
 
-static invar_status range_enter(range *r, invar_git_index_list *open, invar_git_index_list *next,
-                                int32_t number)
+static invar_status enter_commit(range_query *r, invar_git_index_list *open,
+                                 invar_git_index_list *next, int32_t number)
 {
     invar_repo *repo = r->repo;
     const invar_git_node *node;
@@ -67,15 +67,18 @@ static invar_status range_enter(range *r, invar_git_index_list *open, invar_git_
     return invar_git_push(next, 0);
 }
 
-/* Depth first without recursion: `open` is the way to the commit, `next` the parent to visit. */
-static invar_status range_walk(range *r)
+/*
+ * Depth-first walk without recursion: `open` is the current path, `next` the next parent of each
+ * commit on it.
+ */
+static invar_status walk_range(range_query *r)
 {
     invar_git_graph *graph = &r->repo->graph;
     invar_git_index_list open = {NULL, 0, 0}, next = {NULL, 0, 0};
     invar_status status = INVAR_OK;
 
     if (!(graph->nodes[r->bad].marks & MARK_GOOD))
-        status = range_enter(r, &open, &next, r->bad);
+        status = enter_commit(r, &open, &next, r->bad);
     while (status == INVAR_OK && open.count > 0) {
         int32_t number = open.items[open.count - 1], at = next.items[next.count - 1]++;
         const invar_git_node *node = &graph->nodes[number];
@@ -87,7 +90,7 @@ static invar_status range_walk(range *r)
         }
         int32_t parent = graph->parents.items[node->parent + at];
         if (!(graph->nodes[parent].marks & (MARK_GOOD | MARK_SEEN)))
-            status = range_enter(r, &open, &next, parent);
+            status = enter_commit(r, &open, &next, parent);
     }
     invar_free(open.items);
     invar_free(next.items);
@@ -96,7 +99,7 @@ static invar_status range_walk(range *r)
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-/* "./a//b/" is "a/b"; "." and "" are the whole tree, "". */
+/* Normalizes a path: "./a//b/" becomes "a/b"; "." and "" become "", the complete tree. */
 static invar_status clean_path(char out[INVAR_PATH_SIZE], const char *path)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
@@ -124,7 +127,7 @@ static invar_status clean_path(char out[INVAR_PATH_SIZE], const char *path)
                       quoted);
 }
 
-/* Kind and id of what a tree has at a path; nothing is hashed as nothing. */
+/* Hashes mode and id of a path in a tree; zeros if the tree has no such path. */
 static int hash_entry(invar_hasher *hasher, git_tree *tree, const char *path)
 {
     git_tree_entry *entry = NULL;
@@ -138,7 +141,8 @@ static int hash_entry(invar_hasher *hasher, git_tree *tree, const char *path)
         id = *INVAR_GIT(tree_id)(tree);
     } else {
         code = INVAR_GIT(tree_entry_bypath)(&entry, tree, path);
-        // not found means both: no such name (of the tree), and a tree that is not here (odb)
+        // GIT_ENOTFOUND has two meanings: the tree has no such name, or the object database lacks a
+        // tree
         if (code == GIT_ENOTFOUND && INVAR_GIT(error_last)()->klass == GIT_ERROR_TREE)
             code = 0;
         if (entry) {
@@ -152,8 +156,10 @@ static int hash_entry(invar_hasher *hasher, git_tree *tree, const char *path)
     return code;
 }
 
-/* What lies below the paths in a commit, or in none: -1. */
-static invar_status look_below(invar_digest *out, range *r, int32_t number)
+/*
+ * Computes the digest of the contents below the paths in a commit; `number` -1 means an empty tree.
+ */
+static invar_status digest_below_paths(invar_digest *out, range_query *r, int32_t number)
 {
     invar_repo *repo = r->repo;
     invar_hasher hasher;
@@ -191,8 +197,11 @@ static invar_status look_below(invar_digest *out, range *r, int32_t number)
     return INVAR_OK;
 }
 
-/* Marks the commit relevant, or says in *same_out which parent has the same below the paths. */
-static invar_status mark_if_relevant(int32_t *same_out, range *r, int32_t number)
+/*
+ * Marks the commit relevant, or sets *same_out to the first parent with equal contents below the
+ * paths.
+ */
+static invar_status mark_if_relevant(int32_t *same_out, range_query *r, int32_t number)
 {
     invar_git_graph *graph = &r->repo->graph;
     const invar_git_node *node = &graph->nodes[number];
@@ -200,23 +209,26 @@ static invar_status mark_if_relevant(int32_t *same_out, range *r, int32_t number
     invar_digest mine, theirs;
 
     *same_out = -1;
-    INVAR_TRY(look_below(&mine, r, number));
+    INVAR_TRY(digest_below_paths(&mine, r, number));
     for (int32_t i = 0; i < parents; i++) {
         int32_t parent = graph->parents.items[node->parent + i];
-        INVAR_TRY(look_below(&theirs, r, parent));
+        INVAR_TRY(digest_below_paths(&theirs, r, parent));
         if (invar_digest_equal(&mine, &theirs)) {
             *same_out = parent;
             return INVAR_OK;
         }
     }
-    INVAR_TRY(look_below(&theirs, r, -1));
+    INVAR_TRY(digest_below_paths(&theirs, r, -1));
     if (parents > 0 || !invar_digest_equal(&mine, &theirs))
         graph->nodes[number].marks |= MARK_RELEVANT;
     return INVAR_OK;
 }
 
-/* Children come before parents here, so that all ways to a commit are known when it is judged. */
-static invar_status range_simplify(range *r)
+/*
+ * Children come before parents here, so that a commit is examined after everything that leads to
+ * it.
+ */
+static invar_status simplify_history(range_query *r)
 {
     invar_git_graph *graph = &r->repo->graph;
     size_t room = (size_t)graph->count;
@@ -249,7 +261,7 @@ static invar_status range_simplify(range *r)
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
-static invar_status range_build(invar_history **out, range *r)
+static invar_status build_history(invar_history **out, range_query *r)
 {
     invar_git_graph *graph = &r->repo->graph;
     const int32_t count = r->order.count;
@@ -289,7 +301,7 @@ static invar_status range_build(invar_history **out, range *r)
     return INVAR_OK;
 }
 
-static invar_status range_find(range *r)
+static invar_status find_range(range_query *r)
 {
     const invar_repo_range *want = r->want;
     int32_t good;
@@ -303,19 +315,19 @@ static invar_status range_find(range *r)
         INVAR_TRY(invar_git_node_of(&good, r->repo, want->good[i]));
         INVAR_TRY(invar_git_paint(NULL, r->repo, good, MARK_GOOD));
     }
-    INVAR_TRY(range_walk(r));
-    return want->n_paths ? range_simplify(r) : INVAR_OK;
+    INVAR_TRY(walk_range(r));
+    return want->n_paths ? simplify_history(r) : INVAR_OK;
 }
 
 invar_status invar_repo_history(invar_history **out, invar_repo *repo,
                                 const invar_repo_range *range_wanted)
 {
-    range r = {.repo = repo, .want = range_wanted};
-    invar_status status = range_find(&r);
+    range_query r = {.repo = repo, .want = range_wanted};
+    invar_status status = find_range(&r);
 
     *out = NULL;
     if (status == INVAR_OK)
-        status = range_build(out, &r);
+        status = build_history(out, &r);
     if (status != INVAR_OK) {
         invar_history_free(*out);
         *out = NULL;

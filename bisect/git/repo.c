@@ -1,7 +1,9 @@
 /*
- * repo.c - opening a repository, its errors in words.
+ * repo.c - opens a git repository read-only and explains the errors of libgit2.
  *
- * The environment (GIT_DIR and its kin) does not choose the repository: the path does.
+ * The repository is chosen by the path alone; GIT_DIR and related variables are ignored. Errors of
+ * libgit2 are mapped to statuses and to a remedy for shallow clones, partial clones, foreign owners
+ * and damaged repositories.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +25,7 @@
 #define SHALLOW_BYTES (64u << 20)
 #define DIGITS (INVAR_OID_SIZE - 1)
 
-/* ---- errors in words ------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 static const char *last_text(void)
 {
@@ -32,8 +34,8 @@ static const char *last_text(void)
     return last && last->message ? last->message : "no reason given";
 }
 
-/* True in *payload when a setting says that objects may be left out. */
-static int look_for_promise(const git_config_entry *entry, void *payload)
+/* Sets *payload to true for a setting of a partial clone, which lacks objects. */
+static int find_promisor(const git_config_entry *entry, void *payload)
 {
     static const char ending[] = ".promisor";
     size_t length = strlen(entry->name);
@@ -45,7 +47,7 @@ static int look_for_promise(const git_config_entry *entry, void *payload)
     return 0;
 }
 
-/* True when objects may be missing because the clone was asked to leave them out. */
+/* Returns true if the repository is a partial clone, which may lack objects. */
 static bool is_partial(git_repository *git)
 {
     git_config *config = NULL;
@@ -53,13 +55,13 @@ static bool is_partial(git_repository *git)
 
     if (!git || INVAR_GIT(repository_config_snapshot)(&config, git) != 0)
         return false;
-    INVAR_GIT(config_foreach)(config, look_for_promise, &found);
+    INVAR_GIT(config_foreach)(config, find_promisor, &found);
     INVAR_GIT(config_free)(config);
     return found;
 }
 
-/* libgit2 says "object not found - no match for id (ID)". */
-static void object_in(char out[INVAR_OID_SIZE], const char *text)
+/* Extracts the id from the libgit2 message "object not found - no match for id (ID)". */
+static void parse_missing_id(char out[INVAR_OID_SIZE], const char *text)
 {
     const char *open = strrchr(text, '(');
     size_t length = open ? strspn(open + 1, "0123456789abcdef") : 0;
@@ -75,7 +77,7 @@ static invar_status fail_missing(git_repository *git, const char *shown, int cod
 {
     char id[INVAR_OID_SIZE];
 
-    object_in(id, last_text());
+    parse_missing_id(id, last_text());
     if (is_partial(git))
         return INVAR_FAIL(INVAR_E_STATE, code,
                           "%s: object %s is not here: the clone is partial, "
@@ -123,7 +125,7 @@ static invar_status fail_open(const char *path, int code)
 
     invar_path_show(shown, path);
     invar_text_quote(text, sizeof text, last_text(), strlen(last_text()));
-    // libgit2 1.5 passes on that no safe.directory is set at all
+    // libgit2 1.5 returns another code if safe.directory is not set at all
     if (code == GIT_EOWNER || strstr(last_text(), "safe.directory"))
         return INVAR_FAIL(INVAR_E_STATE, code,
                           "%s: the repository belongs to somebody else; "
@@ -153,12 +155,12 @@ invar_status invar_git_open(git_repository **out, const char *path, unsigned fla
     return code ? fail_open(path, code) : INVAR_OK;
 }
 
-/* The absolute path without links and without a slash at its end. */
+/* Resolves to an absolute path without links and without a trailing slash. */
 static invar_status real_path(char out[INVAR_PATH_SIZE], const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
-    if (realpath(path, out)) // writes PATH_MAX bytes at most, which INVAR_PATH_SIZE is
+    if (realpath(path, out)) // writes at most PATH_MAX bytes, which is INVAR_PATH_SIZE
         return INVAR_OK;
     invar_path_show(shown, path);
     return INVAR_FAIL(INVAR_E_IO, 0, "%s: the folder cannot be found", shown);
@@ -169,7 +171,7 @@ static int compare_oids(const void *a, const void *b)
     return INVAR_GIT(oid_cmp)(a, b);
 }
 
-/* One id a line. */
+/* Parses the file "shallow": one id per line. */
 static invar_status parse_shallow(invar_repo *repo, const char *text, size_t bytes)
 {
     const size_t most = bytes / (DIGITS + 1) + 1;
@@ -200,7 +202,7 @@ static invar_status parse_shallow(invar_repo *repo, const char *text, size_t byt
     return status;
 }
 
-/* The file lies in the common folder, also for a linked work tree. */
+/* Reads the file "shallow", which is in the common folder even for a linked work tree. */
 static invar_status read_shallow(invar_repo *repo)
 {
     char path[INVAR_PATH_SIZE], *text = NULL;
@@ -252,7 +254,7 @@ void invar_repo_close(invar_repo *repo)
     invar_free(repo->modules);
     invar_git_graph_release(&repo->graph);
     invar_free(repo->shallow);
-    if (repo->git) // else libgit2 may not be here
+    if (repo->git) // otherwise libgit2 may not be loaded
         INVAR_GIT(repository_free)(repo->git);
     invar_free(repo);
 }

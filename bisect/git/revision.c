@@ -1,11 +1,9 @@
 /*
- * revision.c - the commit that a revision names.
+ * revision.c - resolves a revision such as HEAD~2 or a tag to a commit.
  *
- * Revisions mean what they mean to git, with one difference: refs/replace and info/grafts are not
- * followed, as libgit2 does not know them; history is the one that the objects themselves tell.
- *
- * libgit2 stops at a commit with a malformed time (commit.c). A name, an id or HEAD with ~ and ^
- * behind it is then followed here.
+ * Revisions have the meaning of git, with one difference: refs/replace and info/grafts are ignored,
+ * because libgit2 does not support them. libgit2 stops at a commit with a malformed time
+ * (commit.c); a name, an id or HEAD followed by ~ and ^ is then resolved here by walking the graph.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-#define MOST_STEPS 1000000000L
+#define MAX_STEPS 1000000000L
 
 static invar_status fail_revision(const invar_repo *repo, const char *revision, int code)
 {
@@ -43,8 +41,8 @@ static invar_status fail_revision(const invar_repo *repo, const char *revision, 
     return invar_git_fail(repo->git, repo->display_path, code, "a revision cannot be read");
 }
 
-static invar_status repo_peel(char out[INVAR_OID_SIZE], invar_repo *repo, const git_object *object,
-                              const char *revision)
+static invar_status peel_to_commit(char out[INVAR_OID_SIZE], invar_repo *repo,
+                                   const git_object *object, const char *revision)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
     git_object *commit = NULL;
@@ -63,9 +61,9 @@ static invar_status repo_peel(char out[INVAR_OID_SIZE], invar_repo *repo, const 
     return INVAR_OK;
 }
 
-/* ---- past commits that libgit2 does not read ------------------------------------------------- */
+/* ---- revisions beyond commits that libgit2 cannot read --------------------------------------- */
 
-/* The object that a name or the first digits of an id stand for; what it is is not looked at. */
+/* Finds the object of a reference name or an abbreviated id, whatever its type. */
 static int find_name(git_oid *out, git_repository *git, const char *name)
 {
     git_reference *found = NULL, *last = NULL;
@@ -88,7 +86,7 @@ static int find_name(git_oid *out, git_repository *git, const char *name)
     return code;
 }
 
-/* The parent with this number, from 1 on, in place of a commit. */
+/* Replaces a commit by its parent with this number, starting at 1. */
 static invar_status step_up(int32_t *commit, bool *found_out, invar_repo *repo, long parent)
 {
     const invar_git_node *node;
@@ -101,15 +99,19 @@ static invar_status step_up(int32_t *commit, bool *found_out, invar_repo *repo, 
     return INVAR_OK;
 }
 
-/* Follows "~3^2" from a commit. *found_out false: there is no such parent, or it is no such text */
-static invar_status repo_walk(int32_t *commit, bool *found_out, invar_repo *repo, const char *way)
+/*
+ * Follows a suffix such as "~3^2" from a commit. *found_out is false if a parent does not exist or
+ * the text is not a suffix.
+ */
+static invar_status follow_suffix(int32_t *commit, bool *found_out, invar_repo *repo,
+                                  const char *way)
 {
     *found_out = true;
     while (*found_out && *way) {
         const char kind = *way++;
         char *end = (char *)way;
         long number = *way >= '0' && *way <= '9' ? strtol(way, &end, 10) : 1;
-        *found_out = (kind == '~' || kind == '^') && number <= MOST_STEPS;
+        *found_out = (kind == '~' || kind == '^') && number <= MAX_STEPS;
         way = end;
         if (kind == '^' && number > 0 && *found_out)
             INVAR_TRY(step_up(commit, found_out, repo, number));
@@ -119,7 +121,7 @@ static invar_status repo_walk(int32_t *commit, bool *found_out, invar_repo *repo
     return INVAR_OK;
 }
 
-static invar_status resolve_by_hand(char out[INVAR_OID_SIZE], invar_repo *repo, const char *name)
+static invar_status resolve_in_graph(char out[INVAR_OID_SIZE], invar_repo *repo, const char *name)
 {
     char base[INVAR_PATH_SIZE];
     size_t length = strcspn(name, "~^");
@@ -134,7 +136,7 @@ static invar_status resolve_by_hand(char out[INVAR_OID_SIZE], invar_repo *repo, 
         return fail_revision(repo, name, code);
     INVAR_GIT(oid_tostr)(out, INVAR_OID_SIZE, &id);
     INVAR_TRY(invar_git_node_of(&commit, repo, out));
-    INVAR_TRY(repo_walk(&commit, &found, repo, name + length));
+    INVAR_TRY(follow_suffix(&commit, &found, repo, name + length));
     if (!found || (repo->graph.nodes[commit].state & INVAR_GIT_MISSING))
         return fail_revision(repo, name, GIT_ENOTFOUND);
     INVAR_GIT(oid_tostr)(out, INVAR_OID_SIZE, &repo->graph.nodes[commit].id);
@@ -143,7 +145,7 @@ static invar_status resolve_by_hand(char out[INVAR_OID_SIZE], invar_repo *repo, 
 
 /* ---- any revision ---------------------------------------------------------------------------- */
 
-static bool is_odd_time(void)
+static bool is_malformed_time(void)
 {
     const git_error *last = INVAR_GIT(error_last)();
 
@@ -158,7 +160,7 @@ invar_status invar_repo_resolve(char out[INVAR_OID_SIZE], invar_repo *repo, cons
     invar_status status;
     int code;
 
-    // libgit2 knows "@" alone, but not "@~1"
+    // libgit2 supports "@", but not "@~1"
     if (revision[0] == '@' && (revision[1] == '~' || revision[1] == '^')) {
         int bytes = snprintf(head, sizeof head, "HEAD%s", revision + 1);
         if (bytes < 0 || (size_t)bytes >= sizeof head)
@@ -166,11 +168,11 @@ invar_status invar_repo_resolve(char out[INVAR_OID_SIZE], invar_repo *repo, cons
         name = head;
     }
     code = INVAR_GIT(revparse_single)(&object, repo->git, name);
-    if (code && is_odd_time())
-        return resolve_by_hand(out, repo, name);
+    if (code && is_malformed_time())
+        return resolve_in_graph(out, repo, name);
     if (code)
         return fail_revision(repo, revision, code);
-    status = repo_peel(out, repo, object, revision);
+    status = peel_to_commit(out, repo, object, revision);
     INVAR_GIT(object_free)(object);
     return status;
 }

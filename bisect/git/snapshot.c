@@ -1,9 +1,11 @@
 /*
- * snapshot.c - a work tree as it is now, laid into a folder.
+ * snapshot.c - copies a work tree in its current state into a folder, without files that git
+ * ignores.
  *
- * What git tracks is taken as it lies there, and so is what git does not track and does not ignore;
- * a repository inside (a submodule) has its own rules. The tree is only read. A file that changes
- * between its hash and its copy is found by hashing the copy.
+ * Tracked files are copied as they are on disk, and so are untracked files that are not ignored; a
+ * nested repository (a submodule) is read with its own ignore rules. The source tree is only read.
+ * Files are hashed first and copied later, and the copy is hashed again: a file that changes in
+ * between is an error (INVAR_E_BUSY).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,34 +29,37 @@
 
 #define DEEPEST 256
 
-/* The repository whose rules hold; git NULL: none. */
-typedef struct rules {
+/* Repository whose index and ignore rules apply; git is NULL if there is no repository. */
+typedef struct ignore_rules {
     git_repository *git;
     git_index *index;
-    size_t top; /* length of its work tree's path, without a slash at the end */
-} rules;
+    size_t top; /* length of the work tree's path, without a trailing slash */
+} ignore_rules;
 
-typedef struct taking {
-    char path[INVAR_PATH_SIZE]; /* absolute, of what is at hand */
-    size_t top;                 /* length of the part that `from` is */
+typedef struct snapshot_job {
+    char path[INVAR_PATH_SIZE]; /* absolute path of the current entry */
+    size_t top;                 /* length of the path of `from` */
     size_t length;
     int depth;
     invar_files *files;
-} taking;
+} snapshot_job;
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
-static void drop_rules(rules *r)
+static void release_rules(ignore_rules *r)
 {
-    if (r->git) { // else libgit2 may not be here
+    if (r->git) { // otherwise libgit2 may not be loaded
         INVAR_GIT(index_free)(r->index);
         INVAR_GIT(repository_free)(r->git);
     }
     memset(r, 0, sizeof *r);
 }
 
-/* Those of the repository that `path` is in, or, with NO_SEARCH, that is there; it may be none. */
-static invar_status find_rules(rules *out, const char *path, unsigned flags)
+/*
+ * Finds the repository that contains `path`, or with NO_SEARCH the one at `path`. out->git is NULL
+ * without one.
+ */
+static invar_status find_rules(ignore_rules *out, const char *path, unsigned flags)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], real[INVAR_PATH_SIZE];
     invar_status status = invar_git_open(&out->git, path, flags);
@@ -67,7 +72,7 @@ static invar_status find_rules(rules *out, const char *path, unsigned flags)
     INVAR_TRY(status);
     if (!INVAR_GIT(repository_workdir)(out->git) ||
         !realpath(INVAR_GIT(repository_workdir)(out->git), real)) {
-        drop_rules(out);
+        release_rules(out);
         return INVAR_OK;
     }
     out->top = strlen(real);
@@ -76,29 +81,29 @@ static invar_status find_rules(rules *out, const char *path, unsigned flags)
         return INVAR_OK;
     invar_path_show(shown, path);
     status = invar_git_fail(out->git, shown, code, "the index cannot be read");
-    drop_rules(out);
+    release_rules(out);
     return status;
 }
 
-/* The path as the repository calls it. */
-static const char *name_in(const rules *r, const char *path)
+/* Returns the path relative to the work tree. */
+static const char *relative_path(const ignore_rules *r, const char *path)
 {
     return path[r->top] == '/' ? path + r->top + 1 : path + r->top;
 }
 
-static bool is_tracked(const rules *r, const char *path, bool folder)
+static bool is_tracked(const ignore_rules *r, const char *path, bool folder)
 {
     char prefix[INVAR_PATH_SIZE + 1];
-    const char *name = name_in(r, path);
+    const char *name = relative_path(r, path);
 
-    // a submodule is one entry, a folder is that of its files
+    // a submodule has one index entry; a folder is tracked if one of its files is
     if (INVAR_GIT(index_get_bypath)(r->index, name, 0))
         return true;
     snprintf(prefix, sizeof prefix, "%s/", name);
     return folder && INVAR_GIT(index_find_prefix)(NULL, r->index, prefix) == 0;
 }
 
-static invar_status is_wanted(bool *out, const rules *r, const char *path, bool folder)
+static invar_status is_wanted(bool *out, const ignore_rules *r, const char *path, bool folder)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     int ignored = 0, code;
@@ -106,7 +111,7 @@ static invar_status is_wanted(bool *out, const rules *r, const char *path, bool 
     *out = true;
     if (!r->git || is_tracked(r, path, folder))
         return INVAR_OK;
-    code = INVAR_GIT(ignore_path_is_ignored)(&ignored, r->git, name_in(r, path));
+    code = INVAR_GIT(ignore_path_is_ignored)(&ignored, r->git, relative_path(r, path));
     if (code) {
         invar_path_show(shown, path);
         return invar_git_fail(r->git, shown, code, "whether it is ignored cannot be told");
@@ -117,21 +122,21 @@ static invar_status is_wanted(bool *out, const rules *r, const char *path, bool 
 
 /* ---- contents -------------------------------------------------------------------------------- */
 
-/* Where a copy goes. */
-typedef struct copy {
+/* Destination of a copy. */
+typedef struct copy_target {
     int fd;
     const char *path;
-} copy;
+} copy_target;
 
-static invar_status put_piece(void *payload, const void *piece, size_t bytes)
+static invar_status write_chunk(void *payload, const void *piece, size_t bytes)
 {
-    const copy *to = payload;
+    const copy_target *to = payload;
 
     return invar_files_put(to->fd, piece, bytes, to->path);
 }
 
-/* Hashes a file, and copies it to `to`, unless that is NULL. */
-static invar_status read_file(invar_digest *digest, const char *path, copy *to)
+/* Hashes a file, and copies it to `to` unless that is NULL. */
+static invar_status read_file(invar_digest *digest, const char *path, copy_target *to)
 {
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     invar_status status;
@@ -139,7 +144,7 @@ static invar_status read_file(invar_digest *digest, const char *path, copy *to)
 
     if (fd < 0)
         return invar_files_fail(path, "cannot be opened");
-    status = invar_fd_hash(digest, &bytes, fd, path, to ? put_piece : NULL, to);
+    status = invar_fd_hash(digest, &bytes, fd, path, to ? write_chunk : NULL, to);
     close(fd);
     return status;
 }
@@ -159,14 +164,14 @@ static invar_status read_link(invar_digest *digest, char out[INVAR_PATH_SIZE], c
     return INVAR_OK;
 }
 
-/* The place in the work tree of an entry of the list. */
-static invar_status place_of(taking *t, const invar_files_entry *entry)
+/* Sets t->path to the path of a list entry in the work tree. */
+static invar_status set_source_path(snapshot_job *t, const invar_files_entry *entry)
 {
     t->path[t->top] = '\0';
     return invar_path_join(t->path + t->top, sizeof t->path - t->top, "/", entry->path);
 }
 
-static invar_status refuse_changed(const invar_files_entry *entry, const invar_digest *digest)
+static invar_status check_unchanged(const invar_files_entry *entry, const invar_digest *digest)
 {
     char hex[INVAR_DIGEST_HEX_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -180,30 +185,30 @@ static invar_status refuse_changed(const invar_files_entry *entry, const invar_d
 static invar_status put_file(void *payload, const invar_files_entry *entry, int fd,
                              const char *path)
 {
-    taking *t = payload;
+    snapshot_job *t = payload;
     invar_digest digest;
 
-    INVAR_TRY(place_of(t, entry));
-    INVAR_TRY(read_file(&digest, t->path, &(copy){fd, path}));
-    return refuse_changed(entry, &digest);
+    INVAR_TRY(set_source_path(t, entry));
+    INVAR_TRY(read_file(&digest, t->path, &(copy_target){fd, path}));
+    return check_unchanged(entry, &digest);
 }
 
 static invar_status link_file(void *payload, const invar_files_entry *entry,
                               char out[INVAR_PATH_SIZE])
 {
-    taking *t = payload;
+    snapshot_job *t = payload;
     invar_digest digest;
 
-    INVAR_TRY(place_of(t, entry));
+    INVAR_TRY(set_source_path(t, entry));
     INVAR_TRY(read_link(&digest, out, t->path));
-    return refuse_changed(entry, &digest);
+    return check_unchanged(entry, &digest);
 }
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
-static invar_status take_folder(taking *t, const rules *r);
+static invar_status list_folder(snapshot_job *t, const ignore_rules *r);
 
-static invar_status take_file(taking *t, const struct stat *info)
+static invar_status list_file(snapshot_job *t, const struct stat *info)
 {
     char target[INVAR_PATH_SIZE], hex[INVAR_DIGEST_HEX_SIZE];
     invar_files_mode mode = INVAR_FILES_LINK;
@@ -219,8 +224,8 @@ static invar_status take_file(taking *t, const struct stat *info)
     return invar_files_add(t->files, t->path + t->top + 1, mode, hex, NULL);
 }
 
-/* True when the folder at hand has something of that name. */
-static bool taking_has(const taking *t, const char *name)
+/* Returns true if the current folder has an entry with that name. */
+static bool folder_has(const snapshot_job *t, const char *name)
 {
     char path[2 * INVAR_PATH_SIZE];
 
@@ -228,22 +233,22 @@ static bool taking_has(const taking *t, const char *name)
     return invar_path_exists(path);
 }
 
-static invar_status take_below(taking *t, const rules *outer)
+static invar_status list_subfolder(snapshot_job *t, const ignore_rules *outer)
 {
-    rules inner = {NULL, NULL, 0};
+    ignore_rules inner = {NULL, NULL, 0};
     invar_status status;
 
-    if (!outer->git && taking_has(t, "ledger.db"))
-        return INVAR_OK; // a run
-    if (taking_has(t, ".git"))
+    if (!outer->git && folder_has(t, "ledger.db"))
+        return INVAR_OK; // a run folder
+    if (folder_has(t, ".git"))
         INVAR_TRY(find_rules(&inner, t->path, GIT_REPOSITORY_OPEN_NO_SEARCH));
-    status = take_folder(t, inner.git ? &inner : outer);
-    drop_rules(&inner);
+    status = list_folder(t, inner.git ? &inner : outer);
+    release_rules(&inner);
     return status;
 }
 
-/* What is at t->path, unless git ignores it. Sockets, pipes and devices are nothing. */
-static invar_status take_one(taking *t, const rules *r)
+/* Adds t->path unless git ignores it. Sockets, pipes and devices are skipped. */
+static invar_status list_entry(snapshot_job *t, const ignore_rules *r)
 {
     struct stat info;
     bool wanted;
@@ -255,10 +260,10 @@ static invar_status take_one(taking *t, const rules *r)
     INVAR_TRY(is_wanted(&wanted, r, t->path, S_ISDIR(info.st_mode)));
     if (!wanted)
         return INVAR_OK;
-    return S_ISDIR(info.st_mode) ? take_below(t, r) : take_file(t, &info);
+    return S_ISDIR(info.st_mode) ? list_subfolder(t, r) : list_file(t, &info);
 }
 
-static invar_status take_name(taking *t, const rules *r, const char *name)
+static invar_status list_name(snapshot_job *t, const ignore_rules *r, const char *name)
 {
     const size_t outer = t->length, length = strlen(name);
     invar_status status;
@@ -271,14 +276,14 @@ static invar_status take_name(taking *t, const rules *r, const char *name)
     memcpy(t->path + outer + 1, name, length + 1);
     t->length += 1 + length;
     t->depth++;
-    status = take_one(t, r);
+    status = list_entry(t, r);
     t->depth--;
     t->length = outer;
     t->path[outer] = '\0';
     return status;
 }
 
-static invar_status take_folder(taking *t, const rules *r)
+static invar_status list_folder(snapshot_job *t, const ignore_rules *r)
 {
     DIR *entries = opendir(t->path);
     invar_status status = INVAR_OK;
@@ -293,29 +298,30 @@ static invar_status take_folder(taking *t, const rules *r)
             continue;
         empty = false;
         if (strcmp(name, ".git") != 0)
-            status = take_name(t, r, name);
+            status = list_name(t, r, name);
     }
     closedir(entries);
-    if (status == INVAR_OK && empty && !r->git && t->length > t->top) // git knows no empty folder
+    // git does not track empty folders
+    if (status == INVAR_OK && empty && !r->git && t->length > t->top)
         status = invar_files_add(t->files, t->path + t->top + 1, INVAR_FILES_FOLDER, "", NULL);
     return status;
 }
 
-/* Lists all files of the work tree, with the rules of the repository that it belongs to. */
-static invar_status take_all(taking *t)
+/* Lists all files of the work tree, with the rules of the repository that contains it. */
+static invar_status list_work_tree(snapshot_job *t)
 {
-    rules r = {NULL, NULL, 0};
+    ignore_rules r = {NULL, NULL, 0};
     bool wanted = true;
     invar_status status;
 
     INVAR_TRY(find_rules(&r, t->path, 0));
-    // a folder that a repository above ignores does not belong to it
+    // a folder that an outer repository ignores is not part of it
     status = r.git && t->length > r.top ? is_wanted(&wanted, &r, t->path, true) : INVAR_OK;
     if (!wanted)
-        drop_rules(&r);
+        release_rules(&r);
     if (status == INVAR_OK)
-        status = take_folder(t, &r);
-    drop_rules(&r);
+        status = list_folder(t, &r);
+    release_rules(&r);
     return status;
 }
 
@@ -325,19 +331,19 @@ static bool is_inside(const char *path, const char *folder)
 {
     size_t length = strlen(folder);
 
-    if (length == 1) // "/"
+    if (length == 1) // the root folder "/"
         return true;
     return strncmp(path, folder, length) == 0 && (path[length] == '\0' || path[length] == '/');
 }
 
-/* Neither may hold the other: the copy would copy itself, or the tree be emptied. */
-static invar_status refuse_own(const char *from, const char *folder)
+/* Rejects nested folders: the copy would contain itself, or the checkout would empty the source. */
+static invar_status check_target_folder(const char *from, const char *folder)
 {
     char path[INVAR_PATH_SIZE], real[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     bool whole = true;
 
     snprintf(path, sizeof path, "%s", folder);
-    while (!realpath(path, real)) { // it need not be there yet
+    while (!realpath(path, real)) { // the folder need not exist yet
         char *slash = strrchr(path, '/');
         if (strcmp(path, ".") == 0 || strcmp(path, "/") == 0)
             return invar_files_fail(path, "the folder cannot be found");
@@ -354,7 +360,7 @@ static invar_status refuse_own(const char *from, const char *folder)
                       shown);
 }
 
-static invar_status find_folder(char out[INVAR_PATH_SIZE], const char *path)
+static invar_status resolve_folder(char out[INVAR_PATH_SIZE], const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
@@ -366,7 +372,7 @@ static invar_status find_folder(char out[INVAR_PATH_SIZE], const char *path)
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder", shown);
 }
 
-static void name_content(char out[INVAR_OID_SIZE], const invar_files *files)
+static void hash_contents(char out[INVAR_OID_SIZE], const invar_files *files)
 {
     char hex[INVAR_DIGEST_HEX_SIZE], mode[16];
     invar_hasher hasher;
@@ -389,7 +395,7 @@ invar_status invar_repo_snapshot(char hash_out[INVAR_OID_SIZE], const char *from
                                  const char *folder)
 {
     invar_files files = {NULL, 0, 0, NULL};
-    taking *t = NULL;
+    snapshot_job *t = NULL;
     invar_files_source source = {put_file, link_file, NULL};
     invar_status status;
 
@@ -397,16 +403,16 @@ invar_status invar_repo_snapshot(char hash_out[INVAR_OID_SIZE], const char *from
     memset(t, 0, sizeof *t);
     t->files = &files;
     source.payload = t;
-    status = find_folder(t->path, from);
+    status = resolve_folder(t->path, from);
     if (status == INVAR_OK)
-        status = refuse_own(t->path, folder);
+        status = check_target_folder(t->path, folder);
     t->top = t->length = strlen(t->path);
     if (status == INVAR_OK)
-        status = take_all(t);
+        status = list_work_tree(t);
     if (status == INVAR_OK)
         status = invar_files_sort(&files);
     if (status == INVAR_OK)
-        name_content(hash_out, &files);
+        hash_contents(hash_out, &files);
     if (status == INVAR_OK)
         status = invar_files_checkout(folder, &files, &source);
     invar_files_release(&files);

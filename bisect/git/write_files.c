@@ -1,12 +1,14 @@
 /*
- * write_files.c - a folder is made to hold exactly the files of a list.
+ * write_files.c - makes a folder contain exactly the files of a list.
  *
- * Every folder on the way to a file is opened by its name in the one above, without following a
- * link, so that a link that a tree or a build left in the way cannot lead outside.
+ * Every folder on the way to a file is opened by name relative to its parent without following
+ * links (openat, O_NOFOLLOW), so that a link left by a tree or a build cannot lead outside.
+ * Unchanged files are recognized by the checkout index (files.h), which is removed before the first
+ * change and written after the last.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _XOPEN_SOURCE 700 // openat and its kin
+#define _XOPEN_SOURCE 700 // openat and related functions
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,16 +22,16 @@
 
 #include "base/invar_banned.h"
 
-#define INTO (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+#define OPEN_FOLDER_FLAGS (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
-typedef struct laying {
+typedef struct checkout_job {
     const char *folder;
-    char memory[INVAR_PATH_SIZE];
-    bool changed;                 /* the memory has been removed */
+    char index_path[INVAR_PATH_SIZE];
+    bool changed;                 /* the checkout index has been removed */
     int top;                      /* descriptor of the folder */
-    int inner;                    /* of the folder that `parent` names, -1: none */
-    char parent[INVAR_PATH_SIZE]; /* relative, "" is the top */
-} laying;
+    int inner;                    /* descriptor of the folder named by `parent`; -1 if closed */
+    char parent[INVAR_PATH_SIZE]; /* relative path; empty for the folder itself */
+} checkout_job;
 
 invar_status invar_files_fail(const char *path, const char *what)
 {
@@ -56,8 +58,8 @@ invar_status invar_files_put(int fd, const void *data, size_t bytes, const char 
     return INVAR_OK;
 }
 
-/* The same for a path in the folder. */
-static invar_status fail_at(const laying *lay, const char *path, const char *what)
+/* Like invar_files_fail, for a path relative to the folder. */
+static invar_status fail_at(const checkout_job *lay, const char *path, const char *what)
 {
     int code = errno;
     char whole[2 * INVAR_PATH_SIZE];
@@ -67,10 +69,13 @@ static invar_status fail_at(const laying *lay, const char *path, const char *wha
     return invar_files_fail(whole, what);
 }
 
-/* ---- on the way ------------------------------------------------------------------------------ */
+/* ---- folders --------------------------------------------------------------------------------- */
 
-/* Before the first change the memory goes, for good: a kill must not leave it. */
-static invar_status laying_begin(laying *lay)
+/*
+ * Removes the checkout index durably before the first change: after a kill it must not describe a
+ * folder that changed.
+ */
+static invar_status begin_changes(checkout_job *lay)
 {
     char above[INVAR_PATH_SIZE];
     char *slash;
@@ -78,9 +83,9 @@ static invar_status laying_begin(laying *lay)
     if (lay->changed)
         return INVAR_OK;
     lay->changed = true;
-    if (unlink(lay->memory) != 0)
-        return errno == ENOENT ? INVAR_OK : invar_files_fail(lay->memory, "cannot be removed");
-    memcpy(above, lay->memory, strlen(lay->memory) + 1);
+    if (unlink(lay->index_path) != 0)
+        return errno == ENOENT ? INVAR_OK : invar_files_fail(lay->index_path, "cannot be removed");
+    memcpy(above, lay->index_path, strlen(lay->index_path) + 1);
     slash = strrchr(above, '/');
     if (!slash)
         return invar_held_folder_sync(".");
@@ -88,35 +93,38 @@ static invar_status laying_begin(laying *lay)
     return invar_held_folder_sync(above);
 }
 
-static void laying_exit(laying *lay)
+static void close_parent(checkout_job *lay)
 {
     if (lay->inner >= 0 && lay->inner != lay->top)
         close(lay->inner);
     lay->inner = -1;
 }
 
-/* From `fd` into the folder `name`; a link or a file in its place makes way. -1: not there. */
-static invar_status step_into(int *out, laying *lay, int fd, const char *name, bool make)
+/*
+ * Opens the folder `name` in `fd`. With `make`, creates it and replaces a link or file of that
+ * name. *out is -1 if it does not exist.
+ */
+static invar_status open_subfolder(int *out, checkout_job *lay, int fd, const char *name, bool make)
 {
     bool in_the_way;
 
-    *out = openat(fd, name, INTO);
+    *out = openat(fd, name, OPEN_FOLDER_FLAGS);
     if (*out >= 0 || !make)
         return *out >= 0 || errno == ENOENT || errno == ENOTDIR || errno == ELOOP
                    ? INVAR_OK
                    : fail_at(lay, lay->parent, "the folder cannot be opened");
     in_the_way = errno == ENOTDIR || errno == ELOOP;
-    INVAR_TRY(laying_begin(lay));
+    INVAR_TRY(begin_changes(lay));
     if (in_the_way && unlinkat(fd, name, 0) != 0)
         return fail_at(lay, lay->parent, "cannot be replaced by a folder");
     if (mkdirat(fd, name, 0777) != 0 && errno != EEXIST)
         return fail_at(lay, lay->parent, "the folder cannot be made");
-    *out = openat(fd, name, INTO);
+    *out = openat(fd, name, OPEN_FOLDER_FLAGS);
     return *out >= 0 ? INVAR_OK : fail_at(lay, lay->parent, "the folder cannot be opened");
 }
 
-/* Opens the folder that a file lies in: lay->inner, -1 when it is not there and not to be made. */
-static invar_status go_to(laying *lay, const char *path, bool make)
+/* Opens the parent folder of a path as lay->inner; -1 if it does not exist and `make` is false. */
+static invar_status open_parent(checkout_job *lay, const char *path, bool make)
 {
     const char *slash = strrchr(path, '/');
     size_t length = slash ? (size_t)(slash - path) : 0;
@@ -124,7 +132,7 @@ static invar_status go_to(laying *lay, const char *path, bool make)
 
     if (lay->inner >= 0 && strlen(lay->parent) == length && memcmp(lay->parent, path, length) == 0)
         return INVAR_OK;
-    laying_exit(lay);
+    close_parent(lay);
     memcpy(lay->parent, path, length);
     lay->parent[length] = '\0';
     int fd = lay->top;
@@ -133,7 +141,7 @@ static invar_status go_to(laying *lay, const char *path, bool make)
         int next;
         memcpy(name, at, part);
         name[part] = '\0';
-        invar_status status = step_into(&next, lay, fd, name, make);
+        invar_status status = open_subfolder(&next, lay, fd, name, make);
         if (fd != lay->top)
             close(fd);
         INVAR_TRY(status);
@@ -153,8 +161,8 @@ static const char *name_of(const char *path)
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
-/* Folders that a removal left empty go with it. */
-static invar_status laying_prune(laying *lay, const char *path)
+/* Removes the parent folders that became empty. */
+static invar_status remove_empty_parents(checkout_job *lay, const char *path)
 {
     char rest[INVAR_PATH_SIZE];
     char *slash;
@@ -162,33 +170,33 @@ static invar_status laying_prune(laying *lay, const char *path)
     snprintf(rest, sizeof rest, "%s", path);
     while ((slash = strrchr(rest, '/')) != NULL) {
         *slash = '\0';
-        laying_exit(lay);
-        INVAR_TRY(go_to(lay, rest, false));
+        close_parent(lay);
+        INVAR_TRY(open_parent(lay, rest, false));
         if (lay->inner < 0 || unlinkat(lay->inner, name_of(rest), AT_REMOVEDIR) != 0)
-            return INVAR_OK; // something else is in it, and stays
+            return INVAR_OK; // the folder has other entries and stays
     }
     return INVAR_OK;
 }
 
-static invar_status remove_entry(laying *lay, const invar_files_entry *entry)
+static invar_status remove_entry(checkout_job *lay, const invar_files_entry *entry)
 {
     int flag = entry->mode == INVAR_FILES_FOLDER ? AT_REMOVEDIR : 0;
 
-    INVAR_TRY(laying_begin(lay));
-    INVAR_TRY(go_to(lay, entry->path, false));
+    INVAR_TRY(begin_changes(lay));
+    INVAR_TRY(open_parent(lay, entry->path, false));
     if (lay->inner < 0)
         return INVAR_OK;
     if (unlinkat(lay->inner, name_of(entry->path), flag) != 0) {
-        // it is gone, or something of another kind is in its place, which is not ours
+        // already removed, or replaced by something that the checkout did not write
         if (errno == ENOENT || errno == EISDIR || errno == ENOTDIR ||
             (flag && (errno == ENOTEMPTY || errno == EEXIST)))
             return INVAR_OK;
         return fail_at(lay, entry->path, "cannot be removed");
     }
-    return laying_prune(lay, entry->path);
+    return remove_empty_parents(lay, entry->path);
 }
 
-/* The entry of the same path, or NULL; *at moves through the sorted list. */
+/* Returns the entry of the same path, or NULL. *at advances through the sorted list. */
 static const invar_files_entry *find_previous_entry(const invar_files *files, size_t *at,
                                                     const char *path)
 {
@@ -198,7 +206,7 @@ static const invar_files_entry *find_previous_entry(const invar_files *files, si
                                                                              : NULL;
 }
 
-static invar_status remove_unwanted(laying *lay, const invar_files *before,
+static invar_status remove_unwanted(checkout_job *lay, const invar_files *before,
                                     const invar_files *files)
 {
     size_t at = 0;
@@ -206,13 +214,13 @@ static invar_status remove_unwanted(laying *lay, const invar_files *before,
     for (size_t i = 0; i < before->count; i++)
         if (!find_previous_entry(files, &at, before->entries[i].path))
             INVAR_TRY(remove_entry(lay, &before->entries[i]));
-    laying_exit(lay);
+    close_parent(lay);
     return INVAR_OK;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* True when what is there is what was laid: same content, and nobody touched it. */
+/* Returns true if the file is still the one that was written, with the wanted contents and mode. */
 static bool is_kept(const invar_files_entry *want, const invar_files_entry *laid,
                     const struct stat *info)
 {
@@ -230,7 +238,7 @@ static bool is_kept(const invar_files_entry *want, const invar_files_entry *laid
            (int64_t)info->st_mtim.tv_nsec == laid->nanoseconds;
 }
 
-static void files_entry_record(invar_files_entry *entry, const struct stat *info)
+static void record_file_info(invar_files_entry *entry, const struct stat *info)
 {
     if (entry->mode == INVAR_FILES_FOLDER)
         return;
@@ -240,8 +248,8 @@ static void files_entry_record(invar_files_entry *entry, const struct stat *info
     entry->nanoseconds = (int64_t)info->st_mtim.tv_nsec;
 }
 
-/* What is in the way of a file, be it a folder with all that is in it. */
-static invar_status clear_way(laying *lay, const char *path, const struct stat *info)
+/* Removes what occupies the path of a file, folders recursively. */
+static invar_status remove_obstacle(checkout_job *lay, const char *path, const struct stat *info)
 {
     char whole[INVAR_PATH_SIZE];
 
@@ -253,7 +261,7 @@ static invar_status clear_way(laying *lay, const char *path, const struct stat *
                                                        : fail_at(lay, path, "cannot be replaced");
 }
 
-static invar_status write_file(laying *lay, const invar_files_entry *entry,
+static invar_status write_file(checkout_job *lay, const invar_files_entry *entry,
                                const invar_files_source *source)
 {
     char whole[2 * INVAR_PATH_SIZE];
@@ -271,7 +279,7 @@ static invar_status write_file(laying *lay, const invar_files_entry *entry,
     return status;
 }
 
-static invar_status make_entry(laying *lay, const invar_files_entry *entry,
+static invar_status make_entry(checkout_job *lay, const invar_files_entry *entry,
                                const invar_files_source *source)
 {
     const char *name = name_of(entry->path);
@@ -291,29 +299,29 @@ static invar_status make_entry(laying *lay, const invar_files_entry *entry,
     }
 }
 
-static invar_status lay_entry(laying *lay, invar_files_entry *entry, const invar_files_entry *laid,
-                              const invar_files_source *source)
+static invar_status checkout_entry(checkout_job *lay, invar_files_entry *entry,
+                                   const invar_files_entry *laid, const invar_files_source *source)
 {
     struct stat info;
     bool there;
 
-    INVAR_TRY(go_to(lay, entry->path, true));
+    INVAR_TRY(open_parent(lay, entry->path, true));
     there = fstatat(lay->inner, name_of(entry->path), &info, AT_SYMLINK_NOFOLLOW) == 0;
     if (!there && errno != ENOENT)
         return fail_at(lay, entry->path, "cannot be looked at");
     if (!there || !is_kept(entry, laid, &info)) {
-        INVAR_TRY(laying_begin(lay));
+        INVAR_TRY(begin_changes(lay));
         if (there)
-            INVAR_TRY(clear_way(lay, entry->path, &info));
+            INVAR_TRY(remove_obstacle(lay, entry->path, &info));
         INVAR_TRY(make_entry(lay, entry, source));
         if (fstatat(lay->inner, name_of(entry->path), &info, AT_SYMLINK_NOFOLLOW) != 0)
             return fail_at(lay, entry->path, "cannot be looked at");
     }
-    files_entry_record(entry, &info);
+    record_file_info(entry, &info);
     return INVAR_OK;
 }
 
-/* True when the sorted list has something below `path`. */
+/* Returns true if the sorted list has an entry below `path`. */
 static bool has_below(const invar_files *files, const char *path)
 {
     char inside[INVAR_PATH_SIZE + 1];
@@ -330,8 +338,8 @@ static bool has_below(const invar_files *files, const char *path)
     return low < files->count && strncmp(files->entries[low].path, inside, length) == 0;
 }
 
-/* A name that is both a file and a folder cannot be laid. */
-static invar_status refuse_clash(const invar_files *files)
+/* Rejects a list in which a path is both a file and a folder. */
+static invar_status check_path_clashes(const invar_files *files)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -344,15 +352,16 @@ static invar_status refuse_clash(const invar_files *files)
     return INVAR_OK;
 }
 
-static invar_status lay_all(laying *lay, const invar_files *before, invar_files *files,
-                            const invar_files_source *source)
+static invar_status checkout_all(checkout_job *lay, const invar_files *before, invar_files *files,
+                                 const invar_files_source *source)
 {
     size_t at = 0;
 
     INVAR_TRY(remove_unwanted(lay, before, files));
     for (size_t i = 0; i < files->count; i++) {
         invar_files_entry *entry = &files->entries[i];
-        INVAR_TRY(lay_entry(lay, entry, find_previous_entry(before, &at, entry->path), source));
+        INVAR_TRY(
+            checkout_entry(lay, entry, find_previous_entry(before, &at, entry->path), source));
     }
     return INVAR_OK;
 }
@@ -360,18 +369,19 @@ static invar_status lay_all(laying *lay, const invar_files *before, invar_files 
 invar_status invar_files_checkout(const char *folder, invar_files *files,
                                   const invar_files_source *source)
 {
-    laying lay = {.folder = folder, .top = -1, .inner = -1};
+    checkout_job lay = {.folder = folder, .top = -1, .inner = -1};
     invar_files before = {NULL, 0, 0, NULL};
     bool known = false;
     invar_status status;
 
-    if ((size_t)snprintf(lay.memory, sizeof lay.memory, "%s.tree", folder) >= sizeof lay.memory)
+    if ((size_t)snprintf(lay.index_path, sizeof lay.index_path, "%s.tree", folder) >=
+        sizeof lay.index_path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "the path of a checkout is too long");
     INVAR_TRY(invar_files_sort(files));
-    INVAR_TRY(refuse_clash(files));
-    status = invar_files_read(&before, &known, lay.memory);
+    INVAR_TRY(check_path_clashes(files));
+    status = invar_files_read(&before, &known, lay.index_path);
     if (status == INVAR_OK && !known) {
-        status = laying_begin(&lay);
+        status = begin_changes(&lay);
         if (status == INVAR_OK)
             status = invar_held_folder_remove(folder);
     }
@@ -380,13 +390,13 @@ invar_status invar_files_checkout(const char *folder, invar_files *files,
     if (status == INVAR_OK) {
         lay.top = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         status = lay.top < 0 ? invar_files_fail(folder, "cannot be opened")
-                             : lay_all(&lay, &before, files, source);
+                             : checkout_all(&lay, &before, files, source);
     }
-    laying_exit(&lay);
+    close_parent(&lay);
     if (lay.top >= 0)
         close(lay.top);
     invar_files_release(&before);
     if (status == INVAR_OK && lay.changed)
-        status = invar_files_write(files, lay.memory);
+        status = invar_files_write(files, lay.index_path);
     return status;
 }

@@ -1,5 +1,5 @@
 /*
- * history.c - commits as plain data.
+ * history.c - frees a commit history and finds commits in it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

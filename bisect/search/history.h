@@ -1,14 +1,14 @@
 /*
- * history.h - commits as plain data, and the search among them.
+ * history.h - commit history as plain data, and the bisection search on it.
  *
- * A history is the commits between good and bad, parents before children; it knows nothing of git.
- * A search marks commits good, bad or skipped and says which to test next: the one whose number of
- * candidate ancestors is nearest to half of the candidates. A candidate is an ancestor of (or is)
- * the bad commit and no ancestor of a good one.
+ * A history is the list of commits between good and bad, parents before children. It does not
+ * depend on git. A search marks commits as good, bad or skipped and returns the commits to test
+ * next: first the one whose number of candidate ancestors is nearest to half of the candidates. A
+ * candidate is the bad commit or an ancestor of it that is not an ancestor of a good commit.
  *
- * Which of several equally near commits, and what to do about skipped ones, is as in git, so that
- * both tools test the same commits: docs/bisect.md, "Algorithm". It depends on the graph, the dates
- * and the ids alone, not on where a commit lies in the arrays.
+ * Ties between equally near commits, and the choice around skipped commits, follow git bisect, so
+ * that both tools test the same commits (docs/bisect.md, "Algorithm"). They depend only on the
+ * graph, the dates and the ids, not on positions in the arrays.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,30 +25,31 @@
 extern "C" {
 #endif
 
-#define INVAR_OID_SIZE 41 /* 40 hexadecimal digits and the terminating NUL */
+#define INVAR_OID_SIZE 41 /* 40 hexadecimal digits and a terminating NUL */
 
 typedef struct invar_history_commit {
     char id[INVAR_OID_SIZE];
-    bool relevant;  /* touches the paths that were asked for; others are never tested */
-    int32_t parent; /* first of n_parents in invar_history.parents */
+    bool relevant;  /* touches the paths of the case; commits that do not are never tested */
+    int32_t parent; /* index of the first of n_parents entries in invar_history.parents */
     int32_t n_parents;
-    int64_t date; /* of the committer, Unix seconds: tells equally near commits apart */
+    int64_t date; /* committer date in Unix seconds; breaks ties between equally near commits */
 } invar_history_commit;
 
 /*
- * Parents outside the range are not listed, the others in the commit's own order. The last commit
- * is the bad one. The struct and both arrays are blocks of invar_alloc.
+ * Commits of a range. Parents outside the range are omitted; the others keep the order of the
+ * commit. The last commit is the bad end. The struct and both arrays are allocated with
+ * invar_alloc.
  */
 typedef struct invar_history {
     invar_history_commit *commits; /* (count) parents before children */
     int32_t count;
-    int32_t *parents; /* indices into commits */
-    int32_t n_links;  /* of parents */
+    int32_t *parents; /* (n_links) indices into commits */
+    int32_t n_links;  /* length of parents */
 } invar_history;
 
-void invar_history_free(invar_history *history); /* NULL is allowed */
+void invar_history_free(invar_history *history); /* `history` may be NULL */
 
-/* The index of a commit; -1: not in the range. */
+/* Returns the index of a commit, or -1 if it is not in the range. */
 int32_t invar_history_find(const invar_history *history, const char *id);
 
 /* ---- the search ------------------------------------------------------------------------------ */
@@ -62,22 +63,26 @@ typedef enum invar_commit_mark {
 
 typedef struct invar_search invar_search;
 
-/* Borrows the history. At first its last commit is bad and nothing else is known. */
+/*
+ * Begins a search with the last commit marked bad. Borrows the history. The caller frees *out with
+ * invar_search_free.
+ */
 invar_status invar_search_new(invar_search **out, const invar_history *history) INVAR_MUST_USE;
 void invar_search_free(invar_search *search);
 
 /*
- * A fact about a commit, used at once. A bad commit that is no candidate any more changes nothing.
- * INVAR_E_MISMATCH: it is good and an ancestor of it is bad and tested, or the reverse.
+ * Applies a known mark at once. A bad mark has no effect unless the commit is still a candidate.
+ * Returns INVAR_E_MISMATCH if a good commit would get a bad ancestor that was tested.
  */
 invar_status invar_search_mark(invar_search *search, int32_t commit,
                                invar_commit_mark mark) INVAR_MUST_USE;
 
 /*
- * The result of a trial, used when the search comes to that commit, which may be now. So the answer
- * is that of one trial at a time, whatever ran beside it and ended first, also where good and bad
- * alternate. A result for a commit that is no candidate any more changes nothing.
- * INVAR_E_MISMATCH: the commit has another result already.
+ * Adds the result of a trial, which is applied when the search reaches that commit, possibly now.
+ * The outcome is therefore that of one trial at a time, regardless of how many trials run in
+ * parallel and which ends first, even if good and bad alternate in the history. A result has no
+ * effect unless the commit is still a candidate. Returns INVAR_E_MISMATCH if the commit has a
+ * different result already.
  */
 invar_status invar_search_add_result(invar_search *search, int32_t commit,
                                      invar_commit_mark mark) INVAR_MUST_USE;
@@ -85,35 +90,39 @@ invar_status invar_search_add_result(invar_search *search, int32_t commit,
 #define INVAR_SEARCH_JOBS 64
 
 typedef enum invar_search_state {
-    INVAR_SEARCH_TEST,    /* `commits` are to be tested, the most useful first */
-    INVAR_SEARCH_FOUND,   /* commits[0] is the first bad one */
-    INVAR_SEARCH_SUSPECTS /* only skipped commits are left: one of the suspects is it */
+    INVAR_SEARCH_TEST,    /* test `commits`, the most useful first */
+    INVAR_SEARCH_FOUND,   /* commits[0] is the first bad commit */
+    INVAR_SEARCH_SUSPECTS /* only skipped commits are left; one of the suspects is the first bad
+                             commit */
 } invar_search_state;
 
 typedef struct invar_search_next {
     invar_search_state state;
     int32_t commits[INVAR_SEARCH_JOBS];
     int32_t count;
-    int32_t candidates; /* relevant commits that may still be the first bad one */
-    int32_t trials;     /* about so many more, one at a time */
+    int32_t candidates; /* number of relevant candidates */
+    int32_t trials;     /* expected number of further trials, one at a time */
 } invar_search_next;
 
 /*
- * What to do next, for `jobs` (1 to INVAR_SEARCH_JOBS) trials at a time: the midpoint, then the
- * midpoints that would follow if it were bad and if it were good, and so on. What is noted already
- * is not asked for again. INVAR_E_NOTFOUND: no relevant commit is a candidate.
+ * Chooses up to `jobs` (1 to INVAR_SEARCH_JOBS) commits to test at the same time: the midpoint,
+ * then the midpoints that follow if it is bad and if it is good, and so on. Commits with a result
+ * are never chosen. Returns INVAR_E_NOTFOUND if no relevant commit is a candidate.
  */
 invar_status invar_search_next_commits(invar_search_next *out, const invar_search *search,
                                        int32_t jobs) INVAR_MUST_USE;
 
-/* True while a trial of the commit would tell something: a candidate without mark or note. */
+/* Returns true if the commit is a candidate without mark or result, so that a trial is useful. */
 bool invar_search_useful(const invar_search *search, int32_t commit);
 
-/* The commits that may still be it, by index; the caller owns *out (invar_free). */
+/* Lists the remaining relevant candidates by index. The caller frees *out with invar_free. */
 invar_status invar_search_suspects(int32_t **out, int32_t *count_out,
                                    const invar_search *search) INVAR_MUST_USE;
 
-/* Candidates reachable from `commit` (itself included) that are relevant, for tests and views. */
+/*
+ * Returns the number of relevant candidates reachable from `commit`, itself included. For tests and
+ * reports.
+ */
 int32_t invar_search_weight(const invar_search *search, int32_t commit);
 
 #ifdef __cplusplus

@@ -1,15 +1,15 @@
 /*
- * midpoint.c - which of the candidates to test next, the same one that git tests.
+ * midpoint.c - chooses the midpoint of a bisection search, the same commit that git bisect tests.
  *
- * The weight of a commit is the number of relevant candidates that it reaches, itself included.
- * With one parent among the candidates it is that of the parent and one more; for a merge, which
- * reaches the same commits by several ways, it is counted: 64 merges at a time, each a bit of a
- * word that travels from children to parents. So memory is linear in the commits, and the time is
- * that of one pass for 64 merges.
+ * The weight of a commit is the number of relevant candidates reachable from it, itself included. A
+ * commit with one parent among the candidates has the weight of the parent, plus one if it is
+ * relevant. Merges reach the same commits on several paths, so their candidates are counted: 64
+ * merges per pass, each one bit of a word that is propagated from children to parents. Memory is
+ * linear in the number of commits, and the time is one pass per 64 merges.
  *
- * Equally near commits are told apart by git's list of candidates, oldest first, which is how a
- * walk from the bad commit meets them that always goes on with the newest commit it knows of. As
- * soon as a commit was skipped, git goes by object ids instead.
+ * Ties between equally near commits follow the order of git's candidate list, oldest first: the
+ * reverse of a walk from the bad commit that always continues with the newest known commit. Once a
+ * commit was skipped, git orders by object id instead.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,29 +27,32 @@
 #define BATCH 64
 #define PLANES 32 // bits of a count
 
-typedef struct rank {
+typedef struct ranked_commit {
     const char *id;
     int32_t commit;
     int32_t nearness;
-} rank;
+} ranked_commit;
 
 struct invar_midpoint {
     const invar_history *history;
-    int32_t *members;    // candidates, parents before children
-    int32_t *list;       // candidates as git lists them, oldest first
-    int32_t *place;      // of a candidate in `list`; before that, its turn in the walk
-    int32_t *heap;       // the walk's front
-    int32_t *n_parents;  // of a candidate, among the candidates
-    int32_t *weight;     // of a candidate
-    int32_t *round;      // of `list`, in which the weight of a commit with one parent is known
-    uint64_t *reach;     // merges of a batch that reach the commit; 0 between batches
-    rank *ranks;         // of relevant candidates
-    const void **ranked; // the same, nearest first
+    int32_t *members; // candidates, parents before children
+    int32_t *list;    // candidates in the order of git's list, oldest first
+    // index of a candidate in `list`; during the walk, the order in which it was found
+    int32_t *place;
+    int32_t *heap;      // priority queue of the walk
+    int32_t *n_parents; // number of a candidate's parents that are candidates
+    int32_t *weight;    // weight of a candidate
+    // pass over `list` in which git knows the weight of a commit with one parent
+    int32_t *round;
+    // bit mask of the merges of a batch that reach the commit; 0 between batches
+    uint64_t *reach;
+    ranked_commit *ranks; // relevant candidates with their nearness
+    const void **ranked;  // pointers to `ranks`, nearest first
     int32_t n_members;
-    int32_t relevant; // candidates
+    int32_t relevant; // number of relevant candidates
 };
 
-static void place_arrays(invar_midpoint *m, invar_carver *carver)
+static void carve_arrays(invar_midpoint *m, invar_carver *carver)
 {
     size_t count = (size_t)m->history->count;
 
@@ -72,12 +75,12 @@ invar_status invar_midpoint_new(invar_midpoint **out, const invar_history *histo
     void *block;
 
     (void)invar_carve(&carver, sizeof measured);
-    place_arrays(&measured, &carver);
+    carve_arrays(&measured, &carver);
     INVAR_TRY(invar_alloc(&block, carver.used, 1, "a search among commits"));
     carver = (invar_carver){block, 0};
     *out = invar_carve(&carver, sizeof measured);
     **out = measured;
-    place_arrays(*out, &carver);
+    carve_arrays(*out, &carver);
     memset((*out)->reach, 0, (size_t)history->count * sizeof *(*out)->reach);
     return INVAR_OK;
 }
@@ -89,7 +92,7 @@ void invar_midpoint_free(invar_midpoint *midpoint)
 
 /* ---- git's list ------------------------------------------------------------------------------ */
 
-/* Newest first; of the same second, the one that was met first. */
+/* Newest first; commits of the same second in the order in which they were found. */
 static bool comes_before(const invar_midpoint *m, int32_t a, int32_t b)
 {
     int64_t date_a = m->history->commits[a].date, date_b = m->history->commits[b].date;
@@ -106,7 +109,7 @@ static void heap_push(invar_midpoint *m, int32_t count, int32_t commit)
     m->heap[at] = commit;
 }
 
-/* `count` is that before. */
+/* Removes and returns the first commit. `count` is the size of the heap before the removal. */
 static int32_t heap_pop(invar_midpoint *m, int32_t count)
 {
     int32_t first = m->heap[0], last = m->heap[count - 1], at = 0;
@@ -123,7 +126,7 @@ static int32_t heap_pop(invar_midpoint *m, int32_t count)
     return first;
 }
 
-static void make_list(invar_midpoint *m, const invar_search_scope *scope)
+static void build_git_list(invar_midpoint *m, const invar_search_scope *scope)
 {
     const invar_history *h = m->history;
     int32_t front = 1, met = 1;
@@ -166,11 +169,13 @@ static void find_members(invar_midpoint *m, const invar_search_scope *scope)
         m->n_parents[i] = 0;
         for (int32_t n = c->parent; n < c->parent + c->n_parents; n++)
             m->n_parents[i] += scope->candidate[h->parents[n]];
-        m->weight[i] = c->relevant; // right for those without parents
+        m->weight[i] = c->relevant; // final for commits without parents among the candidates
     }
 }
 
-/* Counts in binary, one plane a digit: the n-th bit of all planes is what the n-th merge reaches.
+/*
+ * Counts reachable candidates for up to 64 merges at once. The counters are binary and stored as
+ * bit planes: bit n of plane d is digit d of the counter of merge n.
  */
 static void weigh_batch(invar_midpoint *m, const invar_search_scope *scope, const int32_t *batch,
                         int size)
@@ -203,15 +208,21 @@ static void weigh_batch(invar_midpoint *m, const invar_search_scope *scope, cons
     }
 }
 
-/* Near enough for git: half, or within a thousandth of the candidates. */
-static bool midpoint_halfway(const invar_midpoint *m, int32_t commit)
+/*
+ * Returns true if git considers the commit halfway: half of the candidates, or within a thousandth
+ * of them.
+ */
+static bool is_halfway(const invar_midpoint *m, int32_t commit)
 {
     int32_t off = abs(2 * m->weight[commit] - m->relevant);
 
     return m->history->commits[commit].relevant && (off <= 1 || off < m->relevant / 1024);
 }
 
-/* The first merge that is halfway, which ends it unless `all` are wanted; -1: none. */
+/*
+ * Computes the weights of merges. Returns the first merge that is halfway, without computing the
+ * rest, unless `all` is set; -1 if no merge is halfway.
+ */
 static int32_t weigh_merges(invar_midpoint *m, const invar_search_scope *scope, bool all)
 {
     int32_t batch[BATCH];
@@ -224,7 +235,7 @@ static int32_t weigh_merges(invar_midpoint *m, const invar_search_scope *scope, 
             continue;
         weigh_batch(m, scope, batch, size);
         for (int n = 0; n < size && !all; n++)
-            if (midpoint_halfway(m, batch[n]))
+            if (is_halfway(m, batch[n]))
                 return batch[n];
         size = 0;
     }
@@ -232,8 +243,10 @@ static int32_t weigh_merges(invar_midpoint *m, const invar_search_scope *scope, 
 }
 
 /*
- * git goes along its list until all weights are known, and takes the first that is halfway. Where
- * dates are not in order a parent comes after its child, whose weight is known a round later.
+ * Computes the weights of commits with one parent and returns the halfway commit that git would
+ * take, or -1. git scans its list repeatedly until all weights are known and takes the first
+ * halfway commit. If dates are out of order, a parent follows its child in the list, and the weight
+ * of the child is known one pass later.
  */
 static int32_t weigh_lines(invar_midpoint *m, const invar_search_scope *scope)
 {
@@ -252,7 +265,7 @@ static int32_t weigh_lines(invar_midpoint *m, const invar_search_scope *scope)
         m->weight[commit] = m->weight[parent] + h->commits[commit].relevant;
         if (m->n_parents[parent] == 1)
             m->round[commit] = m->round[parent] + (m->place[parent] > m->place[commit]);
-        if (midpoint_halfway(m, commit) &&
+        if (is_halfway(m, commit) &&
             (best < 0 || m->round[commit] < m->round[best] ||
              (m->round[commit] == m->round[best] && m->place[commit] < m->place[best])))
             best = commit;
@@ -260,32 +273,32 @@ static int32_t weigh_lines(invar_midpoint *m, const invar_search_scope *scope)
     return best;
 }
 
-static int32_t midpoint_nearness(const invar_midpoint *m, int32_t commit)
+static int32_t nearness_of(const invar_midpoint *m, int32_t commit)
 {
     int32_t rest = m->relevant - m->weight[commit];
 
     return m->weight[commit] < rest ? m->weight[commit] : rest;
 }
 
-/* The first of the nearest; -1: there is no relevant one. */
-static int32_t midpoint_nearest(const invar_midpoint *m)
+/* Returns the first of the nearest commits in list order, or -1 if no candidate is relevant. */
+static int32_t find_nearest(const invar_midpoint *m)
 {
     int32_t best = -1;
 
     for (int32_t i = 0; i < m->n_members; i++) {
         int32_t commit = m->list[i];
         if (m->history->commits[commit].relevant &&
-            (best < 0 || midpoint_nearness(m, commit) > midpoint_nearness(m, best)))
+            (best < 0 || nearness_of(m, commit) > nearness_of(m, best)))
             best = commit;
     }
     return best;
 }
 
-/* ---- around skipped commits ------------------------------------------------------------------ */
+/* ---- skipped commits ------------------------------------------------------------------------- */
 
 static int by_nearness(const void *a, const void *b)
 {
-    const rank *x = a, *y = b;
+    const ranked_commit *x = a, *y = b;
 
     return x->nearness != y->nearness ? (x->nearness < y->nearness) - (x->nearness > y->nearness)
                                       : strcmp(x->id, y->id);
@@ -300,7 +313,10 @@ static int64_t square_root(int64_t value)
     return root;
 }
 
-/* Which of `count` to take: more often one of the first, always the same for the same count. */
+/*
+ * Returns an index below `count` that prefers the front, as git does around skipped commits. It is
+ * the same for equal counts.
+ */
 static int32_t skewed_index(int32_t count)
 {
     uint32_t share = ((uint32_t)count * 1103515245u + 12345u) / 65536u % 32768u;
@@ -308,28 +324,31 @@ static int32_t skewed_index(int32_t count)
     return (int32_t)((int64_t)count * share / 32768 * square_root(share) / square_root(32768));
 }
 
-/* As the choice; the bad commit is the farthest of all, so it is taken only when alone. */
-static int32_t around_skips(invar_midpoint *m, const invar_search_scope *scope)
+/*
+ * Returns the commit to test around skipped ones, or -1 if all are skipped. The bad commit is the
+ * farthest of all, so it is returned only if no other is left.
+ */
+static int32_t choose_around_skips(invar_midpoint *m, const invar_search_scope *scope)
 {
-    const rank *first = m->ranked[0];
+    const ranked_commit *first = m->ranked[0];
     int32_t open = 0, at;
 
     if (scope->mark[first->commit] != INVAR_COMMIT_MARK_SKIP)
         return first->commit;
     for (int32_t i = 0; i < m->relevant; i++) {
-        const rank *r = m->ranked[i];
+        const ranked_commit *r = m->ranked[i];
         if (scope->mark[r->commit] != INVAR_COMMIT_MARK_SKIP)
             m->ranked[open++] = r;
     }
     if (open == 0)
         return -1;
     at = skewed_index(open);
-    if (((const rank *)m->ranked[at])->commit == scope->bad)
+    if (((const ranked_commit *)m->ranked[at])->commit == scope->bad)
         at--;
-    return at < 0 ? -1 : ((const rank *)m->ranked[at])->commit;
+    return at < 0 ? -1 : ((const ranked_commit *)m->ranked[at])->commit;
 }
 
-static invar_status rank_all(invar_midpoint *m)
+static invar_status rank_candidates(invar_midpoint *m)
 {
     int32_t n = 0;
 
@@ -337,7 +356,7 @@ static invar_status rank_all(invar_midpoint *m)
         int32_t commit = m->members[i];
         if (m->history->commits[commit].relevant) {
             m->ranks[n] =
-                (rank){m->history->commits[commit].id, commit, midpoint_nearness(m, commit)};
+                (ranked_commit){m->history->commits[commit].id, commit, nearness_of(m, commit)};
             m->ranked[n] = &m->ranks[n];
             n++;
         }
@@ -349,17 +368,17 @@ invar_status invar_midpoint_choose(int32_t *out, int32_t *candidates_out, invar_
                                    const invar_search_scope *scope)
 {
     find_members(midpoint, scope);
-    make_list(midpoint, scope);
+    build_git_list(midpoint, scope);
     *candidates_out = midpoint->relevant;
     *out = weigh_merges(midpoint, scope, scope->skips);
     if (*out >= 0 || midpoint->relevant == 0)
         return INVAR_OK;
     *out = weigh_lines(midpoint, scope);
     if (scope->skips) {
-        INVAR_TRY(rank_all(midpoint));
-        *out = around_skips(midpoint, scope);
+        INVAR_TRY(rank_candidates(midpoint));
+        *out = choose_around_skips(midpoint, scope);
     } else if (*out < 0) {
-        *out = midpoint_nearest(midpoint);
+        *out = find_nearest(midpoint);
     }
     return INVAR_OK;
 }

@@ -1,5 +1,10 @@
 /*
- * search.c - the search for the first bad commit: what is known, and what to test next.
+ * search.c - state of the bisection search: marks, pending results and the next commits to test.
+ *
+ * Marks are applied at once; results of trials wait in `note` until the search would choose their
+ * commit. That makes the outcome independent of the number of parallel trials and of the order in
+ * which they end. For parallel trials the midpoints that would follow a good and a bad result are
+ * computed on copies of the scope.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,8 +20,8 @@ struct invar_search {
     const invar_history *history;
     invar_midpoint *midpoint;
     invar_search_scope now;
-    uint8_t *note;    // (count) results that the search has not come to
-    uint8_t *related; // (count) ancestors or descendants, while it is looked for
+    uint8_t *note;    // (count) results of commits that the search has not chosen yet
+    uint8_t *related; // (count) scratch: 1 for ancestors or descendants of one commit
 };
 
 /* ---- ancestors ------------------------------------------------------------------------------- */
@@ -35,7 +40,7 @@ static void find_ancestors(const invar_search *search, int32_t commit)
     }
 }
 
-/* The same for its descendants. */
+/* Marks `commit` and its descendants in search->related. */
 static void find_descendants(const invar_search *search, int32_t commit)
 {
     const invar_history *h = search->history;
@@ -49,11 +54,11 @@ static void find_descendants(const invar_search *search, int32_t commit)
     }
 }
 
-/* ---- what is known --------------------------------------------------------------------------- */
+/* ---- scopes ---------------------------------------------------------------------------------- */
 
 static void scope_free(invar_search_scope *scope)
 {
-    invar_free(scope->candidate); // with the marks behind
+    invar_free(scope->candidate); // the marks are in the same block
     scope->candidate = NULL;
 }
 
@@ -66,8 +71,8 @@ static invar_status scope_new(invar_search_scope *out, int32_t count)
     return INVAR_OK;
 }
 
-static void search_apply(const invar_search *search, invar_search_scope *scope, int32_t commit,
-                         invar_commit_mark mark)
+static void apply_mark(const invar_search *search, invar_search_scope *scope, int32_t commit,
+                       invar_commit_mark mark)
 {
     bool tested = scope->mark[commit] == INVAR_COMMIT_MARK_GOOD ||
                   scope->mark[commit] == INVAR_COMMIT_MARK_BAD;
@@ -86,7 +91,10 @@ static void search_apply(const invar_search *search, invar_search_scope *scope, 
         scope->candidate[i] &= search->related[i] == (mark == INVAR_COMMIT_MARK_BAD);
 }
 
-/* Goes on as far as the results that are there lead; then as invar_midpoint_choose. */
+/*
+ * Applies pending results until the next choice has no result. The outputs are those of
+ * invar_midpoint_choose.
+ */
 static invar_status apply_results(int32_t *out, int32_t *candidates_out, const invar_search *search,
                                   invar_search_scope *scope)
 {
@@ -94,7 +102,7 @@ static invar_status apply_results(int32_t *out, int32_t *candidates_out, const i
         INVAR_TRY(invar_midpoint_choose(out, candidates_out, search->midpoint, scope));
         if (*out < 0 || *out == scope->bad || search->note[*out] == INVAR_COMMIT_MARK_NONE)
             return INVAR_OK;
-        search_apply(search, scope, *out, (invar_commit_mark)search->note[*out]);
+        apply_mark(search, scope, *out, (invar_commit_mark)search->note[*out]);
     }
 }
 
@@ -114,7 +122,7 @@ static invar_status check_history(const invar_history *history)
     return INVAR_OK;
 }
 
-static invar_status search_begin(invar_search *search)
+static invar_status init_search(invar_search *search)
 {
     size_t count = (size_t)search->history->count;
     int32_t last = search->history->count - 1;
@@ -128,7 +136,7 @@ static invar_status search_begin(invar_search *search)
     INVAR_TRY(scope_new(&search->now, search->history->count));
     memset(search->now.candidate, 1, count);
     memset(search->now.mark, INVAR_COMMIT_MARK_NONE, count);
-    search_apply(search, &search->now, last, INVAR_COMMIT_MARK_BAD);
+    apply_mark(search, &search->now, last, INVAR_COMMIT_MARK_BAD);
     return INVAR_OK;
 }
 
@@ -141,7 +149,7 @@ invar_status invar_search_new(invar_search **out, const invar_history *history)
     INVAR_TRY(invar_alloc(&block, 1, sizeof **out, "a search among commits"));
     *out = block;
     **out = (invar_search){.history = history};
-    status = search_begin(*out);
+    status = init_search(*out);
     if (status != INVAR_OK) {
         invar_search_free(*out);
         *out = NULL;
@@ -161,7 +169,7 @@ void invar_search_free(invar_search *search)
 
 /* ---- marks ----------------------------------------------------------------------------------- */
 
-static const char *word(invar_commit_mark mark)
+static const char *mark_text(invar_commit_mark mark)
 {
     return mark == INVAR_COMMIT_MARK_GOOD  ? "good"
            : mark == INVAR_COMMIT_MARK_BAD ? "bad"
@@ -181,7 +189,7 @@ static invar_status check_arguments(const invar_search *search, int32_t commit,
     return INVAR_OK;
 }
 
-/* No ancestor of a good commit is bad, as far as they were tested. */
+/* Fails if the mark would give a good commit a bad ancestor. Only tested commits are compared. */
 static invar_status check_marks(const invar_search *search, int32_t commit, invar_commit_mark mark)
 {
     const invar_history *h = search->history;
@@ -197,9 +205,9 @@ static invar_status check_marks(const invar_search *search, int32_t commit, inva
     for (int32_t i = 0; i < h->count; i++)
         if (search->related[i] && search->now.mark[i] == other)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "commit %s is %s, but its %s %s is %s",
-                              h->commits[commit].id, word(mark),
+                              h->commits[commit].id, mark_text(mark),
                               mark == INVAR_COMMIT_MARK_GOOD ? "ancestor" : "descendant",
-                              h->commits[i].id, word(other));
+                              h->commits[i].id, mark_text(other));
     return INVAR_OK;
 }
 
@@ -209,7 +217,7 @@ invar_status invar_search_mark(invar_search *search, int32_t commit, invar_commi
 
     INVAR_TRY(check_arguments(search, commit, mark));
     INVAR_TRY(check_marks(search, commit, mark));
-    search_apply(search, &search->now, commit, mark);
+    apply_mark(search, &search->now, commit, mark);
     return apply_results(&choice, &candidates, search, &search->now);
 }
 
@@ -225,22 +233,22 @@ invar_status invar_search_add_result(invar_search *search, int32_t commit, invar
                                                                : &search->note[commit];
     if (*known != INVAR_COMMIT_MARK_NONE && *known != mark)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "commit %s is %s, but it was %s before",
-                          search->history->commits[commit].id, word(mark),
-                          word((invar_commit_mark)*known));
+                          search->history->commits[commit].id, mark_text(mark),
+                          mark_text((invar_commit_mark)*known));
     search->note[commit] = (uint8_t)mark;
     return apply_results(&choice, &candidates, search, &search->now);
 }
 
-/* ---- questions ------------------------------------------------------------------------------- */
+/* ---- the next commits ------------------------------------------------------------------------ */
 
-/* Moments of the search that may come, in the order of their choices. */
-typedef struct futures {
+/* Scopes that may follow the current one, in the order of their choices. */
+typedef struct speculative_scopes {
     invar_search_scope scopes[2 * INVAR_SEARCH_JOBS];
     int32_t count;
-} futures;
+} speculative_scopes;
 
-/* What follows `scope` when `choice` is bad, and when it is good. */
-static invar_status add_speculative_midpoints(futures *f, const invar_search *search,
+/* Adds the scopes that follow if `choice` turns out bad, and if it turns out good. */
+static invar_status add_speculative_midpoints(speculative_scopes *f, const invar_search *search,
                                               const invar_search_scope *scope, int32_t choice)
 {
     static const invar_commit_mark marks[] = {INVAR_COMMIT_MARK_BAD, INVAR_COMMIT_MARK_GOOD};
@@ -255,14 +263,14 @@ static invar_status add_speculative_midpoints(futures *f, const invar_search *se
         memcpy(next->mark, scope->mark, count);
         next->bad = scope->bad;
         next->skips = scope->skips;
-        search_apply(search, next, choice, marks[n]);
+        apply_mark(search, next, choice, marks[n]);
     }
     return INVAR_OK;
 }
 
-/* The choices of the futures, as many as fit. */
-static invar_status ask_further(invar_search_next *out, futures *f, const invar_search *search,
-                                int32_t jobs)
+/* Adds the choices of speculative scopes until `jobs` commits are chosen. */
+static invar_status add_speculative_commits(invar_search_next *out, speculative_scopes *f,
+                                            const invar_search *search, int32_t jobs)
 {
     INVAR_TRY(add_speculative_midpoints(f, search, &search->now, out->commits[0]));
     for (int32_t n = 0; n < f->count && out->count < jobs; n++) {
@@ -293,7 +301,7 @@ invar_status invar_search_next_commits(invar_search_next *out, const invar_searc
                                        int32_t jobs)
 {
     int32_t choice;
-    futures f = {.count = 0};
+    speculative_scopes f = {.count = 0};
     invar_status status = INVAR_OK;
 
     if (jobs < 1 || jobs > INVAR_SEARCH_JOBS)
@@ -313,7 +321,7 @@ invar_status invar_search_next_commits(invar_search_next *out, const invar_searc
     } else if (choice == search->now.bad) {
         out->state = INVAR_SEARCH_FOUND;
     } else if (jobs > 1) {
-        status = ask_further(out, &f, search, jobs);
+        status = add_speculative_commits(out, &f, search, jobs);
         for (int32_t n = 0; n < f.count; n++)
             scope_free(&f.scopes[n]);
     }

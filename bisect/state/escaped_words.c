@@ -1,5 +1,5 @@
 /*
- * escaped_words.c - lines of words.
+ * escaped_words.c - writes and parses the escaped words of a bisect state file.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

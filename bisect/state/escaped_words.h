@@ -1,8 +1,8 @@
 /*
- * escaped_words.h - lines of words: text that grows, and words that hold anything.
+ * escaped_words.h - escaped words on the lines of a bisect state file.
  *
- * A word on a line has no blank, no newline and is never empty: \\ \n \s (a blank) and \e (an
- * empty word) stand for what it cannot hold.
+ * An escaped word contains no blank and no newline and is never empty: \\ \n \s (a blank) and \e
+ * (an empty word) represent these.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +19,10 @@
 extern "C" {
 #endif
 
-/* Zeroed at first; the text ends with a NUL that is not counted. invar_free(data) at the end. */
+/*
+ * Growable text. Zero-initialize before use; free `data` with invar_free. A NUL follows the text
+ * and is not counted in `used`.
+ */
 typedef struct invar_word_buffer {
     char *data;
     size_t used, capacity;
@@ -29,14 +32,18 @@ invar_status invar_word_buffer_put_bytes(invar_word_buffer *words, const char *d
                                          size_t bytes) INVAR_MUST_USE;
 invar_status invar_word_buffer_put(invar_word_buffer *words, const char *text) INVAR_MUST_USE;
 
-/* Any text as one word; a number. */
+/* Appends any text as one escaped word. */
 invar_status invar_word_buffer_put_word(invar_word_buffer *words, const char *text) INVAR_MUST_USE;
 invar_status invar_word_buffer_put_int(invar_word_buffer *words, int64_t value) INVAR_MUST_USE;
 
-/* A word in place, as it was; false: nobody escapes like this. */
+/*
+ * Unescapes a word in place. Returns false for an escape sequence that the writer never produces.
+ */
 bool invar_word_buffer_unescape(char *word);
 
-/* A whole number between two others, and nothing after it. */
+/*
+ * Parses a complete text as an integer from `low` to `high`. Returns false if it is anything else.
+ */
 bool invar_word_buffer_int(int64_t *out, const char *text, int64_t low, int64_t high);
 
 #ifdef __cplusplus

@@ -1,9 +1,14 @@
 /*
- * state.c - the file of a bisect: writing it line by line, reading it strictly.
+ * state.c - append-only state file of a bisect: strict reader and durable writer.
+ *
+ * The first part of the file describes the case, and its hash is the id of the bisect; the lines
+ * after it are results. Invariant: a line counts only after fdatasync, and an incomplete last line
+ * is removed by the next open. flock on the file keeps other processes out while a bisect runs. Any
+ * other damage is an error (INVAR_E_CORRUPT), never skipped.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE 1 // flock beside open
+#define _GNU_SOURCE 1 // flock in addition to POSIX open
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,8 +29,11 @@
 #define MAX_TRIALS 100000
 #define TRIAL_FIELDS 14
 
-/* A reset takes away what the workshop holds; a file that somebody gave is not mended by it. */
-static const char *bisect_state_advice(const invar_bisect_state *state)
+/*
+ * Returns the remedy for a damaged file: a reset removes states in the workspace, but not a file
+ * given by the user.
+ */
+static const char *damage_advice(const invar_bisect_state *state)
 {
     return state->folder[0] ? "invar bisect reset starts over"
                             : "a whole one is what 'invar bisect log' prints";
@@ -37,18 +45,18 @@ invar_status invar_bisect_state_damaged(const invar_bisect_state *state, int64_t
 
     invar_path_show(shown, state->path);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s:%" PRId64 ": not a line of a bisect's state: %s",
-                      shown, line, bisect_state_advice(state));
+                      shown, line, damage_advice(state));
 }
 
 /* ---- trials ---------------------------------------------------------------------------------- */
 
-/* What a trial's role, verdict and way may be: constants, so that nobody owns them. */
+/* Words of role, verdict and source. A trial points to these constants, so it owns no strings. */
 static const char *const roles[] = {"good end", "bad end", "merge base",
                                     "search",   "again",   "change"};
 static const char *const verdicts[] = {"good", "bad", "third", "skip"};
 static const char *const ways[] = {"ran", "program", "tree"};
 
-static const char *constant(const char *const *list, size_t count, const char *word)
+static const char *find_constant(const char *const *list, size_t count, const char *word)
 {
     for (size_t i = 0; i < count; i++)
         if (strcmp(list[i], word) == 0)
@@ -58,13 +66,13 @@ static const char *constant(const char *const *list, size_t count, const char *w
 
 static bool take_names(invar_bisect_trial *t, char **f)
 {
-    t->role = constant(roles, sizeof roles / sizeof *roles, f[4]);
-    t->verdict = constant(verdicts, sizeof verdicts / sizeof *verdicts, f[5]);
-    t->source = constant(ways, sizeof ways / sizeof *ways, f[7]);
+    t->role = find_constant(roles, sizeof roles / sizeof *roles, f[4]);
+    t->verdict = find_constant(verdicts, sizeof verdicts / sizeof *verdicts, f[5]);
+    t->source = find_constant(ways, sizeof ways / sizeof *ways, f[7]);
     return t->role && t->verdict && t->source;
 }
 
-/* The fields of a line "trial ..." after its first word. */
+/* Parses the fields of a line "trial ..." after its first word. */
 static bool take_trial(invar_bisect_state_trial *out, char **f)
 {
     invar_bisect_trial *t = &out->trial;
@@ -138,7 +146,10 @@ static invar_status read_line(invar_bisect_state *s, char *line, int64_t number)
     return keep_trial(s, &trial);
 }
 
-/* `*whole_out` is how many bytes are whole lines; what follows was cut off by a kill. */
+/*
+ * Parses the text of a state file. *whole_out is the length of its complete lines; the rest was cut
+ * off by a kill.
+ */
 static invar_status read_text(invar_bisect_state *s, size_t *whole_out, const char *text,
                               size_t bytes)
 {
@@ -154,7 +165,7 @@ static invar_status read_text(invar_bisect_state *s, size_t *whole_out, const ch
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: not the state of a bisect: %s\"%.16s\": %s",
                           shown,
                           bytes ? "its first line is not " : "it is empty and does not begin with ",
-                          INVAR_BISECT_STATE_MAGIC, bisect_state_advice(s));
+                          INVAR_BISECT_STATE_MAGIC, damage_advice(s));
     }
     if (strlen(text) != bytes || !end)
         return invar_bisect_state_damaged(s, 1);
@@ -164,7 +175,7 @@ static invar_status read_text(invar_bisect_state *s, size_t *whole_out, const ch
     INVAR_TRY(invar_alloc((void **)&s->text, bytes + 1, 1, "the state of a bisect"));
     memcpy(s->text, text, bytes + 1);
     s->text[first] = '\0';
-    copy = s->text + first + 1; // the lines after the empty one, in the same block
+    copy = s->text + first + 1; // the lines after the empty line, in the same allocation
     number = (int64_t)invar_bisect_state_count_lines(s->text) + 1;
     *whole_out = first + 1;
     for (char *newline; (newline = strchr(copy, '\n')); copy = newline + 1) {
@@ -217,7 +228,7 @@ invar_status invar_bisect_state_read(invar_bisect_state **out, const char *path)
     return INVAR_OK;
 }
 
-static invar_status bisect_state_fail(const invar_bisect_state *state, const char *what)
+static invar_status fail_with_errno(const invar_bisect_state *state, const char *what)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     int code = errno;
@@ -233,13 +244,13 @@ invar_status invar_bisect_state_lock(invar_bisect_state *state)
 {
     state->fd = open(state->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (state->fd < 0)
-        return bisect_state_fail(state, "open");
+        return fail_with_errno(state, "open");
     if (flock(state->fd, LOCK_EX | LOCK_NB) != 0)
-        return bisect_state_fail(state, "lock");
+        return fail_with_errno(state, "lock");
     return INVAR_OK;
 }
 
-/* A line counts when it is on disk; one that could not be written whole is taken back. */
+/* Appends a line and syncs it. A line that cannot be written completely is removed again. */
 static invar_status append_line(invar_bisect_state *state, const char *line, size_t bytes)
 {
     off_t before = lseek(state->fd, 0, SEEK_END);
@@ -250,17 +261,20 @@ static invar_status append_line(invar_bisect_state *state, const char *line, siz
         if (put_now < 0 && errno == EINTR)
             continue;
         if (put_now < 0) {
-            invar_status status = bisect_state_fail(state, "write");
+            invar_status status = fail_with_errno(state, "write");
             if (ftruncate(state->fd, before) != 0)
-                errno = 0; // the next reader drops the part of a line
+                errno = 0; // the next reader drops the incomplete line
             return status;
         }
         done += (size_t)put_now;
     }
-    return fdatasync(state->fd) == 0 ? INVAR_OK : bisect_state_fail(state, "sync");
+    return fdatasync(state->fd) == 0 ? INVAR_OK : fail_with_errno(state, "sync");
 }
 
-/* Sections come first in a recipe: a file of another kind is told before anything is built. */
+/*
+ * Returns true if the text begins with a section, as a recipe does. Detects other files before
+ * anything is built.
+ */
 static bool looks_like_recipe(const char *text, size_t bytes)
 {
     if (strlen(text) != bytes)
@@ -288,7 +302,7 @@ static invar_status read_recipe(char **out, const invar_bisect_case *what)
         what->recipe);
 }
 
-/* A file that is new, or whose first writer was killed before the first part was whole. */
+/* Writes the first part if the file is new, or if a kill left the first part incomplete. */
 static invar_status begin_file(invar_bisect_state *s, const invar_word_buffer *head)
 {
     size_t bytes;
@@ -301,7 +315,7 @@ static invar_status begin_file(invar_bisect_state *s, const invar_word_buffer *h
     if (!torn)
         return INVAR_OK;
     if (ftruncate(s->fd, 0) != 0)
-        return bisect_state_fail(s, "shorten");
+        return fail_with_errno(s, "shorten");
     return append_line(s, head->data, head->used);
 }
 
@@ -320,13 +334,14 @@ static invar_status open_file(invar_bisect_state *s, const char *folder,
     INVAR_TRY(begin_file(s, head));
     INVAR_TRY(read_state(s, &whole));
     if (ftruncate(s->fd, (off_t)whole) != 0)
-        return bisect_state_fail(s, "shorten");
-    (void)utimensat(AT_FDCWD, s->path, NULL, 0); // the newest is the one that views show
+        return fail_with_errno(s, "shorten");
+    // the modification time selects the state that reports show
+    (void)utimensat(AT_FDCWD, s->path, NULL, 0);
     return INVAR_OK;
 }
 
-/* Other data under the same names would be another question. */
-static const char *name_inputs(char out[INVAR_DIGEST_HEX_SIZE], const invar_bisect_case *what)
+/* Hashes the files that the recipe names. Other data under the same names is another bisect. */
+static const char *hash_inputs(char out[INVAR_DIGEST_HEX_SIZE], const invar_bisect_case *what)
 {
     invar_digest digest;
 
@@ -350,7 +365,7 @@ invar_status invar_bisect_state_open(invar_bisect_state **out, const char *folde
     if (recipe)
         whole.recipe_text = recipe;
     if (status == INVAR_OK && whole.recipe_text && !whole.inputs)
-        whole.inputs = name_inputs(inputs, &whole);
+        whole.inputs = hash_inputs(inputs, &whole);
     if (status == INVAR_OK)
         status = invar_bisect_state_put_case(&head, &whole, whole.recipe_text);
     if (status == INVAR_OK)
@@ -442,7 +457,7 @@ invar_status invar_bisect_state_finish(invar_bisect_state *state)
     return INVAR_OK;
 }
 
-/* ---- what it says ---------------------------------------------------------------------------- */
+/* ---- getters --------------------------------------------------------------------------------- */
 
 const char *invar_bisect_state_id(const invar_bisect_state *state)
 {

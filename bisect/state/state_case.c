@@ -1,5 +1,9 @@
 /*
- * state_case.c - what a bisect was asked, as lines and back.
+ * state_case.c - writes and parses the first part of a bisect state file, which describes the case.
+ *
+ * The text is canonical: equal cases give equal bytes, because its hash is the id of the bisect. A
+ * new field therefore changes the id of every case that sets it. Strings of a parsed case point
+ * into state->text, and its lists into state->lists.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +19,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- the first part: what is asked ----------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static const char *const kind_words[] = {
     [INVAR_CRITERION_CHAIN] = "chain",
@@ -141,7 +145,7 @@ bool invar_bisect_state_copy(char *out, size_t size, const char *text)
     return strlen(text) < size;
 }
 
-static bool take_question(invar_criterion *q, const char *key, const char *value)
+static bool parse_criterion(invar_criterion *q, const char *key, const char *value)
 {
     if (strcmp(key, "question") == 0) {
         const int kind = invar_choices_find(&kinds, value, strlen(value));
@@ -168,9 +172,12 @@ static bool take_question(invar_criterion *q, const char *key, const char *value
     return strcmp(key, "point") == 0 && invar_bisect_state_copy(q->point, sizeof q->point, value);
 }
 
-/* The lists share one block: paths, skips and flags follow each other in the file. */
-static void bisect_state_append(invar_bisect_state *s, const char *const **list, size_t *used,
-                                const char *value)
+/*
+ * Appends a value to a list. All lists share one allocation, and the entries of each list follow
+ * each other in the file.
+ */
+static void append_to_list(invar_bisect_state *s, const char *const **list, size_t *used,
+                           const char *value)
 {
     if (!*list)
         *list = s->lists + *used;
@@ -178,7 +185,7 @@ static void bisect_state_append(invar_bisect_state *s, const char *const **list,
     s->lists[*used] = NULL;
 }
 
-static bool take_field(invar_bisect_state *s, size_t *used, const char *key, char *value)
+static bool parse_field(invar_bisect_state *s, size_t *used, const char *key, char *value)
 {
     invar_bisect_case *w = &s->what;
     const struct {
@@ -199,9 +206,9 @@ static bool take_field(invar_bisect_state *s, size_t *used, const char *key, cha
         }
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (strcmp(key, lists[i].key) == 0) {
-            // a NULL ends the list before, so one place is left between two of them
+            // skips the NULL that terminates the previous list
             *used += *lists[i].to == NULL;
-            bisect_state_append(s, lists[i].to, used, value);
+            append_to_list(s, lists[i].to, used, value);
             return true;
         }
     if (strcmp(key, "first-parent") == 0)
@@ -210,10 +217,10 @@ static bool take_field(invar_bisect_state *s, size_t *used, const char *key, cha
         return parse_bool(&w->all_changes, value);
     if (strcmp(key, "timeout") == 0)
         return parse_real(&w->timeout, value) && w->timeout >= 0;
-    return take_question(&w->question, key, value);
+    return parse_criterion(&w->question, key, value);
 }
 
-static bool bisect_case_complete(const invar_bisect_case *w)
+static bool case_is_complete(const invar_bisect_case *w)
 {
     return w->repo && w->good && w->bad && invar_bisect_state_is_oid(w->good) &&
            invar_bisect_state_is_oid(w->bad) && (w->recipe != NULL) != (w->run != NULL);
@@ -228,14 +235,14 @@ size_t invar_bisect_state_count_lines(const char *text)
     return lines;
 }
 
-/* `s->text` is the whole first part, up to its empty line. */
+/* Parses the case. `s->text` is the first part, up to its empty line. */
 invar_status invar_bisect_state_take_case(invar_bisect_state *s)
 {
     invar_word_buffer recipe = {0};
     int64_t number = 1;
     size_t used = 0;
 
-    // each list may need a NULL more than it has entries
+    // each list needs room for its terminating NULL
     INVAR_TRY(invar_alloc((void **)&s->lists, invar_bisect_state_count_lines(s->text) + 8,
                           sizeof *s->lists, "the lists of a bisect"));
     s->what.question = (invar_criterion){.until = -1, .layer = -1};
@@ -255,11 +262,11 @@ invar_status invar_bisect_state_take_case(invar_bisect_state *s)
             s->recipe = recipe.data;
             INVAR_TRY(status);
         } else if (!invar_word_buffer_unescape(blank + 1) ||
-                   !take_field(s, &used, line, blank + 1)) {
+                   !parse_field(s, &used, line, blank + 1)) {
             return invar_bisect_state_damaged(s, number);
         }
     }
-    if (!bisect_case_complete(&s->what) || (s->what.recipe && !s->recipe))
+    if (!case_is_complete(&s->what) || (s->what.recipe && !s->recipe))
         return invar_bisect_state_damaged(s, number);
     return INVAR_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * state_folder.c - all states of a workshop: the newest, and forgetting them.
+ * state_folder.c - finds the newest bisect state of a workspace, and removes all of them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,9 +14,9 @@
 #include "base/invar_banned.h"
 
 /* Calls `take` with the folder of each state below `folder`. */
-static invar_status each_state(const char *folder,
-                               invar_status (*take)(void *payload, const char *state),
-                               void *payload)
+static invar_status for_each_state(const char *folder,
+                                   invar_status (*take)(void *payload, const char *state),
+                                   void *payload)
 {
     invar_status status = INVAR_OK;
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -60,17 +60,17 @@ static invar_status remove_state(void *payload, const char *folder)
 invar_status invar_bisect_state_remove_all(int64_t *count_out, const char *folder)
 {
     *count_out = 0;
-    return each_state(folder, remove_state, count_out);
+    return for_each_state(folder, remove_state, count_out);
 }
 
-typedef struct newest {
+typedef struct newest_state {
     char path[INVAR_PATH_SIZE];
     struct timespec changed;
-} newest;
+} newest_state;
 
-static invar_status compare_time(void *payload, const char *folder)
+static invar_status keep_newest(void *payload, const char *folder)
 {
-    newest *n = payload;
+    newest_state *n = payload;
     char path[INVAR_PATH_SIZE];
     struct stat found;
 
@@ -87,9 +87,9 @@ static invar_status compare_time(void *payload, const char *folder)
 
 invar_status invar_bisect_state_newest(char out[INVAR_PATH_SIZE], const char *folder)
 {
-    newest n = {.path = ""};
+    newest_state n = {.path = ""};
 
-    INVAR_TRY(each_state(folder, compare_time, &n));
+    INVAR_TRY(for_each_state(folder, keep_newest, &n));
     memcpy(out, n.path, sizeof n.path);
     if (out[0])
         return INVAR_OK;

@@ -1,5 +1,5 @@
 /*
- * state_internal.h - a state in memory, for the files that read and write it.
+ * state_internal.h - bisect state in memory. Private to bisect/state.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,35 +19,39 @@ extern "C" {
 struct invar_bisect_state {
     char id[INVAR_DIGEST_HEX_SIZE];
     char folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
-    int fd;     /* the file, locked and to append to; -1: of a reader */
-    char *text; /* the first part, cut into strings */
+    int fd;     /* locked descriptor for appending; -1 if the state is read-only */
+    char *text; /* first part of the file, cut into strings; owned */
     invar_bisect_case what;
-    const char **lists; /* room for the lists of `what` */
-    char *recipe;       /* text; NULL: none */
+    const char **lists; /* storage for the lists of `what`; owned */
+    char *recipe;       /* text of the recipe, or NULL; owned */
     invar_bisect_state_trial *trials;
     size_t count, capacity;
     int64_t until;
     bool finished;
 };
 
-/* The first part of the file: what is asked. `recipe` is the recipe's text; NULL: none. */
+/* Writes the first part of the file. `recipe` is the text of the recipe, or NULL. */
 invar_status invar_bisect_state_put_case(invar_word_buffer *out, const invar_bisect_case *what,
                                          const char *recipe) INVAR_MUST_USE;
 
-/* The reverse: state->text is that part, and is cut into strings. */
+/* Parses the first part, which is state->text, and cuts it into strings. */
 invar_status invar_bisect_state_take_case(invar_bisect_state *state) INVAR_MUST_USE;
 
-/* The error about a line that nobody wrote. */
+/* Fails with INVAR_E_CORRUPT and names the line. */
 invar_status invar_bisect_state_damaged(const invar_bisect_state *state,
                                         int64_t line) INVAR_MUST_USE;
 
-/* An object id; a text that fits. */
+/* Returns true for an object id in lowercase hexadecimal. */
 bool invar_bisect_state_is_oid(const char *text);
+/* Copies a text. Returns false if it does not fit. */
 bool invar_bisect_state_copy(char *out, size_t size, const char *text);
 
 size_t invar_bisect_state_count_lines(const char *text);
 
-/* Opens state->path to append to, for this process alone. */
+/*
+ * Opens and creates state->path for appending and locks it. Returns INVAR_E_BUSY if another process
+ * holds the lock.
+ */
 invar_status invar_bisect_state_lock(invar_bisect_state *state) INVAR_MUST_USE;
 
 #ifdef __cplusplus

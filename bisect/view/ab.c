@@ -1,5 +1,9 @@
 /*
- * ab.c - the answer of an A/B experiment for people.
+ * ab.c - prints the result of an A/B experiment as text.
+ *
+ * The headline is one line with the verdict. Sections follow: sides, A/A checks, facts that differ,
+ * pairs, divergence, effects on metrics, time and memory. All texts from users, repositories and
+ * ledgers are escaped before they are printed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -41,9 +45,9 @@ const char *invar_ab_kind_name(invar_ab_kind kind)
     return names[kind];
 }
 
-/* ---- the verdict ----------------------------------------------------------------------------- */
+/* ---- the headline ---------------------------------------------------------------------------- */
 
-static void tell_identical(char out[INVAR_AB_LINE], const invar_ab_result *a)
+static void describe_identical(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
     int64_t steps = a->pairs->steps;
     size_t n = a->n_pairs;
@@ -53,7 +57,7 @@ static void tell_identical(char out[INVAR_AB_LINE], const invar_ab_result *a)
                    n == 1 ? "" : " each");
 }
 
-/* "hidden-size 16 -> 32, lr 1e-06 -> 0.5", as many as there is room for. */
+/* Lists changed keys, "hidden-size 16 -> 32, lr 1e-06 -> 0.5", as far as they fit. */
 static void list_keys(char *out, size_t size, const invar_ab_result *a, const char *scope)
 {
     size_t used = 0;
@@ -76,8 +80,11 @@ static void list_keys(char *out, size_t size, const invar_ab_result *a, const ch
     }
 }
 
-/* A folder of weights is no key of the identity: there its hashes are. */
-static void tell_models(char out[INVAR_AB_LINE], const invar_ab_result *a)
+/*
+ * A folder of weights is not an identity key (its hashes are), so free keys are listed if no
+ * identity key differs.
+ */
+static void describe_models(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
     char keys[INVAR_AB_LINE / 2];
 
@@ -90,7 +97,7 @@ static void tell_models(char out[INVAR_AB_LINE], const invar_ab_result *a)
                    keys[0] ? keys : "none");
 }
 
-static void tell_different(char out[INVAR_AB_LINE], const invar_ab_result *a)
+static void describe_different(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
     char place[INVAR_BISECT_REPORT_LINE];
     const invar_ab_pair *p = a->pairs;
@@ -100,7 +107,7 @@ static void tell_different(char out[INVAR_AB_LINE], const invar_ab_result *a)
         (void)snprintf(out, INVAR_AB_LINE,
                        "different: from %.1900s on, in %" PRId64 " of %zu seed%s", place,
                        a->n_different, a->n_pairs, invar_text_plural((int64_t)a->n_pairs));
-    else // as far as both go they are equal
+    else // the common steps are equal
         (void)snprintf(out, INVAR_AB_LINE,
                        "different: equal in the %" PRId64
                        " step%s that both have, but A has %" PRId64 " more and B %" PRId64,
@@ -108,7 +115,7 @@ static void tell_different(char out[INVAR_AB_LINE], const invar_ab_result *a)
                        p->only[INVAR_AB_B]);
 }
 
-static void tell_nondeterministic(char out[INVAR_AB_LINE], const invar_ab_result *a)
+static void describe_nondeterministic(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
     const invar_aa_check *gate = &a->gates[a->side];
     const invar_ab_pair *p = a->pairs;
@@ -129,14 +136,14 @@ static void tell_nondeterministic(char out[INVAR_AB_LINE], const invar_ab_result
 void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
     switch (a->verdict) {
-    case INVAR_AB_IDENTICAL: tell_identical(out, a); return;
+    case INVAR_AB_IDENTICAL: describe_identical(out, a); return;
     case INVAR_AB_DIFFERENT:
         if (a->two_models)
-            tell_models(out, a);
+            describe_models(out, a);
         else
-            tell_different(out, a);
+            describe_different(out, a);
         return;
-    case INVAR_AB_NONDETERMINISTIC: tell_nondeterministic(out, a); return;
+    case INVAR_AB_NONDETERMINISTIC: describe_nondeterministic(out, a); return;
     case INVAR_AB_UNTESTABLE:
         (void)snprintf(out, INVAR_AB_LINE, "untestable: %c: %s", capitals[a->side], a->story);
         return;
@@ -149,7 +156,7 @@ void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_result *a)
 
 /* ---- sections -------------------------------------------------------------------------------- */
 
-static void put(FILE *f, const char *text)
+static void print_safe(FILE *f, const char *text)
 {
     char safe[INVAR_PATH_SIZE + 4];
 
@@ -159,14 +166,14 @@ static void put(FILE *f, const char *text)
 static void print_side(FILE *f, const invar_ab_side *s, char letter)
 {
     fprintf(f, "%c         %s ", letter, invar_ab_kind_name(s->kind));
-    put(f, s->given);
+    print_safe(f, s->given);
     if (s->kind == INVAR_AB_COMMIT) {
         fprintf(f, " = %.12s ", s->commit.id);
-        put(f, s->commit.subject);
+        print_safe(f, s->commit.subject);
     }
     if (s->named[0]) {
         fputs(", recipe ", f);
-        put(f, s->named);
+        print_safe(f, s->named);
     }
     fputc('\n', f);
 }
@@ -176,11 +183,14 @@ static void print_gate(FILE *f, const invar_aa_check *g, char letter)
     if (!g->ran)
         return;
     fprintf(f, "%c again   seed %" PRId64 ", with %s: ", letter, g->seed, g->varied_keys);
-    put(f, g->headline);
+    print_safe(f, g->headline);
     fputc('\n', f);
 }
 
-/* With two recipes their keys are the question: all of them, before the other facts. */
+/*
+ * Prints differing facts. With two recipes their keys are what the user asked about: all of them
+ * are printed, before the other facts.
+ */
 static void print_facts_of(FILE *f, const invar_ab_result *a, bool keys, size_t limit)
 {
     const bool two = a->sides[INVAR_AB_A].named[0] != '\0';
@@ -191,7 +201,7 @@ static void print_facts_of(FILE *f, const invar_ab_result *a, bool keys, size_t 
         all += (two && a->facts[i].is_key) == keys;
     if (all == 0 && !(keys && two))
         return;
-    if (!keys) // those that the answer has no place for are listed last, too
+    if (!keys) // facts beyond the capacity of the result count as not shown
         all += a->all_facts - (int64_t)a->n_facts;
     fprintf(f, "\n%s that differ%s\n", keys ? "keys" : "facts", all == 0 ? ": none" : "");
     for (size_t i = 0; i < a->n_facts && shown < limit; i++) {
@@ -200,9 +210,9 @@ static void print_facts_of(FILE *f, const invar_ab_result *a, bool keys, size_t 
             continue;
         shown++;
         fprintf(f, "  %s %s: ", fact->scope, fact->key);
-        put(f, fact->values[INVAR_AB_A][0] ? fact->values[INVAR_AB_A] : "nothing");
+        print_safe(f, fact->values[INVAR_AB_A][0] ? fact->values[INVAR_AB_A] : "nothing");
         fputs(" -> ", f);
-        put(f, fact->values[INVAR_AB_B][0] ? fact->values[INVAR_AB_B] : "nothing");
+        print_safe(f, fact->values[INVAR_AB_B][0] ? fact->values[INVAR_AB_B] : "nothing");
         fputc('\n', f);
     }
     if (all > (int64_t)shown)
@@ -222,7 +232,7 @@ static void print_pairs(FILE *f, const invar_ab_result *a)
     fputs("\nseed by seed\n", f);
     for (size_t i = 0; i < a->n_pairs && i < SHOWN_SEEDS; i++) {
         fprintf(f, "  %-10" PRId64 " ", a->pairs[i].seed);
-        put(f, a->pairs[i].headline);
+        print_safe(f, a->pairs[i].headline);
         fputc('\n', f);
     }
     if (a->n_pairs > SHOWN_SEEDS)
@@ -267,7 +277,7 @@ static int name_width(const invar_ab_effects *e, size_t shown)
     return width > 48 ? 48 : (int)width;
 }
 
-/* Of the items from `first` on: pinned ones stand first. */
+/* Counts pinned items from `first` on; pinned items come first. */
 static size_t count_pinned(const invar_ab_effects *e, size_t first, size_t end)
 {
     size_t i = first;
@@ -277,7 +287,7 @@ static size_t count_pinned(const invar_ab_effects *e, size_t first, size_t end)
     return i - first;
 }
 
-/* Rewards and evaluations in which no bit differs are told by name. */
+/* Rewards and evaluations that are equal in every bit are printed by name. */
 static void print_equal(FILE *f, const invar_ab_effects *e)
 {
     size_t apart = e->count - e->n_same, pinned = count_pinned(e, apart, e->count);
@@ -346,21 +356,21 @@ static invar_term_style style_of(invar_ab_verdict verdict)
                                          : INVAR_TERM_STYLE_RED;
 }
 
-invar_status invar_ab_print(FILE *out, const invar_ab_result *a, bool colour)
+invar_status invar_ab_print(FILE *out, const invar_ab_result *a, bool color)
 {
     char headline[INVAR_AB_LINE];
 
     invar_ab_headline(headline, a);
-    fputs(invar_term_escape(colour, style_of(a->verdict)), out);
-    put(out, headline);
-    fprintf(out, "%s\n\n", invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    fputs(invar_term_escape(color, style_of(a->verdict)), out);
+    print_safe(out, headline);
+    fprintf(out, "%s\n\n", invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         print_side(out, &a->sides[i], capitals[i]);
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         print_gate(out, &a->gates[i], capitals[i]);
     if (a->log[0]) {
         fputs("log       ", out);
-        put(out, a->log);
+        print_safe(out, a->log);
         fputc('\n', out);
     }
     print_facts(out, a);

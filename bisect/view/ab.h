@@ -1,5 +1,5 @@
 /*
- * ab.h - the answer of an A/B experiment for people and programs.
+ * ab.h - prints the result of an A/B experiment as text, JSON and HTML.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,27 +18,27 @@ extern "C" {
 
 #define INVAR_AB_LINE 2048
 
-/* "identical", "different", "nondeterministic", "untestable", "stopped" */
+/* Returns "identical", "different", "nondeterministic", "untestable" or "stopped". */
 const char *invar_ab_verdict_name(invar_ab_verdict verdict);
 
-/* "commit", "folder", "file" */
+/* Returns "commit", "folder" or "file". */
 const char *invar_ab_kind_name(invar_ab_kind kind);
 
-/* The verdict in one line, "identical: 3 seeds, 40 steps each". */
+/* Formats the verdict as one line, for example "identical: 3 seeds, 40 steps each". */
 void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_result *answer);
 
-/* For people: the verdict first, then what differs, the effects and the cost. */
-invar_status invar_ab_print(FILE *out, const invar_ab_result *answer, bool colour) INVAR_MUST_USE;
+/* Prints the result as text: the verdict first, then differences, effects and cost. */
+invar_status invar_ab_print(FILE *out, const invar_ab_result *answer, bool color) INVAR_MUST_USE;
 
-/* Everything, as one object; NULL: no memory. */
+/* Returns the complete result as a JSON object that the caller owns, or NULL without memory. */
 json_t *invar_ab_object(const invar_ab_result *answer);
 
-/* For programs: that object. */
+/* Writes invar_ab_object as JSON text. */
 invar_status invar_ab_json(FILE *out, const invar_ab_result *answer) INVAR_MUST_USE;
 
-#define INVAR_AB_CURVES 20 /* seeds whose curves are on the page, at most */
+#define INVAR_AB_CURVES 20 /* largest number of seeds whose curves are on the page */
 
-/* One self-contained page: verdict, place, effects, both sides' curves, facts. */
+/* Writes a self-contained HTML page: verdict, divergence, effects, curves of both sides, facts. */
 invar_status invar_ab_html(FILE *out, const invar_ab_result *answer) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
 /*
- * ab_html.c - the answer of an A/B experiment as one page.
+ * ab_html.c - writes the result of an A/B experiment as one HTML page.
  *
- * What is embedded, for templates/ab.js to show: the object of ab_json.c, and in it `runs`: [{side,
- * seed, series}], series as ledger/view/report/report.c describes them.
+ * The page embeds the object of ab_json.c for templates/ab.js, extended by `runs`: [{side, seed,
+ * series}], with series as in ledger/view/report/report.c. Only metrics and evaluations have
+ * curves.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,9 +18,9 @@
 
 extern const invar_embedded invar_ab_files[];
 
-enum { LEAST_POINTS = 60 }; // of a series, however many there are
+enum { LEAST_POINTS = 60 }; // smallest number of points of a curve, however many curves there are
 
-/* Metrics and evaluations only. */
+/* Keeps only metrics and evaluations. */
 static void drop_others(json_t *series)
 {
     for (size_t i = json_array_size(series); i-- > 0;) {
@@ -29,7 +30,7 @@ static void drop_others(json_t *series)
     }
 }
 
-/* How many points of a series fit, where `runs` runs have all of them. */
+/* Computes how many points each series may have if `runs` runs share the size of the page. */
 static invar_status choose_limit(int64_t *out, const invar_report_run *run, size_t runs)
 {
     int64_t series;

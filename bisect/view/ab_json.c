@@ -1,5 +1,8 @@
 /*
- * ab_json.c - the answer of an A/B experiment for programs: everything, as one JSON object.
+ * ab_json.c - converts the complete result of an A/B experiment to one JSON object.
+ *
+ * Names of members are a documented format (cli/schema/ab.json): they keep older words than the
+ * fields of the structs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,14 +13,14 @@
 
 #include "base/invar_banned.h"
 
-static json_t *ratio(double b, double a)
+static json_t *ratio_json(double b, double a)
 {
     return invar_view_real(a > 0 ? b / a : NAN);
 }
 
-/* ---- parts ----------------------------------------------------------------------------------- */
+/* ---- members --------------------------------------------------------------------------------- */
 
-static json_t *ab_side_side(const invar_ab_side *s)
+static json_t *side_json(const invar_ab_side *s)
 {
     char binary[INVAR_DIGEST_HEX_SIZE];
 
@@ -35,7 +38,7 @@ static json_t *ab_side_side(const invar_ab_side *s)
         "runs_cached", (json_int_t)s->cached);
 }
 
-static json_t *aa_check_gate(const invar_aa_check *g)
+static json_t *aa_check_json(const invar_aa_check *g)
 {
     if (!g->ran)
         return json_null();
@@ -46,14 +49,14 @@ static json_t *aa_check_gate(const invar_aa_check *g)
         invar_view_text_or_null(g->ledger), "again", invar_view_text_or_null(g->second_ledger));
 }
 
-static json_t *run_result_ran(const invar_run_result *r)
+static json_t *run_json(const invar_run_result *r)
 {
     return json_pack("{s:o, s:o, s:I, s:b, s:i}", "ledger", invar_view_text_or_null(r->ledger),
                      "seconds", invar_view_real(r->seconds), "peak_bytes",
                      (json_int_t)r->peak_bytes, "cached", r->cached, "exit_code", r->exit_code);
 }
 
-static json_t *pair(const void *item)
+static json_t *pair_json(const void *item)
 {
     const invar_ab_pair *p = item;
 
@@ -63,11 +66,11 @@ static json_t *pair(const void *item)
                      (json_int_t)p->steps, "only_a", (json_int_t)p->only[INVAR_AB_A], "only_b",
                      (json_int_t)p->only[INVAR_AB_B], "first",
                      p->parted ? json_integer(p->first) : json_null(), "headline",
-                     invar_view_text_or_null(p->headline), "a", run_result_ran(&p->ran[INVAR_AB_A]),
-                     "b", run_result_ran(&p->ran[INVAR_AB_B]));
+                     invar_view_text_or_null(p->headline), "a", run_json(&p->ran[INVAR_AB_A]), "b",
+                     run_json(&p->ran[INVAR_AB_B]));
 }
 
-static json_t *fact(const void *item)
+static json_t *fact_json(const void *item)
 {
     const invar_ab_fact *f = item;
 
@@ -77,7 +80,7 @@ static json_t *fact(const void *item)
                      invar_view_text_or_null(f->values[INVAR_AB_B]));
 }
 
-static json_t *ab_sum_sum(const invar_ab_sum *s)
+static json_t *sum_json(const invar_ab_sum *s)
 {
     return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "pairs", (json_int_t)s->pairs,
                      "mean_a", invar_view_real(s->mean_a), "mean_b", invar_view_real(s->mean_b),
@@ -86,22 +89,22 @@ static json_t *ab_sum_sum(const invar_ab_sum *s)
                      (json_int_t)s->equal);
 }
 
-static json_t *effect(const void *item)
+static json_t *effect_json(const void *item)
 {
     const invar_ab_effect *e = item;
 
     return json_pack(
         "{s:o, s:b, s:o, s:I, s:o, s:o}", "name", invar_view_text_or_null(e->name), "pinned",
         e->pinned, "step", e->step == INVAR_AB_NO_STEP ? json_null() : json_integer(e->step), "odd",
-        (json_int_t)e->n_unusable, "last", ab_sum_sum(&e->last), "tail", ab_sum_sum(&e->tail));
+        (json_int_t)e->n_unusable, "last", sum_json(&e->last), "tail", sum_json(&e->tail));
 }
 
-static json_t *effect_name(const void *item)
+static json_t *effect_name_json(const void *item)
 {
     return invar_view_text_or_null(((const invar_ab_effect *)item)->name);
 }
 
-static json_t *ab_effects_steps(const invar_ab_effects *e)
+static json_t *steps_json(const invar_ab_effects *e)
 {
     if (e->count == 0)
         return json_null();
@@ -109,7 +112,7 @@ static json_t *ab_effects_steps(const invar_ab_effects *e)
                      "tail_first", (json_int_t)e->tail_first);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the object ------------------------------------------------------------------------------ */
 
 json_t *invar_ab_object(const invar_ab_result *a)
 {
@@ -130,17 +133,17 @@ json_t *invar_ab_object(const invar_ab_result *a)
         "ledger", invar_view_text_or_null(a->ledger), "who",
         invar_view_text_or_null(blamed ? (a->side == INVAR_AB_A ? "a" : "b") : ""), "story",
         invar_view_text_or_null(a->story), "log", invar_view_text_or_null(a->log), "sides", "a",
-        ab_side_side(x), "b", ab_side_side(y), "gates", "a", aa_check_gate(&a->gates[INVAR_AB_A]),
-        "b", aa_check_gate(&a->gates[INVAR_AB_B]), "seeds",
-        invar_view_list(a->pairs, a->n_pairs, sizeof *a->pairs, pair), "different",
+        side_json(x), "b", side_json(y), "gates", "a", aa_check_json(&a->gates[INVAR_AB_A]), "b",
+        aa_check_json(&a->gates[INVAR_AB_B]), "seeds",
+        invar_view_list(a->pairs, a->n_pairs, sizeof *a->pairs, pair_json), "different",
         (json_int_t)a->n_different, "place", invar_view_place(&a->place), "facts",
-        invar_view_list(a->facts, a->n_facts, sizeof *a->facts, fact), "facts_different",
-        (json_int_t)a->all_facts, "steps", ab_effects_steps(e), "effects",
-        invar_view_list(e->items, apart, sizeof *e->items, effect), "pinned_equal",
-        invar_view_list(e->items + apart, pinned, sizeof *e->items, effect), "equal_metrics",
-        invar_view_list(e->items + apart, e->n_same, sizeof *e->items, effect_name), "ratios",
-        "time", ratio(y->seconds, x->seconds), "memory",
-        ratio((double)y->peak_bytes, (double)x->peak_bytes));
+        invar_view_list(a->facts, a->n_facts, sizeof *a->facts, fact_json), "facts_different",
+        (json_int_t)a->all_facts, "steps", steps_json(e), "effects",
+        invar_view_list(e->items, apart, sizeof *e->items, effect_json), "pinned_equal",
+        invar_view_list(e->items + apart, pinned, sizeof *e->items, effect_json), "equal_metrics",
+        invar_view_list(e->items + apart, e->n_same, sizeof *e->items, effect_name_json), "ratios",
+        "time", ratio_json(y->seconds, x->seconds), "memory",
+        ratio_json((double)y->peak_bytes, (double)x->peak_bytes));
 }
 
 invar_status invar_ab_json(FILE *out, const invar_ab_result *answer)

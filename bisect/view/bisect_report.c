@@ -1,5 +1,8 @@
 /*
- * bisect_report.c - the answer of a bisect for people: the verdict first, then commit, place, cost.
+ * bisect_report.c - prints the result of a bisect as text: verdict, commit, divergence, cost.
+ *
+ * Sentences come from bisect_report_text.c, which the HTML and JSON forms use too. All texts from
+ * repositories, ledgers and commands are escaped before they are printed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,64 +20,64 @@
 
 #include "base/invar_banned.h"
 
-typedef struct printer {
+typedef struct report_printer {
     FILE *stream;
-    bool colour;
-} printer;
+    bool color;
+} report_printer;
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- items ----------------------------------------------------------------------------------- */
 
-static const char *printer_style(const printer *p, invar_term_style s)
+static const char *style_escape(const report_printer *p, invar_term_style s)
 {
-    return invar_term_escape(p->colour, s);
+    return invar_term_escape(p->color, s);
 }
 
-static void printer_safe(const printer *p, const char *text)
+static void print_safe(const report_printer *p, const char *text)
 {
     char out[INVAR_PATH_SIZE + 4];
 
     fputs(invar_bisect_report_safe(out, sizeof out, text), p->stream);
 }
 
-static void printer_name(const printer *p, const char *what)
+static void print_label(const report_printer *p, const char *what)
 {
-    fprintf(p->stream, "%s%-10s%s ", printer_style(p, INVAR_TERM_STYLE_BOLD), what,
-            printer_style(p, INVAR_TERM_STYLE_PLAIN));
+    fprintf(p->stream, "%s%-10s%s ", style_escape(p, INVAR_TERM_STYLE_BOLD), what,
+            style_escape(p, INVAR_TERM_STYLE_PLAIN));
 }
 
-/* "NAME  TEXT"; nothing for an empty text. */
-static void printer_item(const printer *p, const char *what, const char *text)
+/* Prints "NAME TEXT"; nothing if the text is empty. */
+static void print_item(const report_printer *p, const char *what, const char *text)
 {
     if (*text == '\0')
         return;
-    printer_name(p, what);
-    printer_safe(p, text);
+    print_label(p, what);
+    print_safe(p, text);
     fputc('\n', p->stream);
 }
 
-static void item_format(const printer *p, const char *what, const char *format, ...)
+static void print_item_format(const report_printer *p, const char *what, const char *format, ...)
     INVAR_PRINTF(3, 4);
 
-static void item_format(const printer *p, const char *what, const char *format, ...)
+static void print_item_format(const report_printer *p, const char *what, const char *format, ...)
 {
     va_list args;
 
     va_start(args, format);
-    printer_name(p, what);
+    print_label(p, what);
     vfprintf(p->stream, format, args);
     fputc('\n', p->stream);
     va_end(args);
 }
 
-static void printer_title(const printer *p, const char *text)
+static void print_title(const report_printer *p, const char *text)
 {
-    fprintf(p->stream, "\n%s%s%s\n", printer_style(p, INVAR_TERM_STYLE_BOLD), text,
-            printer_style(p, INVAR_TERM_STYLE_PLAIN));
+    fprintf(p->stream, "\n%s%s%s\n", style_escape(p, INVAR_TERM_STYLE_BOLD), text,
+            style_escape(p, INVAR_TERM_STYLE_PLAIN));
 }
 
 /* ---- sections -------------------------------------------------------------------------------- */
 
-static void print_verdict(const printer *p, const invar_bisect_result *a)
+static void print_verdict(const report_printer *p, const invar_bisect_result *a)
 {
     static const invar_term_style styles[] = {
         [INVAR_BISECT_FOUND] = INVAR_TERM_STYLE_GREEN,
@@ -90,10 +93,10 @@ static void print_verdict(const printer *p, const invar_bisect_result *a)
     char text[INVAR_BISECT_REPORT_LINE];
 
     invar_bisect_report_headline(text, a);
-    fprintf(p->stream, "%s%s%s\n", printer_style(p, styles[a->verdict]), text,
-            printer_style(p, INVAR_TERM_STYLE_PLAIN));
+    fprintf(p->stream, "%s%s%s\n", style_escape(p, styles[a->verdict]), text,
+            style_escape(p, INVAR_TERM_STYLE_PLAIN));
     if (*a->reason) {
-        printer_safe(p, a->reason);
+        print_safe(p, a->reason);
         fputc('\n', p->stream);
     }
     invar_bisect_report_advice(text, a);
@@ -102,29 +105,30 @@ static void print_verdict(const printer *p, const invar_bisect_result *a)
     fputc('\n', p->stream);
 }
 
-static void print_file(const printer *p, const invar_repo_file *file)
+static void print_file(const report_printer *p, const invar_repo_file *file)
 {
     fprintf(p->stream, "  %c ", file->status > ' ' && file->status < 0x7f ? file->status : '?');
-    printer_safe(p, file->path);
+    print_safe(p, file->path);
     if (file->added < 0)
         fprintf(p->stream, "  binary\n");
     else
         fprintf(p->stream, "  %s+%" PRId64 "%s %s-%" PRId64 "%s\n",
-                printer_style(p, INVAR_TERM_STYLE_GREEN), file->added,
-                printer_style(p, INVAR_TERM_STYLE_PLAIN), printer_style(p, INVAR_TERM_STYLE_RED),
-                file->removed, printer_style(p, INVAR_TERM_STYLE_PLAIN));
+                style_escape(p, INVAR_TERM_STYLE_GREEN), file->added,
+                style_escape(p, INVAR_TERM_STYLE_PLAIN), style_escape(p, INVAR_TERM_STYLE_RED),
+                file->removed, style_escape(p, INVAR_TERM_STYLE_PLAIN));
 }
 
-static void print_commit(const printer *p, const invar_repo_commit *c)
+static void print_commit(const report_printer *p, const invar_repo_commit *c)
 {
     char when[INVAR_BISECT_REPORT_TIME];
 
     invar_bisect_report_time(when, c->when);
-    printer_item(p, "commit", c->id);
-    printer_item(p, "author", c->author);
-    printer_item(p, "date", when);
-    item_format(p, "files", "%" PRId64 " changed, %" PRId64 " line%s added, %" PRId64 " removed",
-                c->files, c->added, invar_text_plural(c->added), c->removed);
+    print_item(p, "commit", c->id);
+    print_item(p, "author", c->author);
+    print_item(p, "date", when);
+    print_item_format(p, "files",
+                      "%" PRId64 " changed, %" PRId64 " line%s added, %" PRId64 " removed",
+                      c->files, c->added, invar_text_plural(c->added), c->removed);
     for (size_t i = 0; i < c->n_shown; i++)
         print_file(p, &c->shown[i]);
     if (c->files > (int64_t)c->n_shown)
@@ -132,28 +136,28 @@ static void print_commit(const printer *p, const invar_repo_commit *c)
                 c->files - (int64_t)c->n_shown);
 }
 
-static void print_place(const printer *p, const invar_divergence *place)
+static void print_place(const report_printer *p, const invar_divergence *place)
 {
     char text[INVAR_BISECT_REPORT_LINE];
 
     if (!place->known)
         return;
     invar_bisect_report_place(text, place);
-    printer_item(p, "place", text);
+    print_item(p, "place", text);
     if (*place->before == '\0') {
-        printer_item(p, "", place->headline);
+        print_item(p, "", place->headline);
         return;
     }
-    printer_item(p, "", place->fused);
+    print_item(p, "", place->fused);
     snprintf(text, sizeof text, "%s %s %s", place->kind, place->dtype, place->shape);
-    printer_item(p, "tensor", text);
-    printer_item(p, "  before", place->before);
-    printer_item(p, "  after", place->after);
+    print_item(p, "tensor", text);
+    print_item(p, "  before", place->before);
+    print_item(p, "  after", place->after);
     invar_bisect_report_points(text, place);
-    printer_item(p, "points", text);
+    print_item(p, "points", text);
 }
 
-static void print_found(const printer *p, const invar_bisect_result *a)
+static void print_found(const report_printer *p, const invar_bisect_result *a)
 {
     const invar_bisect_change *c = a->changes;
     char text[INVAR_BISECT_REPORT_LINE], remark[INVAR_BISECT_REPORT_LINE];
@@ -161,33 +165,33 @@ static void print_found(const printer *p, const invar_bisect_result *a)
     if (a->verdict != INVAR_BISECT_FOUND || a->n_changes == 0)
         return;
     print_commit(p, &c->commit);
-    printer_item(p, "parent", c->parent);
+    print_item(p, "parent", c->parent);
     snprintf(text, sizeof text, "%s -> %s", c->before, c->after);
-    printer_item(p, "value", *c->before || *c->after ? text : "");
+    print_item(p, "value", *c->before || *c->after ? text : "");
     invar_bisect_report_remark(remark, c);
-    printer_item(p, "remark", remark);
+    print_item(p, "remark", remark);
     print_place(p, &a->place);
-    printer_item(p, "confirmed", invar_bisect_report_confirmed(a));
+    print_item(p, "confirmed", invar_bisect_report_confirmed(a));
 }
 
-/* Commit, date, who: what a list of commits shows. */
-static void print_line(const printer *p, const invar_repo_commit *c, int depth)
+/* Prints a commit as one line of a list: id, date, author, subject. */
+static void print_line(const report_printer *p, const invar_repo_commit *c, int depth)
 {
     char when[INVAR_BISECT_REPORT_TIME], author[40], id[INVAR_BISECT_REPORT_SHORT + 1];
 
     invar_bisect_report_time(when, c->when);
     snprintf(id, sizeof id, "%.*s", INVAR_BISECT_REPORT_SHORT, c->id);
     invar_bisect_report_safe(author, sizeof author, c->author);
-    author[strcspn(author, "<")] = '\0'; // the name will do
-    fprintf(p->stream, "%*s%s", 2 * depth, "", printer_style(p, INVAR_TERM_STYLE_YELLOW));
-    printer_safe(p, id);
-    fprintf(p->stream, "%s  %.10s  %s", printer_style(p, INVAR_TERM_STYLE_PLAIN), when, author);
+    author[strcspn(author, "<")] = '\0'; // prints the name without the mail address
+    fprintf(p->stream, "%*s%s", 2 * depth, "", style_escape(p, INVAR_TERM_STYLE_YELLOW));
+    print_safe(p, id);
+    fprintf(p->stream, "%s  %.10s  %s", style_escape(p, INVAR_TERM_STYLE_PLAIN), when, author);
     fprintf(p->stream, "%s ", *author && author[strlen(author) - 1] == ' ' ? "" : " ");
-    printer_safe(p, c->subject);
+    print_safe(p, c->subject);
     fputc('\n', p->stream);
 }
 
-static void print_change(const printer *p, const invar_bisect_change *c)
+static void print_change(const report_printer *p, const invar_bisect_change *c)
 {
     char text[INVAR_BISECT_REPORT_LINE], before[16], after[16];
     int depth = c->depth > 0 && c->depth < 16 ? c->depth : 0;
@@ -196,16 +200,16 @@ static void print_change(const printer *p, const invar_bisect_change *c)
     snprintf(before, sizeof before, "%.*s", INVAR_BISECT_REPORT_VALUE_DIGITS, c->before);
     snprintf(after, sizeof after, "%.*s", INVAR_BISECT_REPORT_VALUE_DIGITS, c->after);
     fprintf(p->stream, "%*s", 2 * depth + 4, "");
-    printer_safe(p, before);
+    print_safe(p, before);
     fprintf(p->stream, " -> ");
-    printer_safe(p, after);
+    print_safe(p, after);
     invar_bisect_report_place(text, &c->place);
     fprintf(p->stream, "%s%s", *text ? "  " : "", text);
     invar_bisect_report_remark(text, c);
     fprintf(p->stream, "%s%s%s\n", *text ? "  (" : "", text, *text ? ")" : "");
 }
 
-static void print_lists(const printer *p, const invar_bisect_result *a)
+static void print_lists(const report_printer *p, const invar_bisect_result *a)
 {
     if (a->verdict == INVAR_BISECT_CHANGES)
         for (size_t i = 0; i < a->n_changes; i++)
@@ -218,8 +222,8 @@ static void print_lists(const printer *p, const invar_bisect_result *a)
         fprintf(p->stream, "... and %" PRId64 " more\n", a->all_suspects - (int64_t)a->n_suspects);
 }
 
-/* What a command, or its build, printed at the commit that is in the way. */
-static void print_log(const printer *p, const invar_bisect_result *a)
+/* Prints the path of the log that a command or its build left at the commit of the verdict. */
+static void print_log(const report_printer *p, const invar_bisect_result *a)
 {
     static const char *const names[] = {"build.log", "run.log"};
     char name[INVAR_OID_SIZE + 32], path[INVAR_PATH_SIZE];
@@ -230,51 +234,52 @@ static void print_log(const printer *p, const invar_bisect_result *a)
         snprintf(name, sizeof name, "trials/%s-0/%s", a->commit, names[i]);
         if (invar_path_join(path, sizeof path, a->folder, name) == INVAR_OK &&
             invar_path_exists(path)) {
-            printer_item(p, "log", path);
+            print_item(p, "log", path);
             return;
         }
     }
 }
 
-static void print_search(const printer *p, const invar_bisect_result *a)
+static void print_search(const report_printer *p, const invar_bisect_result *a)
 {
     char cost[INVAR_BISECT_REPORT_LINE], page[INVAR_PATH_SIZE];
 
-    printer_item(p, "note", invar_bisect_report_third(a));
-    printer_item(p, "question", a->question);
+    print_item(p, "note", invar_bisect_report_third(a));
+    print_item(p, "question", a->question);
     if (a->range > 0)
-        item_format(p, "range", "%" PRId64 " commit%s, %.*s to %.*s", a->range,
-                    invar_text_plural(a->range), INVAR_BISECT_REPORT_SHORT, a->good,
-                    INVAR_BISECT_REPORT_SHORT, a->bad);
-    else // it was not looked at
-        item_format(p, "range", "%.*s to %.*s", INVAR_BISECT_REPORT_SHORT, a->good,
-                    INVAR_BISECT_REPORT_SHORT, a->bad);
+        print_item_format(p, "range", "%" PRId64 " commit%s, %.*s to %.*s", a->range,
+                          invar_text_plural(a->range), INVAR_BISECT_REPORT_SHORT, a->good,
+                          INVAR_BISECT_REPORT_SHORT, a->bad);
+    else // the range was not read
+        print_item_format(p, "range", "%.*s to %.*s", INVAR_BISECT_REPORT_SHORT, a->good,
+                          INVAR_BISECT_REPORT_SHORT, a->bad);
     if (*a->base)
-        item_format(p, "base", "%.*s, tested because the good end is no ancestor of the bad one",
-                    INVAR_BISECT_REPORT_SHORT, a->base);
+        print_item_format(p, "base",
+                          "%.*s, tested because the good end is no ancestor of the bad one",
+                          INVAR_BISECT_REPORT_SHORT, a->base);
     if (a->first_parted >= 0)
-        item_format(p, "ends", "they part at step %" PRId64, a->first_parted);
+        print_item_format(p, "ends", "they part at step %" PRId64, a->first_parted);
     invar_bisect_report_cost(cost, a);
-    printer_item(p, "cost", cost);
+    print_item(p, "cost", cost);
     print_log(p, a);
     if (*a->folder && invar_path_join(page, sizeof page, a->folder, "answer.html") == INVAR_OK)
-        printer_item(p, "page", page);
+        print_item(p, "page", page);
 }
 
-static void print_next(const printer *p, const invar_bisect_result *a)
+static void print_next(const report_printer *p, const invar_bisect_result *a)
 {
     char command[INVAR_BISECT_REPORT_COMMAND];
 
     for (int i = 0; invar_bisect_report_next(command, a, i); i++) {
         if (i == 0)
-            printer_title(p, "next");
+            print_title(p, "next");
         fprintf(p->stream, "  %s\n", command);
     }
 }
 
-invar_status invar_bisect_report_print(FILE *out, const invar_bisect_result *answer, bool colour)
+invar_status invar_bisect_report_print(FILE *out, const invar_bisect_result *answer, bool color)
 {
-    printer p = {out, colour};
+    report_printer p = {out, color};
 
     print_verdict(&p, answer);
     print_found(&p, answer);

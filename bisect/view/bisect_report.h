@@ -1,5 +1,5 @@
 /*
- * bisect_report.h - the answer of a bisect for people and programs.
+ * bisect_report.h - prints the result of a bisect as text, JSON and HTML.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,20 +16,23 @@
 extern "C" {
 #endif
 
-/* For people: the verdict first, then commit, place, cost. */
+/* Prints the result as text: the verdict first, then commit, divergence and cost. */
 invar_status invar_bisect_report_print(FILE *out, const invar_bisect_result *answer,
-                                       bool colour) INVAR_MUST_USE;
+                                       bool color) INVAR_MUST_USE;
 
-/* Everything, as one object; NULL: no memory. */
+/* Returns the complete result as a JSON object that the caller owns, or NULL without memory. */
 json_t *invar_bisect_report_object(const invar_bisect_result *answer);
 
-/* For programs: that object. */
+/* Writes invar_bisect_report_object as JSON text. */
 invar_status invar_bisect_report_json(FILE *out, const invar_bisect_result *answer) INVAR_MUST_USE;
 
-/* One self-contained page: verdict, commit, place, the trials as a picture and as a table. */
+/*
+ * Writes a self-contained HTML page: verdict, commit, divergence, the trials as a picture and as a
+ * table.
+ */
 invar_status invar_bisect_report_html(FILE *out, const invar_bisect_result *answer) INVAR_MUST_USE;
 
-/* "found", "changes", "suspects", "nondeterministic", "same-ends", ... */
+/* Returns "found", "changes", "suspects", "nondeterministic", "same-ends" and so on. */
 const char *invar_bisect_report_verdict(invar_bisect_verdict verdict);
 
 #ifdef __cplusplus

@@ -1,10 +1,9 @@
 /*
- * bisect_report_html.c - the answer of a bisect as one page: no script, nothing to load, light and
- * dark.
+ * bisect_report_html.c - writes the result of a bisect as one HTML page without scripts.
  *
  * templates/bisect_report.html is the frame; a name in double braces stands for a section below or
- * for an embedded style sheet. Everything that is not ours goes through text(): safe, and no
- * markup.
+ * for an embedded style sheet. Every text that is not a constant of this file must go through
+ * put_text, which removes control characters and escapes markup.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,60 +19,60 @@
 
 enum { ROWS = 2000, SHOWN_ROWS = 100 };
 
-/* The frame first, then what it names. */
+/* The frame, then the files that it names. */
 extern const invar_embedded invar_answer_files[];
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- elements -------------------------------------------------------------------------------- */
 
-static void text(FILE *f, const char *s)
+static void put_text(FILE *f, const char *s)
 {
     char safe[INVAR_PATH_SIZE + 4];
 
     invar_html_text(f, invar_bisect_report_safe(safe, sizeof safe, s));
 }
 
-static void item(FILE *f, const char *term, const char *value)
+static void put_item(FILE *f, const char *term, const char *value)
 {
     if (*value == '\0')
         return;
     fprintf(f, "<div><dt>%s</dt><dd>", term);
-    text(f, value);
+    put_text(f, value);
     fputs("</dd></div>", f);
 }
 
-static void item_hash(FILE *f, const char *term, const char *value)
+static void put_item_hash(FILE *f, const char *term, const char *value)
 {
     if (*value == '\0')
         return;
     fprintf(f, "<div><dt>%s</dt><dd><code class=\"hash\">", term);
-    text(f, value);
+    put_text(f, value);
     fputs("</code></dd></div>", f);
 }
 
-static void item_span(FILE *f, const char *term, double seconds)
+static void put_item_span(FILE *f, const char *term, double seconds)
 {
     char span[INVAR_BISECT_REPORT_TIME];
 
     invar_bisect_report_span(span, seconds);
-    item(f, term, span);
+    put_item(f, term, span);
 }
 
-static void cell(FILE *f, const char *class_name, const char *s)
+static void put_cell(FILE *f, const char *class_name, const char *s)
 {
     fprintf(f, "<td class=\"%s\">", class_name);
-    text(f, s);
+    put_text(f, s);
     fputs("</td>", f);
 }
 
-/* The first digits of an id or a value, all of it on demand. */
-static void cell_short(FILE *f, const char *class_name, const char *s, int digits)
+/* Writes the first digits of an id or a value; the full text is in the tooltip. */
+static void put_short_cell(FILE *f, const char *class_name, const char *s, int digits)
 {
     fprintf(f, "<td class=\"%s\" title=\"", class_name);
-    text(f, s);
+    put_text(f, s);
     fputs("\">", f);
     char head[INVAR_VALUE_SIZE];
     snprintf(head, sizeof head, "%.*s", digits, s);
-    text(f, head);
+    put_text(f, head);
     fputs("</td>", f);
 }
 
@@ -129,16 +128,16 @@ static void put_headline(FILE *f, const void *data)
     char headline[INVAR_BISECT_REPORT_LINE], *rest, *blank;
 
     invar_bisect_report_headline(headline, a);
-    rest = strstr(headline, ": ") + 2; // the tag above says the verdict
+    rest = strstr(headline, ": ") + 2; // the tag above has the verdict
     blank = a->verdict == INVAR_BISECT_FOUND ? strchr(rest, ' ') : NULL;
-    if (blank) { // after the commit
+    if (blank) { // the end of the commit id
         *blank = '\0';
         fputs("<code>", f);
-        text(f, rest);
+        put_text(f, rest);
         fputs("</code> ", f);
         rest = blank + 1;
     }
-    text(f, rest);
+    put_text(f, rest);
 }
 
 static void put_advice(FILE *f, const void *data)
@@ -152,7 +151,7 @@ static void put_advice(FILE *f, const void *data)
         if (*lines[i] == '\0')
             continue;
         fputs("<p class=\"advice\">", f);
-        text(f, lines[i]);
+        put_text(f, lines[i]);
         fputs("</p>", f);
     }
 }
@@ -164,8 +163,8 @@ static void put_files(FILE *f, const invar_repo_commit *c)
         const invar_repo_file *file = &c->shown[i];
         char status[] = {file->status, ' ', 0};
         fputs("<li>", f);
-        text(f, status);
-        text(f, file->path);
+        put_text(f, status);
+        put_text(f, file->path);
         if (file->added < 0)
             fputs(" binary</li>", f);
         else
@@ -189,19 +188,19 @@ static void put_commit(FILE *f, const void *data)
         return;
     invar_bisect_report_time(when, c->commit.when);
     open_card(f, "commit", "The commit");
-    item_hash(f, "commit", c->commit.id);
-    item(f, "author", c->commit.author);
-    item(f, "date", when);
-    item(f, "subject", c->commit.subject);
-    item_hash(f, "parent", c->parent);
-    item_hash(f, "before", c->before);
-    item_hash(f, "after", c->after);
+    put_item_hash(f, "commit", c->commit.id);
+    put_item(f, "author", c->commit.author);
+    put_item(f, "date", when);
+    put_item(f, "subject", c->commit.subject);
+    put_item_hash(f, "parent", c->parent);
+    put_item_hash(f, "before", c->before);
+    put_item_hash(f, "after", c->after);
     invar_bisect_report_remark(line, c);
-    item(f, "remark", line);
-    item(f, "confirmed", invar_bisect_report_confirmed(a));
+    put_item(f, "remark", line);
+    put_item(f, "confirmed", invar_bisect_report_confirmed(a));
     snprintf(line, sizeof line, "%" PRId64 " changed, +%" PRId64 " -%" PRId64, c->commit.files,
              c->commit.added, c->commit.removed);
-    item(f, "files", line);
+    put_item(f, "files", line);
     put_files(f, &c->commit);
 }
 
@@ -217,20 +216,20 @@ static void put_place(FILE *f, const void *data)
     if (p->step >= 0)
         invar_html_item_number(f, "step", p->step);
     else
-        item(f, "step", "before the first");
-    item(f, "point", p->point);
-    item(f, "phase", p->phase);
+        put_item(f, "step", "before the first");
+    put_item(f, "point", p->point);
+    put_item(f, "phase", p->phase);
     if (p->layer >= 0)
         invar_html_item_number(f, "layer", p->layer);
-    item(f, "op", p->op);
-    item(f, "parts", p->fused);
+    put_item(f, "op", p->op);
+    put_item(f, "parts", p->fused);
     snprintf(line, sizeof line, "%s %s %s", p->kind, p->dtype, p->shape);
-    item(f, *p->before ? "tensor" : "kind", line);
-    item_hash(f, "before", p->before);
-    item_hash(f, "after", p->after);
+    put_item(f, *p->before ? "tensor" : "kind", line);
+    put_item_hash(f, "before", p->before);
+    put_item_hash(f, "after", p->after);
     if (*p->before)
         invar_bisect_report_points(line, p);
-    item(f, *p->before ? "points" : "in words", *p->before ? line : p->headline);
+    put_item(f, *p->before ? "points" : "in words", *p->before ? line : p->headline);
     fputs("</dl></div>", f);
 }
 
@@ -239,10 +238,10 @@ static void put_cost(FILE *f, const void *data)
     const invar_bisect_result *a = data;
 
     open_card(f, "cost", "The search");
-    item(f, "question", a->question);
-    item_hash(f, "good", a->good);
-    item_hash(f, "bad", a->bad);
-    item_hash(f, "base", a->base);
+    put_item(f, "question", a->question);
+    put_item_hash(f, "good", a->good);
+    put_item_hash(f, "bad", a->bad);
+    put_item_hash(f, "base", a->base);
     if (a->range > 0)
         invar_html_item_number(f, "commits", a->range);
     if (a->first_parted >= 0)
@@ -254,14 +253,14 @@ static void put_cost(FILE *f, const void *data)
     invar_html_item_number(f, "ran", a->ran);
     invar_html_item_number(f, "equal prog.", a->from_program);
     invar_html_item_number(f, "skipped", a->skipped);
-    item_span(f, "building", a->build_s);
-    item_span(f, "running", a->run_s);
-    item_span(f, "in all", a->wall_s);
-    item(f, "folder", a->folder);
+    put_item_span(f, "building", a->build_s);
+    put_item_span(f, "running", a->run_s);
+    put_item_span(f, "in all", a->wall_s);
+    put_item(f, "folder", a->folder);
     fputs("</dl></div>", f);
 }
 
-/* Lines of a patch, with the colours of what came and what went. */
+/* Writes the patch, with classes for added and removed lines. */
 static void put_patch(FILE *f, const void *data)
 {
     const invar_bisect_result *a = data;
@@ -288,17 +287,17 @@ static void put_patch(FILE *f, const void *data)
 
 /* ---- lists of commits ------------------------------------------------------------------------ */
 
-/* Commit, date, author, subject. */
+/* Writes the cells commit, date, author and subject. */
 static void put_commit_cells(FILE *f, const invar_repo_commit *c, bool inner)
 {
     char when[INVAR_BISECT_REPORT_TIME];
 
     invar_bisect_report_time(when, c->when);
-    cell_short(f, inner ? "commit-id inner" : "commit-id", c->id, INVAR_BISECT_REPORT_SHORT);
+    put_short_cell(f, inner ? "commit-id inner" : "commit-id", c->id, INVAR_BISECT_REPORT_SHORT);
     when[strcspn(when, "T")] = '\0';
-    cell(f, "num", when);
-    cell(f, "value", c->author);
-    cell(f, "value", c->subject);
+    put_cell(f, "num", when);
+    put_cell(f, "value", c->author);
+    put_cell(f, "value", c->subject);
 }
 
 static void put_changes(FILE *f, const void *data)
@@ -316,12 +315,12 @@ static void put_changes(FILE *f, const void *data)
         const invar_bisect_change *c = &a->changes[i];
         fputs("<tr>", f);
         put_commit_cells(f, &c->commit, c->depth > 0);
-        cell_short(f, "digest", c->before, INVAR_BISECT_REPORT_VALUE_DIGITS);
-        cell_short(f, "digest", c->after, INVAR_BISECT_REPORT_VALUE_DIGITS);
+        put_short_cell(f, "digest", c->before, INVAR_BISECT_REPORT_VALUE_DIGITS);
+        put_short_cell(f, "digest", c->after, INVAR_BISECT_REPORT_VALUE_DIGITS);
         invar_bisect_report_place(line, &c->place);
-        cell(f, "value", line);
+        put_cell(f, "value", line);
         invar_bisect_report_remark(line, c);
-        cell(f, "value", line);
+        put_cell(f, "value", line);
         fputs("</tr>", f);
     }
     close_table(f, a->n_changes);
@@ -350,7 +349,7 @@ static void put_suspects(FILE *f, const void *data)
 
 enum { LEFT = 96, WIDTH = 1000, ROW = 20, TOP = 34, RADIUS = 5 };
 
-/* One of our own words, whatever the state says. */
+/* Returns one of the known verdicts, whatever text the state file has; used as a CSS class. */
 static const char *mark_of(const char *verdict)
 {
     static const char *const known[] = {"good", "bad", "third"};
@@ -361,7 +360,7 @@ static const char *mark_of(const char *verdict)
     return "skip";
 }
 
-/* A circle, a square, a diamond or a cross; hollow for a commit that was asked again. */
+/* Draws a circle, square, diamond or cross; hollow for the second run of a commit. */
 static void put_mark(FILE *f, const char *verdict, bool again, double x, double y)
 {
     const char *mark = mark_of(verdict), *more = again ? " again" : "";
@@ -384,13 +383,15 @@ static double x_of(const invar_bisect_result *a, int64_t position)
 {
     double room = WIDTH - LEFT - 12;
 
-    // the good end, just outside the range, is at 0
+    // the good end is outside the range and drawn at 0
     return LEFT + (a->range > 0 ? room * (double)position / (double)a->range : 0);
 }
 
-/* A good end has no number in the range and stands before it; other commits without are left out.
+/*
+ * Computes the x position of a trial. A good end is not in the range and is drawn before it; other
+ * commits outside the range are not drawn.
  */
-static bool place_of(double *x_out, const invar_bisect_result *a, const invar_bisect_trial *t)
+static bool position_of(double *x_out, const invar_bisect_result *a, const invar_bisect_trial *t)
 {
     bool first = strcmp(t->commit, a->good) == 0 || strcmp(t->commit, a->base) == 0;
 
@@ -407,22 +408,22 @@ static void put_row(FILE *f, const invar_bisect_trial *t, double x, double y)
     snprintf(head, sizeof head, "%.*s", INVAR_BISECT_REPORT_SHORT, t->commit);
     fprintf(f, "<path class=\"row\" d=\"M%d %.1fH%d\"/><text x=\"0\" y=\"%.1f\" class=\"mono\">",
             LEFT, y, WIDTH - 12, y + 4);
-    text(f, head);
+    put_text(f, head);
     fputs("</text><g><title>", f);
-    text(f, head);
+    put_text(f, head);
     fputs(t->subject[0] ? " " : "", f);
-    text(f, t->subject);
+    put_text(f, t->subject);
     fputs(": ", f);
-    text(f, t->verdict);
+    put_text(f, t->verdict);
     fputs(", ", f);
-    text(f, t->role);
+    put_text(f, t->role);
     fputs("</title>", f);
     put_mark(f, t->verdict, strcmp(t->role, "again") == 0, x, y);
     fputs("</g>", f);
 }
 
-/* The range as a strip, and from trial to trial the way through it. */
-static void put_walk(FILE *f, const invar_bisect_result *a, size_t rows, int64_t goal)
+/* Draws the range as a strip and the path of the search from trial to trial. */
+static void put_search_path(FILE *f, const invar_bisect_result *a, size_t rows, int64_t goal)
 {
     int height = TOP + ROW * (int)rows + 6;
     const char *verb = "M";
@@ -435,7 +436,7 @@ static void put_walk(FILE *f, const invar_bisect_result *a, size_t rows, int64_t
             "<text x=\"0\" y=\"15\">oldest first</text><path class=\"way\" d=\"",
             WIDTH, height, LEFT, WIDTH - LEFT - 12);
     for (size_t i = 0, row = 0; i < a->n_trials && row < rows; i++) {
-        if (!place_of(&x, a, &a->trials[i]))
+        if (!position_of(&x, a, &a->trials[i]))
             continue;
         fprintf(f, "%s%.1f %.1f", verb, x, TOP + ROW * (double)row++);
         verb = "L";
@@ -444,7 +445,7 @@ static void put_walk(FILE *f, const invar_bisect_result *a, size_t rows, int64_t
     if (goal > 0)
         fprintf(f, "<path class=\"goal\" d=\"M%.1f 4V%d\"/>", x_of(a, goal), height);
     for (size_t i = 0, row = 0; i < a->n_trials && row < rows; i++) {
-        if (!place_of(&x, a, &a->trials[i]))
+        if (!position_of(&x, a, &a->trials[i]))
             continue;
         put_mark(f, a->trials[i].verdict, false, x, 11);
         put_row(f, &a->trials[i], x, y);
@@ -480,7 +481,7 @@ static void put_search(FILE *f, const void *data)
     double x;
 
     for (size_t i = 0; i < a->n_trials; i++) {
-        rows += place_of(&x, a, &a->trials[i]);
+        rows += position_of(&x, a, &a->trials[i]);
         if (a->verdict == INVAR_BISECT_FOUND && a->n_changes &&
             strcmp(a->trials[i].commit, a->changes->commit.id) == 0)
             goal = a->trials[i].position;
@@ -493,7 +494,7 @@ static void put_search(FILE *f, const void *data)
             " commits from the good end on the left to the bad end on the right, parents before "
             "children; one row a trial, in order%s.</p>",
             a->range, goal > 0 ? "; the dashed line is the commit that was found" : "");
-    put_walk(f, a, rows, goal);
+    put_search_path(f, a, rows, goal);
     put_legend(f);
     fputs("</section>\n", f);
 }
@@ -515,22 +516,22 @@ static void put_trials(FILE *f, const void *data)
         const invar_bisect_trial *t = &a->trials[i];
         fputs("<tr>", f);
         invar_html_cell_format(f, "num", "%zu", i + 1);
-        cell_short(f, "commit-id", t->commit, INVAR_BISECT_REPORT_SHORT);
-        cell(f, "value", t->subject);
-        cell(f, "num", t->role);
-        cell(f, "num", t->verdict);
-        cell_short(f, "digest", t->value, INVAR_BISECT_REPORT_SHORT);
-        cell(f, "", t->source);
+        put_short_cell(f, "commit-id", t->commit, INVAR_BISECT_REPORT_SHORT);
+        put_cell(f, "value", t->subject);
+        put_cell(f, "num", t->role);
+        put_cell(f, "num", t->verdict);
+        put_short_cell(f, "digest", t->value, INVAR_BISECT_REPORT_SHORT);
+        put_cell(f, "", t->source);
         if (t->diverged_at >= 0)
             invar_html_cell_format(f, "num", "step %" PRId64, t->diverged_at);
         else
-            cell(f, "", "");
+            put_cell(f, "", "");
         invar_html_cell_format(f, "num", "%d", t->exit_code);
         invar_bisect_report_span(span, t->build_s);
-        cell(f, "num", t->build_s > 0 ? span : "");
+        put_cell(f, "num", t->build_s > 0 ? span : "");
         invar_bisect_report_span(span, t->run_s);
-        cell(f, "num", t->run_s > 0 ? span : "");
-        cell(f, "value", t->story);
+        put_cell(f, "num", t->run_s > 0 ? span : "");
+        put_cell(f, "value", t->story);
         fputs("</tr>", f);
     }
     close_table(f, a->n_trials);

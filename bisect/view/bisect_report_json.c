@@ -1,5 +1,8 @@
 /*
- * bisect_report_json.c - the answer of a bisect for programs: everything, as one JSON object.
+ * bisect_report_json.c - converts the complete result of a bisect to one JSON object.
+ *
+ * Names of members are a documented format (cli/schema/bisect.json): they keep older words than the
+ * fields of the structs. json_pack passes a NULL of any member on to the result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,9 +20,9 @@ static json_t *integer_or_null(int64_t value)
     return value < 0 ? json_null() : json_integer(value);
 }
 
-/* ---- parts ----------------------------------------------------------------------------------- */
+/* ---- members --------------------------------------------------------------------------------- */
 
-static json_t *file(const void *item)
+static json_t *file_json(const void *item)
 {
     const invar_repo_file *f = item;
     char status[] = {f->status, 0};
@@ -47,11 +50,11 @@ static json_t *commit(const void *item)
                      invar_view_text(c->author), "subject", invar_view_text(c->subject), "time",
                      (json_int_t)c->when, "date", when, "files_changed", (json_int_t)c->files,
                      "added", (json_int_t)c->added, "removed", (json_int_t)c->removed, "files",
-                     invar_view_list(c->shown, c->n_shown, sizeof *c->shown, file));
+                     invar_view_list(c->shown, c->n_shown, sizeof *c->shown, file_json));
 }
 
-/* The commit, with what it changed. */
-static json_t *change(const void *item)
+/* Converts a change: the commit, extended by what it changed. */
+static json_t *change_json(const void *item)
 {
     const invar_bisect_change *c = item;
     json_t *object = commit(&c->commit);
@@ -69,7 +72,7 @@ static json_t *change(const void *item)
     return NULL;
 }
 
-static json_t *trial(const void *item)
+static json_t *trial_json(const void *item)
 {
     const invar_bisect_trial *t = item;
 
@@ -84,7 +87,7 @@ static json_t *trial(const void *item)
                      invar_view_text_or_null(t->story));
 }
 
-static json_t *bisect_result_cost(const invar_bisect_result *a)
+static json_t *cost_json(const invar_bisect_result *a)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "trials",
                      (json_int_t)a->n_trials, "search_trials", (json_int_t)a->search_trials,
@@ -94,7 +97,7 @@ static json_t *bisect_result_cost(const invar_bisect_result *a)
                      invar_view_real(a->run_s), "wall_s", invar_view_real(a->wall_s));
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- the object ------------------------------------------------------------------------------ */
 
 json_t *invar_bisect_report_object(const invar_bisect_result *a)
 {
@@ -107,19 +110,19 @@ json_t *invar_bisect_report_object(const invar_bisect_result *a)
         "{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o, s:I, s:o, s:o, s:I, s:b, s:b, s:o, s:o, s:o, s:o,"
         " s:o, s:o, s:I, s:o, s:o, s:o}",
         "verdict", invar_bisect_report_verdict(a->verdict), "headline", headline, "advice",
-        invar_view_text_or_null(advice), "culprit", found ? change(a->changes) : json_null(),
+        invar_view_text_or_null(advice), "culprit", found ? change_json(a->changes) : json_null(),
         "patch", a->patch && a->patch[0] ? json_string(a->patch) : json_null(), "patch_cut",
         a->patch_cut, "changes",
-        invar_view_list(a->changes, a->n_changes, sizeof *a->changes, change), "suspects",
+        invar_view_list(a->changes, a->n_changes, sizeof *a->changes, change_json), "suspects",
         invar_view_list(a->suspects, a->n_suspects, sizeof *a->suspects, commit), "all_suspects",
         (json_int_t)a->all_suspects, "place", invar_view_place(&a->place), "trials",
-        invar_view_list(a->trials, a->n_trials, sizeof *a->trials, trial), "search_trials",
+        invar_view_list(a->trials, a->n_trials, sizeof *a->trials, trial_json), "search_trials",
         (json_int_t)a->search_trials, "confirmed", a->confirmed, "third", a->has_third_value,
         "question", invar_view_text(a->question), "good", invar_view_text(a->good), "bad",
         invar_view_text(a->bad), "base", invar_view_text_or_null(a->base), "who",
         invar_view_text_or_null(a->commit), "story", invar_view_text_or_null(a->reason), "range",
         (json_int_t)a->range, "first_parted", integer_or_null(a->first_parted), "cost",
-        bisect_result_cost(a), "work",
+        cost_json(a), "work",
         json_pack("{s:o, s:o}", "id", invar_view_text(a->id), "folder",
                   invar_view_text(a->folder)));
 }

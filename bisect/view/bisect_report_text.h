@@ -1,5 +1,5 @@
 /*
- * bisect_report_text.h - how an answer says things, whatever the form it takes.
+ * bisect_report_text.h - sentences of a bisect result, shared by the text, HTML and JSON forms.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,49 +16,62 @@ extern "C" {
 #endif
 
 enum {
-    INVAR_BISECT_REPORT_SHORT = 12,      /* digits of a commit that people see */
-    INVAR_BISECT_REPORT_LINE = 2048,     /* room for a line */
-    INVAR_BISECT_REPORT_TIME = 32,       /* room for a date or a span */
-    INVAR_BISECT_REPORT_VALUE_DIGITS = 8 /* of a value that people see */
+    INVAR_BISECT_REPORT_SHORT = 12,      /* shown digits of a commit id */
+    INVAR_BISECT_REPORT_LINE = 2048,     /* size of a line */
+    INVAR_BISECT_REPORT_TIME = 32,       /* size of a date or a duration */
+    INVAR_BISECT_REPORT_VALUE_DIGITS = 8 /* shown digits of a value */
 };
 
-/* Any text as one printable line of UTF-8, cut where the room ends; yields `out`. */
+/* Writes any text as one printable line of UTF-8, truncated to `size`, and returns `out`. */
 const char *invar_bisect_report_safe(char *out, size_t size, const char *text);
 
-/* The verdict in one line, "found: 0123456789ab SUBJECT". */
+/* Formats the verdict as one line, for example "found: 0123456789ab SUBJECT". */
 void invar_bisect_report_headline(char out[INVAR_BISECT_REPORT_LINE],
                                   const invar_bisect_result *answer);
 
-/* What the verdict means and what to do about it; "": the rest of the answer says it. */
+/* Formats what the verdict means and what to do about it; empty if there is no advice. */
 void invar_bisect_report_advice(char out[INVAR_BISECT_REPORT_LINE],
                                 const invar_bisect_result *answer);
 
-/* "step 7, point layer.0.q (forward, layer 0), op linear.fwd"; "": not known. */
+/*
+ * Formats "step 7, point layer.0.q (forward, layer 0), op linear.fwd"; empty if the divergence is
+ * unknown.
+ */
 void invar_bisect_report_place(char out[INVAR_BISECT_REPORT_LINE], const invar_divergence *place);
 
-/* "8 points differ, 31 equal at that step; every point was recorded" */
+/* Formats "8 points differ, 31 equal at that step; every op's output was recorded". */
 void invar_bisect_report_points(char out[INVAR_BISECT_REPORT_LINE], const invar_divergence *place);
 
-/* "confirmed: ..." of a commit that was found, and what a third value means; "": not said. */
+/*
+ * Return whether the culprit was confirmed, and what a third value means; empty if not applicable.
+ */
 const char *invar_bisect_report_confirmed(const invar_bisect_result *answer);
 const char *invar_bisect_report_third(const invar_bisect_result *answer);
 
-/* "merge that no parent explains", "or one of 3 before it ...": remarks about a change; "": none */
+/*
+ * Formats remarks about a change, such as "a merge whose value none of its parents has"; may be
+ * empty.
+ */
 void invar_bisect_report_remark(char out[INVAR_BISECT_REPORT_LINE],
                                 const invar_bisect_change *change);
 
-/* "12 trials, 9 of the search; ..." */
+/* Formats the cost: "12 trials, 9 of the search; ...". */
 void invar_bisect_report_cost(char out[INVAR_BISECT_REPORT_LINE],
                               const invar_bisect_result *answer);
 
-/* Unix seconds as "2026-01-31T12:34:56Z"; a span of seconds as "0.42 s", "3 min 5 s", "2 h 7 min".
+/*
+ * Format Unix seconds as "2026-01-31T12:34:56Z", and a duration as "0.42 s", "3 min 5 s" or "2 h 7
+ * min".
  */
 void invar_bisect_report_time(char out[INVAR_BISECT_REPORT_TIME], int64_t seconds);
 void invar_bisect_report_span(char out[INVAR_BISECT_REPORT_TIME], double seconds);
 
 enum { INVAR_BISECT_REPORT_COMMANDS = 3, INVAR_BISECT_REPORT_COMMAND = 2 * INVAR_PATH_SIZE + 512 };
 
-/* Useful commands to follow, one a call from 0 on; false: no more. */
+/*
+ * Formats the next useful command with this index, starting at 0. Returns false if there are no
+ * more.
+ */
 bool invar_bisect_report_next(char out[INVAR_BISECT_REPORT_COMMAND],
                               const invar_bisect_result *answer, int index);
 

@@ -1,5 +1,9 @@
 /*
- * ci.c - what became of the cases, in words and as JSON.
+ * ci.c - prints CI results as text and converts them to JSON.
+ *
+ * The headline is one line per case; details follow on lines of their own. All texts from recipes,
+ * goldens and ledgers are escaped. Names of JSON members are a documented format
+ * (cli/schema/ci-check.json).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,13 +20,13 @@
 
 #include "base/invar_banned.h"
 
-static const char *safe(char out[INVAR_CI_LINE], const char *text)
+static const char *quote_text(char out[INVAR_CI_LINE], const char *text)
 {
     invar_text_quote(out, INVAR_CI_LINE, text, strlen(text));
     return out;
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 void invar_ci_headline(char out[INVAR_CI_LINE], const invar_ci_result *result)
 {
@@ -36,10 +40,10 @@ void invar_ci_headline(char out[INVAR_CI_LINE], const invar_ci_result *result)
     case INVAR_CI_CHANGED:
     case INVAR_CI_NONDETERMINISTIC:
         (void)snprintf(out, INVAR_CI_LINE, "%s%.1000s", result->first >= 0 ? "from " : "",
-                       safe(text, result->headline));
+                       quote_text(text, result->headline));
         return;
     case INVAR_CI_NOTHING: (void)snprintf(out, INVAR_CI_LINE, "not one step was compared"); return;
-    default: (void)snprintf(out, INVAR_CI_LINE, "%s", safe(text, result->reason));
+    default: (void)snprintf(out, INVAR_CI_LINE, "%s", quote_text(text, result->reason));
     }
 }
 
@@ -67,13 +71,15 @@ static void print_place(FILE *out, const invar_golden_divergence *p, const char 
                 "%spoint   %s, was %s; %" PRId64 " points differ there, %" PRId64 " are equal\n",
                 before, p->is, p->was, p->different, p->equal);
     for (size_t i = 0; i < shown; i++)
-        fprintf(out, "%spoints  %s\n", before, safe(text, p->changes[i]));
+        fprintf(out, "%spoints  %s\n", before, quote_text(text, p->changes[i]));
     if (p->n_changes > shown)
         fprintf(out, "%spoints  and %zu more changes\n", before, p->n_changes - shown);
 }
 
-/* How a command names it from here: as recipes/NAME.ini it needs no path. */
-static const char *word_of(const invar_ci_case *item)
+/*
+ * Returns the word that names the case in a command: NAME for recipes/NAME.ini, otherwise the path.
+ */
+static const char *command_word(const invar_ci_case *item)
 {
     char usual[INVAR_GOLDEN_NAME + sizeof "recipes/.ini"];
 
@@ -85,8 +91,9 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
 {
     char was[INVAR_DIGEST_HEX_SIZE], is[INVAR_DIGEST_HEX_SIZE], text[INVAR_CI_LINE];
 
-    if (result->verdict == INVAR_CI_OBSOLETE && result->headline[0]) // else the headline says it
-        fprintf(out, "%sfirst   %s\n", before, safe(text, result->headline));
+    // otherwise it is in the headline
+    if (result->verdict == INVAR_CI_OBSOLETE && result->headline[0])
+        fprintf(out, "%sfirst   %s\n", before, quote_text(text, result->headline));
     if (result->first >= 0) {
         invar_digest_format(was, &result->chain_was);
         invar_digest_format(is, &result->chain_is);
@@ -95,11 +102,11 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
         print_place(out, &result->place, before);
     }
     if (result->ops[0])
-        fprintf(out, "%sops     %s\n", before, safe(text, result->ops));
+        fprintf(out, "%sops     %s\n", before, quote_text(text, result->ops));
     if (result->reason[0] && result->first >= 0 && result->verdict != INVAR_CI_OBSOLETE)
-        fprintf(out, "%swhy     %s\n", before, safe(text, result->reason));
+        fprintf(out, "%swhy     %s\n", before, quote_text(text, result->reason));
     if (result->varied[0])
-        fprintf(out, "%svaried  %s\n", before, safe(text, result->varied));
+        fprintf(out, "%svaried  %s\n", before, quote_text(text, result->varied));
     for (const char *line = result->varied[0] ? NULL : result->variations; line && *line;) {
         size_t length = strcspn(line, "\n");
         invar_text_quote(text, sizeof text, line, length);
@@ -109,7 +116,7 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
     if (result->pending || result->verdict == INVAR_CI_MISSING) {
         fprintf(out, "%snext    %s ci %s ", before, invar_op_graph(),
                 result->pending ? "review" : "record");
-        invar_text_print_shell_word(out, word_of(result->item));
+        invar_text_print_shell_word(out, command_word(result->item));
         fputc('\n', out);
     }
     if (result->verdict == INVAR_CI_CHANGED) {
@@ -126,7 +133,7 @@ static json_t *int_or_null(int64_t value)
     return value >= 0 ? json_integer(value) : json_null();
 }
 
-static json_t *digest(const invar_digest *value)
+static json_t *digest_json(const invar_digest *value)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
 
@@ -164,15 +171,16 @@ static json_t *lines_json(const char *lines)
     return out;
 }
 
-/* What a comparison says, beside what the run says. */
+/* Converts the fields that come from the comparison. */
 static json_t *comparison_json(const invar_ci_result *r)
 {
     bool some = r->compared > 0, parted = r->first >= 0;
 
     return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "compared",
                      (json_int_t)r->compared, "steps", (json_int_t)r->steps, "first",
-                     int_or_null(r->first), "chain_was", some ? digest(&r->chain_was) : json_null(),
-                     "chain_is", some ? digest(&r->chain_is) : json_null(), "loss_was",
+                     int_or_null(r->first), "chain_was",
+                     some ? digest_json(&r->chain_was) : json_null(), "chain_is",
+                     some ? digest_json(&r->chain_is) : json_null(), "loss_was",
                      invar_view_real(r->has_loss ? r->loss_was : NAN), "loss_is",
                      invar_view_real(r->has_loss ? r->loss_is : NAN), "place",
                      parted ? place_json(&r->place) : json_null(), "ops",

@@ -1,7 +1,7 @@
 /*
- * ci.h - what became of the cases, for people, for programs and for the services that run CI.
+ * ci.h - prints CI results as text, JSON, JUnit XML, GitHub annotations and Markdown.
  *
- * Texts may hold anything: every form makes them safe in its own way.
+ * Texts of a result may contain any characters; each form escapes them in its own way.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,25 +20,27 @@ extern "C" {
 
 #define INVAR_CI_LINE 1024
 
-/* The verdict in one line, "changed from step 7 on: point ...". */
+/* Formats the verdict as one line, for example "from step 7, point ...". */
 void invar_ci_headline(char out[INVAR_CI_LINE], const invar_ci_result *result);
 
-/* What there is to say beyond it, lines that begin with `before`; what to do at the end. */
+/* Prints further details, each line prefixed by `before`, and the next command. */
 void invar_ci_details(FILE *out, const invar_ci_result *result, const char *before);
 
-/* NULL: no memory. */
+/* Returns the results as a JSON array that the caller owns, or NULL without memory. */
 json_t *invar_ci_json(const invar_ci_result *results, size_t count);
 
 #define INVAR_CI_JUNIT_MARK                                                                        \
     "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"invar ci\" "
 
-/* JUnit XML, which begins with that mark, as GitLab, Jenkins and others read it. */
+/* Writes JUnit XML as GitLab, Jenkins and others read it. It begins with INVAR_CI_JUNIT_MARK. */
 void invar_ci_junit(FILE *out, const invar_ci_result *results, size_t count);
 
-/* Annotations of GitHub Actions: the first divergence of each case, ten at most. */
+/*
+ * Writes annotations for GitHub Actions: the first divergence of each case, for at most ten cases.
+ */
 void invar_ci_annotations(FILE *out, const invar_ci_result *results, size_t count);
 
-/* A table in Markdown, for a GitHub job's summary. */
+/* Writes a Markdown table for the job summary of GitHub Actions. */
 void invar_ci_markdown(FILE *out, const invar_ci_result *results, size_t count);
 
 #ifdef __cplusplus

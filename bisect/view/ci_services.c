@@ -1,5 +1,8 @@
 /*
- * ci_services.c - results as services read them: JUnit XML, annotations and summaries of GitHub.
+ * ci_services.c - writes CI results for services: JUnit XML, GitHub annotations and job summaries.
+ *
+ * Names and headlines may contain any bytes. Each form escapes its special characters through
+ * print_escaped; bytes that are not UTF-8 text become \xNN.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +16,10 @@
 
 #define MAX_ANNOTATIONS 10
 
-/* Text in which each of `special` stands as `escape` makes it, and what is no text as \\xNN. */
+/*
+ * Prints a text with `escape` applied to each character in `special`, and bytes that are not text
+ * as \xNN.
+ */
 static void print_escaped(FILE *out, const char *text, const char *special,
                           void (*escape)(FILE *out, char c))
 {
@@ -83,7 +89,7 @@ static void print_properties(FILE *out, const invar_ci_result *r)
     fputs("    </properties>\n", out);
 }
 
-/* The details are made as plain text first: then all of it is escaped in one way. */
+/* Details are formatted as plain text first, so that all of them are escaped the same way. */
 static void print_system_out(FILE *out, const invar_ci_result *r)
 {
     char text[16384] = "";

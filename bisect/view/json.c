@@ -1,5 +1,5 @@
 /*
- * json.c - values of JSON that the answers of bisect and ab consist of.
+ * json.c - JSON values shared by the results of bisect, ab and ci.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,7 +1,7 @@
 /*
- * json.h - values of JSON that the answers of bisect and ab consist of.
+ * json.h - JSON values shared by the results of bisect, ab and ci.
  *
- * All yield NULL without memory, which json_pack passes on where it stands for "o".
+ * All functions return NULL without memory; json_pack passes this on for the format "o".
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,20 +19,24 @@
 extern "C" {
 #endif
 
-/* One printable line; of the second, null for "". */
+/* Convert a text to one printable line; the second function returns null for an empty text. */
 json_t *invar_view_text(const char *text);
 json_t *invar_view_text_or_null(const char *text);
 
-/* null: not finite. */
+/* Converts a number; null if it is not finite. */
 json_t *invar_view_real(double value);
 
+/* Converts `count` items of `size` bytes to an array with `element`. */
 json_t *invar_view_list(const void *items, size_t count, size_t size,
                         json_t *(*element)(const void *item));
 
-/* null: not known. */
+/* Converts a divergence; null if it is unknown. */
 json_t *invar_view_place(const invar_divergence *place);
 
-/* The object, which is released, and a line end; NULL is INVAR_E_NOMEM. */
+/*
+ * Writes the object and a newline and releases the object. Returns INVAR_E_NOMEM if `object` is
+ * NULL.
+ */
 invar_status invar_view_write(FILE *out, json_t *object) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /*
- * binary.c - the bytes of a program, and of the modules that belong to it.
+ * binary.c - hashes and copies a program together with its modules.
  *
- * The kernels of a GPU are in a module (base/process/module.h): a program whose module differs is
- * another one. Where there is no module, the digest is that of the program's file.
+ * The GPU kernels of a program are in a module (base/process/module.h), so a program with another
+ * module is another program. Without modules the digest is that of the program file.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,12 +32,15 @@ static invar_status read_error(const char *path)
                       "%s: cannot be read: %s", shown, strerror(code));
 }
 
-static invar_status put_piece(void *payload, const void *piece, size_t bytes)
+static invar_status write_chunk(void *payload, const void *piece, size_t bytes)
 {
     return invar_file_writer_put(payload, piece, bytes);
 }
 
-/* A regular file with one of the bits `mode`. INVAR_E_NOTFOUND: there is none. */
+/*
+ * Opens a regular file that has one of the permission bits `mode`. Returns INVAR_E_NOTFOUND if
+ * there is no such file.
+ */
 static invar_status open_file(int *out, const char *path, mode_t mode)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -65,7 +68,7 @@ static invar_status copy_file(const char *from, const char *to, mode_t mode)
     INVAR_TRY(open_file(&fd, from, mode));
     status = invar_file_writer_open(&writer, to);
     if (status == INVAR_OK)
-        status = invar_fd_hash(&digest, &bytes, fd, from, put_piece, writer);
+        status = invar_fd_hash(&digest, &bytes, fd, from, write_chunk, writer);
     if (status == INVAR_OK)
         status = invar_file_writer_commit(writer);
     invar_file_writer_close(writer);
@@ -87,7 +90,7 @@ invar_status invar_workspace_hash_binary(invar_digest *out, const char *path, bo
     return invar_module_hash_program(out, path);
 }
 
-/* Modules lie beside the copy wherever they were found. */
+/* The copies of modules are next to the copied program, wherever the originals were found. */
 invar_status invar_workspace_copy_binary(invar_digest *out, const char *from, const char *to)
 {
     char folder[INVAR_PATH_SIZE], copies[INVAR_PATH_SIZE];

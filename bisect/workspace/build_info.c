@@ -1,5 +1,9 @@
 /*
- * build_info.c - PROGRAM.build, beside a program: from what it was built.
+ * build_info.c - writes and copies PROGRAM.build, which records the sources of a program.
+ *
+ * A build in a worktree has no .git, so commit, tree, author and subject are written here, whatever
+ * the build recorded. Compiler, flags, version and type are taken from the file that the build
+ * wrote, if it wrote one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +24,7 @@
 
 #define BUILD_FILE_BYTES 1048576
 
-/* The value of "KEY = VALUE" in the file that the build wrote, or an empty text. */
+/* Returns the value of "KEY = VALUE" in the file that the build wrote, or an empty text. */
 static const char *find_value(size_t *bytes_out, const char *text, const char *key)
 {
     size_t length = strlen(key);
@@ -39,9 +43,12 @@ static const char *find_value(size_t *bytes_out, const char *text, const char *k
     return "";
 }
 
-/* What the build says of the compiler stays; the rest is what we know better: it had no .git. */
-static size_t repo_commit_compose(char *out, size_t size, const char *tree,
-                                  const invar_repo_commit *about, const char *built)
+/*
+ * Formats the file. Compiler entries come from the build; the rest is known better here, because
+ * the worktree has no .git.
+ */
+static size_t format_build_info(char *out, size_t size, const char *tree,
+                                const invar_repo_commit *about, const char *built)
 {
     static const char *const kept[] = {"compiler", "flags", "version", "type"};
     char when[24] = "";
@@ -66,7 +73,7 @@ static size_t repo_commit_compose(char *out, size_t size, const char *tree,
     return used;
 }
 
-/* The file that the build wrote beside the program, or NULL: one that is not Invar has none. */
+/* Reads the file that the build wrote next to the program. *out is NULL if it wrote none. */
 static invar_status read_build_file(char **out, size_t *bytes_out, const char *program)
 {
     char path[INVAR_PATH_SIZE];
@@ -102,7 +109,7 @@ invar_status invar_workspace_write_origin(const char *to, const char *program, c
     if (status == INVAR_OK)
         status = invar_alloc((void **)&text, size, 1, "what a program was built from");
     if (status == INVAR_OK) {
-        bytes = repo_commit_compose(text, size, tree, about, built ? built : "");
+        bytes = format_build_info(text, size, tree, about, built ? built : "");
         status = invar_file_write(path, text, bytes);
     }
     invar_free(text);
@@ -111,7 +118,7 @@ invar_status invar_workspace_write_origin(const char *to, const char *program, c
     return status;
 }
 
-static invar_status copy_beside(const char *path, const char *to, const char *ending)
+static invar_status copy_build_file(const char *path, const char *to, const char *ending)
 {
     char from[INVAR_PATH_SIZE], copy[INVAR_PATH_SIZE], *text = NULL;
     invar_status status;
@@ -123,20 +130,20 @@ static invar_status copy_beside(const char *path, const char *to, const char *en
     if (status == INVAR_OK)
         status = invar_file_write(copy, text, bytes);
     else if (status != INVAR_E_NOMEM)
-        status = INVAR_OK; // it has none
+        status = INVAR_OK; // the file does not exist
     if (status == INVAR_OK)
         invar_error_clear();
     invar_free(text);
     return status;
 }
 
-/* They lie beside the file itself, not beside a link to it, such as /proc/self/exe. */
+/* The files are next to the program itself, not next to a link to it such as /proc/self/exe. */
 invar_status invar_workspace_copy_origin(const char *to, const char *program)
 {
     char file[PATH_MAX];
 
     if (realpath(program, file))
         program = file;
-    INVAR_TRY(copy_beside(program, to, ".build"));
-    return copy_beside(program, to, ".build.diff");
+    INVAR_TRY(copy_build_file(program, to, ".build"));
+    return copy_build_file(program, to, ".build.diff");
 }

@@ -1,10 +1,11 @@
 /*
- * child.c - a command as a child process: bounded in time, in output and in what it leaves.
+ * child.c - runs a command as a child process with limits on time and output, and cleans up after
+ * it.
  *
- * The process that starts it has threads, so between fork and exec there are only calls that a
- * signal handler could make; all that needs memory is made before. The thread that forks waits for
- * the child's end, so the kernel's signal at the death of a parent, which is one of threads, comes
- * when the process dies and not before.
+ * The parent has threads, so only async-signal-safe calls are made between fork and exec;
+ * everything that needs memory is prepared before. The thread that forks also waits for the child:
+ * PR_SET_PDEATHSIG fires when the forking thread exits, which must not happen before the process
+ * dies. The child is reaped last, so that its process group id cannot be reused while it is killed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,39 +37,40 @@
 
 #include "base/invar_banned.h"
 
-#define TICK_MS 20             /* from one look at the child to the next */
-#define DRAIN_MS 200           /* how long its group, killed, may take to close the output */
-#define MOST_SECONDS 1000000.0 /* keeps the arithmetic of deadlines small */
+#define POLL_MS 20            /* interval at which the child is polled */
+#define DRAIN_MS 200          /* time that a killed group may take to close its output */
+#define MAX_SECONDS 1000000.0 /* limits deadlines so that milliseconds cannot overflow */
 #define BLOCK_BYTES 65536
 #define HALF_BYTES (INVAR_CHILD_LOG_BYTES / 2)
 #define MARK_SIZE (sizeof INVAR_USER_CHILD + INVAR_USER_SIZE + 16)
 
-typedef struct child {
+typedef struct child_process {
     const invar_child_request *request;
     invar_child_result *result;
-    char mark[MARK_SIZE]; /* INVAR_CHILD=USER-NUMBER */
+    char mark[MARK_SIZE]; /* INVAR_CHILD=TAG-NUMBER */
     char **environment;
     pid_t pid;
-    int out;             /* our end of its output; -1: closed */
-    int log;             /* -1: none */
-    invar_status status; /* of the log */
-    char *block;         /* (BLOCK_BYTES) for reading; behind it, with a log, (HALF_BYTES) */
-    char *ring;          /* of what comes after the first half, the end */
+    int out;             /* read end of the output pipe; -1 if closed */
+    int log;             /* log file; -1 if there is no log */
+    invar_status status; /* status of the log */
+    char *block;         /* (BLOCK_BYTES) read buffer, followed by `ring` if there is a log */
+    char *ring;          /* (HALF_BYTES) ring buffer for output after the first half of the log */
     invar_process_tail tail;
-    int64_t begun, watched, kill_at; /* moments */
+    int64_t begin_ms, last_watch_ms, kill_at_ms; /* times in ms: start, last poll of should_stop,
+                                                    deadline for SIGKILL */
     int nap;
-    bool asked;  /* to end, by us: `result->end` says why */
-    bool killed; /* with SIGKILL, because it did not */
-} child;
+    bool end_requested; /* this process asked the child to end; `result->end` has the reason */
+    bool killed;        /* the child was killed with SIGKILL because it did not end */
+} child_process;
 
-static int64_t milliseconds(double seconds)
+static int64_t to_milliseconds(double seconds)
 {
-    return (int64_t)((seconds < MOST_SECONDS ? seconds : MOST_SECONDS) * 1000);
+    return (int64_t)((seconds < MAX_SECONDS ? seconds : MAX_SECONDS) * 1000);
 }
 
 /* ---- the log --------------------------------------------------------------------------------- */
 
-static void log_fails(child *c, int code)
+static void set_log_error(child_process *c, int code)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -78,14 +80,14 @@ static void log_fails(child *c, int code)
                                strerror(code));
 }
 
-static void log_put(child *c, const char *data, size_t bytes)
+static void log_write(child_process *c, const char *data, size_t bytes)
 {
     while (bytes > 0 && c->status == INVAR_OK) {
         ssize_t put = write(c->log, data, bytes);
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0) {
-            log_fails(c, put < 0 ? errno : ENOSPC);
+            set_log_error(c, put < 0 ? errno : ENOSPC);
             return;
         }
         data += put;
@@ -93,8 +95,8 @@ static void log_put(child *c, const char *data, size_t bytes)
     }
 }
 
-/* The first half goes into the file at once, the rest into the ring. */
-static void log_add(child *c, const char *data, size_t bytes)
+/* Adds output to the log: the first half goes to the file at once, the rest into the ring. */
+static void log_add(child_process *c, const char *data, size_t bytes)
 {
     size_t before = (size_t)c->result->output_bytes;
     size_t head = before < HALF_BYTES ? HALF_BYTES - before : 0;
@@ -104,7 +106,7 @@ static void log_add(child *c, const char *data, size_t bytes)
     if (c->log < 0)
         return;
     head = bytes < head ? bytes : head;
-    log_put(c, data, head);
+    log_write(c, data, head);
     for (size_t i = head; i < bytes;) {
         size_t at = (before + i) % HALF_BYTES, room = HALF_BYTES - at;
         size_t count = bytes - i < room ? bytes - i : room;
@@ -113,8 +115,8 @@ static void log_add(child *c, const char *data, size_t bytes)
     }
 }
 
-/* What the ring holds, after a line that says how much it does not. */
-static void log_end(child *c)
+/* Writes the ring to the file, after a line with the number of bytes that were dropped. */
+static void log_end(child_process *c)
 {
     size_t total = (size_t)c->result->output_bytes, at = total % HALF_BYTES;
     char line[96];
@@ -124,18 +126,18 @@ static void log_end(child *c)
     if (total > 2 * (size_t)HALF_BYTES) {
         int bytes = snprintf(line, sizeof line, "\n[%zu bytes are left out here]\n",
                              total - 2 * (size_t)HALF_BYTES);
-        log_put(c, line, (size_t)bytes);
-        log_put(c, c->ring + at, HALF_BYTES - at);
-        log_put(c, c->ring, at);
+        log_write(c, line, (size_t)bytes);
+        log_write(c, c->ring + at, HALF_BYTES - at);
+        log_write(c, c->ring, at);
     } else if (total > HALF_BYTES) {
-        log_put(c, c->ring, total - HALF_BYTES);
+        log_write(c, c->ring, total - HALF_BYTES);
     }
     if (close(c->log) != 0)
-        log_fails(c, errno);
+        set_log_error(c, errno);
     c->log = -1;
 }
 
-static invar_status log_begin(child *c)
+static invar_status log_begin(child_process *c)
 {
     const char *path = c->request->log;
     size_t bytes = BLOCK_BYTES + (path ? HALF_BYTES : 0);
@@ -147,14 +149,14 @@ static invar_status log_begin(child *c)
     c->log =
         invar_process_fd_above_stdio(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (c->log < 0)
-        log_fails(c, errno);
+        set_log_error(c, errno);
     return c->status;
 }
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* Whether a word of the request's environment is about the variable "NAME=...". */
-static bool about(const char *word, const char *variable)
+/* Returns true if a word of the request's environment names the variable "NAME=...". */
+static bool names_variable(const char *word, const char *variable)
 {
     size_t length = strcspn(word, "=");
 
@@ -163,17 +165,17 @@ static bool about(const char *word, const char *variable)
     return strncmp(word, variable, length) == 0 && variable[length] == '=';
 }
 
-/* Words from `first` on may remove or replace the variable. */
+/* Returns true if a word from `first` on removes or replaces the variable. */
 static bool is_overridden(const char *variable, const char *const *first)
 {
     for (; first && *first; first++) {
-        if (about(*first, variable))
+        if (names_variable(*first, variable))
             return true;
     }
     return false;
 }
 
-static invar_status make_environment(child *c)
+static invar_status make_environment(child_process *c)
 {
     const char *const *extra = c->request->environment;
     size_t count = 2, used = 0;
@@ -185,7 +187,7 @@ static invar_status make_environment(child *c)
     INVAR_TRY(invar_alloc((void **)&c->environment, count, sizeof *c->environment,
                           "a child's environment"));
     for (char **v = environ; v && *v; v++) {
-        if (!is_overridden(*v, extra) && !about(INVAR_USER_CHILD, *v))
+        if (!is_overridden(*v, extra) && !names_variable(INVAR_USER_CHILD, *v))
             c->environment[used++] = *v;
     }
     for (size_t i = 0; extra && extra[i]; i++) {
@@ -197,24 +199,24 @@ static invar_status make_environment(child *c)
     return INVAR_OK;
 }
 
-/* What the child needs between fork and exec, and which step of it failed. */
+/* Everything that the child needs between fork and exec. */
 typedef struct launch {
-    const child *c;
+    const child_process *c;
     pid_t parent;
     int in, out, report;
 } launch;
 
-typedef enum stage { STAGE_STREAMS, STAGE_FOLDER, STAGE_EXEC } stage;
+typedef enum launch_stage { STAGE_STREAMS, STAGE_FOLDER, STAGE_EXEC } launch_stage;
 
-typedef struct problem {
-    stage where;
-    int code; /* errno */
-} problem;
+typedef struct launch_error {
+    launch_stage where;
+    int code; /* errno of the failed step */
+} launch_error;
 
-/* All that we have open goes with exec, but the lock. */
-static void keep_only(int lock)
+/* Marks all inherited descriptors close-on-exec, except the lock. */
+static void close_on_exec_except(int lock)
 {
-    if (close_range(3, ~0u, CLOSE_RANGE_CLOEXEC) != 0) { // an old kernel
+    if (close_range(3, ~0u, CLOSE_RANGE_CLOEXEC) != 0) { // kernels before 5.11
         for (int fd = 3; fd < 65536; fd++)
             (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     }
@@ -222,7 +224,7 @@ static void keep_only(int lock)
         (void)fcntl(lock, F_SETFD, 0);
 }
 
-static stage launch_prepare(const launch *l)
+static launch_stage prepare_child(const launch *l)
 {
     const invar_child_request *request = l->c->request;
     struct sigaction standard;
@@ -230,14 +232,15 @@ static stage launch_prepare(const launch *l)
     (void)setpgid(0, 0);
     memset(&standard, 0, sizeof standard);
     for (int number = 1; number < NSIG; number++) {
-        // a Ctrl-C that came before it had its own group was ours: SIG_IGN drops what is pending
+        // SIG_IGN drops pending signals, such as a Ctrl-C that came before the child had its own
+        // group
         standard.sa_handler = SIG_IGN;
         (void)sigaction(number, &standard, NULL);
         standard.sa_handler = SIG_DFL;
         (void)sigaction(number, &standard, NULL);
     }
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != l->parent) // it died before the kernel knew what to do then
+    if (getppid() != l->parent) // the parent died before PR_SET_PDEATHSIG was set
         _Exit(127);
     if (dup2(l->in, STDIN_FILENO) < 0 || dup2(l->out, STDOUT_FILENO) < 0 ||
         dup2(l->out, STDERR_FILENO) < 0)
@@ -246,13 +249,13 @@ static stage launch_prepare(const launch *l)
         return STAGE_FOLDER;
     if (request->same_addresses)
         (void)personality((unsigned long)personality(0xffffffff) | ADDR_NO_RANDOMIZE);
-    keep_only(request->lock);
+    close_on_exec_except(request->lock);
     return STAGE_EXEC;
 }
 
 static void exec_program(const launch *l)
 {
-    problem p = {launch_prepare(l), errno};
+    launch_error p = {prepare_child(l), errno};
     sigset_t none;
     ssize_t put;
 
@@ -267,14 +270,17 @@ static void exec_program(const launch *l)
     _Exit(put < 0 ? 126 : 127);
 }
 
-/* Forks; *out is where it failed, or has the code 0: the program runs. */
-static int launch_child(problem *out, child *c, const launch *how, int report)
+/*
+ * Forks and waits for exec. *out is the failed step, or has the code 0 if the program runs. Returns
+ * errno of fork.
+ */
+static int launch_child(launch_error *out, child_process *c, const launch *how, int report)
 {
     sigset_t all, before;
     ssize_t got;
     int code;
 
-    // no handler of ours runs in the child before its signals are reset
+    // no signal handler of this process may run in the child before its signals are reset
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     c->pid = fork();
@@ -290,7 +296,7 @@ static int launch_child(problem *out, child *c, const launch *how, int report)
         got = read(report, out, sizeof *out);
     while (got < 0 && errno == EINTR);
     if (got != (ssize_t)sizeof *out) {
-        *out = (problem){STAGE_EXEC, 0};
+        *out = (launch_error){STAGE_EXEC, 0};
         return 0;
     }
     while (waitpid(c->pid, NULL, 0) < 0 && errno == EINTR)
@@ -299,8 +305,8 @@ static int launch_child(problem *out, child *c, const launch *how, int report)
     return 0;
 }
 
-/* One attempt with new pipes. Returns errno. */
-static int try_launch(problem *out, child *c)
+/* Makes one attempt to start the child, with new pipes. Returns errno. */
+static int try_launch(launch_error *out, child_process *c)
 {
     int output[2] = {-1, -1}, report[2] = {-1, -1};
     int in = invar_process_fd_above_stdio(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -335,15 +341,16 @@ static bool cannot_be_run(int code)
 }
 
 /*
- * A program that was just written may still be open for writing: in a child that another thread has
- * forked and that has not come to its exec. That takes a moment, so it is tried again.
+ * Starts the child. exec fails with ETXTBSY while a just written program is still open for writing
+ * in a child that another thread has forked but that has not called exec yet; the start is retried
+ * for some seconds.
  */
-static invar_status child_start(child *c)
+static invar_status start_child(child_process *c)
 {
     static const struct timespec nap = {0, 5000000};
     const char *word = c->request->words[0];
     char quote[INVAR_CHILD_WORDS_SIZE - 64], shown[INVAR_PATH_SHOWN_SIZE];
-    problem p = {STAGE_STREAMS, 0};
+    launch_error p = {STAGE_STREAMS, 0};
     int code;
 
     for (int i = 0;; i++) {
@@ -354,7 +361,7 @@ static invar_status child_start(child *c)
         c->out = -1;
         nanosleep(&nap, NULL);
     }
-    c->begun = invar_process_clock_ms();
+    c->begin_ms = invar_process_clock_ms();
     if (!code && !p.code)
         return INVAR_OK;
     invar_text_quote(quote, sizeof quote, word, strlen(word));
@@ -374,10 +381,10 @@ static invar_status child_start(child *c)
     return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be started: %s", quote, strerror(code));
 }
 
-/* ---- while it runs --------------------------------------------------------------------------- */
+/* ---- while the child runs -------------------------------------------------------------------- */
 
-/* What is there now, though not for ever. */
-static void take_output(child *c)
+/* Reads the available output, with a bound on the number of blocks. */
+static void read_output(child_process *c)
 {
     for (int i = 0; i < 64 && c->out >= 0; i++) {
         ssize_t got = read(c->out, c->block, BLOCK_BYTES);
@@ -386,90 +393,94 @@ static void take_output(child *c)
         if (got <= 0) {
             close(c->out);
             c->out = -1;
-            c->nap = 1; // it is about to end, as a rule
+            c->nap = 1; // closed output usually means that the child is about to end
             return;
         }
         log_add(c, c->block, (size_t)got);
     }
 }
 
-static void wait_output(child *c, int64_t ms)
+static void wait_output(child_process *c, int64_t ms)
 {
-    struct pollfd fd = {c->out, POLLIN, 0}; // -1 is passed over: then it is a nap
+    struct pollfd fd = {c->out, POLLIN, 0}; // poll ignores a descriptor of -1 and only waits
 
     (void)poll(&fd, 1, (int)ms);
-    take_output(c);
+    read_output(c);
 }
 
-/* Asks the whole group to end, and says by when. */
-static void ask_to_end(child *c, invar_child_end why, int64_t now)
+/* Sends SIGTERM to the process group and sets the deadline for SIGKILL. */
+static void request_end(child_process *c, invar_child_end why, int64_t now)
 {
-    c->asked = true;
+    c->end_requested = true;
     c->result->end = why;
-    c->kill_at = now + milliseconds(c->request->kill_grace_s);
+    c->kill_at_ms = now + to_milliseconds(c->request->kill_grace_s);
     kill(-c->pid, SIGTERM);
 }
 
-static void child_inspect(child *c)
+static void check_deadlines(child_process *c)
 {
     const invar_child_request *r = c->request;
     int64_t now = invar_process_clock_ms();
 
-    if (c->asked || c->status != INVAR_OK) {
-        if (now >= c->kill_at && !c->killed) {
+    if (c->end_requested || c->status != INVAR_OK) {
+        if (now >= c->kill_at_ms && !c->killed) {
             kill(-c->pid, SIGKILL);
             c->killed = true;
         }
         return;
     }
-    // a signal's handler or another thread may have set it
+    // a signal handler or another thread may set the flag
     if (r->stop && __atomic_load_n(r->stop, __ATOMIC_RELAXED)) {
-        ask_to_end(c, INVAR_CHILD_STOPPED, now);
-    } else if (r->timeout > 0 && now - c->begun >= milliseconds(r->timeout)) {
-        ask_to_end(c, INVAR_CHILD_TIMED_OUT, now);
-    } else if (r->should_stop && now - c->watched >= TICK_MS) {
-        c->watched = now;
+        request_end(c, INVAR_CHILD_STOPPED, now);
+    } else if (r->timeout > 0 && now - c->begin_ms >= to_milliseconds(r->timeout)) {
+        request_end(c, INVAR_CHILD_TIMED_OUT, now);
+    } else if (r->should_stop && now - c->last_watch_ms >= POLL_MS) {
+        c->last_watch_ms = now;
         if (r->should_stop(r->payload))
-            ask_to_end(c, INVAR_CHILD_ENDED_EARLY, now);
+            request_end(c, INVAR_CHILD_ENDED_EARLY, now);
     }
 }
 
-/* True when the child itself has ended; it is not reaped, so its number is still ours. */
-static bool has_ended(const child *c)
+/* Returns true if the child has ended. It is not reaped, so its process id stays valid. */
+static bool has_ended(const child_process *c)
 {
     siginfo_t info;
 
     memset(&info, 0, sizeof info);
     if (waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0)
-        return errno != EINTR; // no child of ours any more
+        return errno != EINTR; // the child does not exist any more
     return info.si_pid == c->pid;
 }
 
-/* One that was asked to end is over when all who write to its output are, or the time is up. */
-static void pump(child *c)
+/*
+ * Reads output until the child ends. A child that was asked to end is finished when all writers of
+ * its output have closed it or the grace period is over.
+ */
+static void pump_output(child_process *c)
 {
-    c->nap = TICK_MS;
+    c->nap = POLL_MS;
     for (;;) {
-        bool ended = has_ended(c); // before the output is taken: what it wrote is there now
+        // checked before reading, so that all output of an ended child is read
+        bool ended = has_ended(c);
 
-        take_output(c);
-        if (ended && (!c->asked || c->killed || c->out < 0))
+        read_output(c);
+        if (ended && (!c->end_requested || c->killed || c->out < 0))
             return;
-        child_inspect(c);
+        check_deadlines(c);
         wait_output(c, c->nap);
-        c->nap = c->out >= 0 || 2 * c->nap > TICK_MS ? TICK_MS : 2 * c->nap;
+        c->nap = c->out >= 0 || 2 * c->nap > POLL_MS ? POLL_MS : 2 * c->nap;
     }
 }
 
-/* ---- its end --------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
-static void keep_end(child *c, int how, const struct rusage *usage)
+static void set_result(child_process *c, int how, const struct rusage *usage)
 {
     invar_child_result *result = c->result;
 
     result->peak_bytes = (int64_t)usage->ru_maxrss * 1024;
     result->killed = c->killed;
-    if (c->asked) {
+    if (c->end_requested) {
         result->code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
     } else {
         result->end = WIFEXITED(how) ? INVAR_CHILD_EXITED : INVAR_CHILD_SIGNALLED;
@@ -477,8 +488,11 @@ static void keep_end(child *c, int how, const struct rusage *usage)
     }
 }
 
-/* Whatever is left of it is killed before it is reaped, while the group's number is still ours. */
-static invar_status child_finish(child *c)
+/*
+ * Kills the rest of the process group before the child is reaped, while the group id cannot be
+ * reused.
+ */
+static invar_status finish_child(child_process *c)
 {
     int64_t until = invar_process_clock_ms() + DRAIN_MS, now;
     struct rusage usage;
@@ -488,30 +502,30 @@ static invar_status child_finish(child *c)
     kill(-c->pid, SIGKILL);
     while (c->out >= 0 && (now = invar_process_clock_ms()) < until)
         wait_output(c, until - now);
-    if (c->asked || c->killed || c->out >= 0)
+    if (c->end_requested || c->killed || c->out >= 0)
         invar_user_sweep(c->mark + sizeof INVAR_USER_CHILD);
-    take_output(c);
+    read_output(c);
     do
         got = wait4(c->pid, &how, 0, &usage);
     while (got < 0 && errno == EINTR);
     if (got < 0)
         return INVAR_FAIL(INVAR_E_IO, errno, "a child cannot be waited for: %s", strerror(errno));
-    keep_end(c, how, &usage);
+    set_result(c, how, &usage);
     return INVAR_OK;
 }
 
-static invar_status child_run(child *c)
+static invar_status run_child(child_process *c)
 {
     const invar_child_request *r = c->request;
 
     INVAR_TRY(make_environment(c));
     INVAR_TRY(log_begin(c));
-    INVAR_TRY(child_start(c));
+    INVAR_TRY(start_child(c));
     if (c->pid < 0)
         return INVAR_OK;
-    pump(c);
-    INVAR_TRY(child_finish(c));
-    c->result->seconds = (double)(invar_process_clock_ms() - c->begun) / 1000;
+    pump_output(c);
+    INVAR_TRY(finish_child(c));
+    c->result->seconds = (double)(invar_process_clock_ms() - c->begin_ms) / 1000;
     if (r->should_stop)
         (void)r->should_stop(r->payload);
     return INVAR_OK;
@@ -520,7 +534,7 @@ static invar_status child_run(child *c)
 invar_status invar_child_run(invar_child_result *out, const invar_child_request *request)
 {
     static _Atomic uint32_t children;
-    child c = {.request = request, .result = out, .pid = -1, .out = -1, .log = -1};
+    child_process c = {.request = request, .result = out, .pid = -1, .out = -1, .log = -1};
     char user[INVAR_USER_SIZE];
     invar_status status;
 
@@ -528,7 +542,7 @@ invar_status invar_child_run(invar_child_result *out, const invar_child_request 
     invar_user_self(user);
     (void)snprintf(c.mark, sizeof c.mark, INVAR_USER_CHILD "=%s-%08" PRIx32, user,
                    atomic_fetch_add(&children, 1));
-    status = child_run(&c);
+    status = run_child(&c);
     log_end(&c);
     if (c.out >= 0)
         close(c.out);
@@ -539,9 +553,9 @@ invar_status invar_child_run(invar_child_result *out, const invar_child_request 
     return status == INVAR_OK ? c.status : status;
 }
 
-/* ---- in words -------------------------------------------------------------------------------- */
+/* ---- description ----------------------------------------------------------------------------- */
 
-static void tell_end(char out[64], const invar_child_result *result, double timeout)
+static void describe_end(char out[64], const invar_child_result *result, double timeout)
 {
     const char *name;
 
@@ -564,7 +578,7 @@ void invar_child_tell(char out[INVAR_CHILD_REASON_SIZE], const invar_child_resul
 {
     char how[64] = "";
 
-    tell_end(how, result, timeout);
+    describe_end(how, result, timeout);
     (void)snprintf(out, INVAR_CHILD_REASON_SIZE, "%s%s%s", how, result->last_words[0] ? ": " : "",
                    result->last_words);
 }

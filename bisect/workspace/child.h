@@ -1,13 +1,13 @@
 /*
- * child.h - a command as a child process: bounded in time, in output and in what it leaves.
+ * child.h - runs a command as a child process with limits on time and output.
  *
- * It runs in a process group of its own; whatever ends the wait ends the group, and what has left
- * the group with it (process_tag.h). Both output streams go into a log of bounded size: its
- * beginning and its end are kept, what is between is counted and dropped. When we die, so does the
- * child (the kernel sees to it), and `lock`, which the child and all that it starts inherit, stays
- * locked as long as one of them lives: see workspace.h. Its standard input is empty, its signals
- * are as a login shell's, and of our descriptors it has none but the lock. Threads may run children
- * at a time.
+ * The child has its own process group. When the wait ends, the group is killed, and so are
+ * processes that have left the group (process_tag.h). Both output streams go to a log of bounded
+ * size: beginning and end are kept, the middle is counted and dropped. If this process dies, the
+ * kernel kills the child. `lock` is inherited by the child and everything that it starts, so the
+ * lock is held as long as one of them lives (workspace.h). Standard input is empty, signals have
+ * their default actions, and no other descriptor is inherited. Several threads may run children at
+ * the same time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,55 +25,61 @@
 extern "C" {
 #endif
 
-#define INVAR_CHILD_LOG_BYTES (2u << 20) /* of a log: half from the beginning, half from the end */
+#define INVAR_CHILD_LOG_BYTES                                                                      \
+    (2u << 20) /* largest log size in bytes: half for the beginning, half
+                                            for the end */
 #define INVAR_CHILD_WORDS_SIZE INVAR_PROCESS_TAIL_BYTES
 
 typedef struct invar_child_request {
-    const char *const *words;       /* argv, ended by NULL; the program is found as a shell does */
-    const char *folder;             /* to run in; NULL: ours */
-    const char *const *environment; /* "NAME=VALUE" beyond ours, "NAME" or "PREFIX*": without;
-                                       the later word counts; ended by NULL; NULL: just ours */
-    const char *log;                /* file for its output, made anew; NULL: dropped */
-    int lock;                       /* descriptor that it inherits; -1: none */
-    double timeout;                 /* seconds; 0: none */
-    const volatile sig_atomic_t *stop; /* nonzero: end it; may be NULL */
+    const char *const *words;          /* argv, NULL-terminated; the program is searched in PATH */
+    const char *folder;                /* working folder; NULL for the current one */
+    const char *const *environment;    /* environment words, NULL-terminated, or NULL; "NAME=VALUE"
+                                          adds a variable, "NAME" or "PREFIX*" removes variables;
+                                          later words win */
+    const char *log;                   /* log file, overwritten; NULL to drop the output */
+    int lock;                          /* descriptor that the child inherits, or -1 */
+    double timeout;                    /* time limit in seconds; 0 for no limit */
+    const volatile sig_atomic_t *stop; /* the child is ended if this is nonzero; may be NULL */
     /*
-     * Called about every 20 ms while it runs, and once after its end; true: end it (SIGTERM, then
-     * after `grace` seconds SIGKILL). May be NULL.
+     * Polled about every 20 ms while the child runs, and once after its end. Return true to end the
+     * child: SIGTERM, then SIGKILL after kill_grace_s seconds. May be NULL.
      */
     bool (*should_stop)(void *payload);
     void *payload;
-    double kill_grace_s; /* also after `timeout` and `stop` */
-    bool same_addresses; /* without address space randomisation, where the kernel allows that */
+    double kill_grace_s; /* grace period in seconds, for `timeout` and `stop` too */
+    bool same_addresses; /* disable address space randomization if the kernel allows it */
 } invar_child_request;
 
 typedef enum invar_child_end {
-    INVAR_CHILD_EXITED,    /* by itself: `code` */
-    INVAR_CHILD_SIGNALLED, /* by itself, of the signal `code` */
+    INVAR_CHILD_EXITED,    /* the child exited; `code` is its exit code */
+    INVAR_CHILD_SIGNALLED, /* the child died from signal `code` */
     INVAR_CHILD_TIMED_OUT,
-    INVAR_CHILD_STOPPED,     /* because of `stop` */
-    INVAR_CHILD_ENDED_EARLY, /* because `watch` had seen enough */
-    INVAR_CHILD_MISSING      /* there is no such program, or it is none: nothing ran */
+    INVAR_CHILD_STOPPED,     /* ended because of `stop` */
+    INVAR_CHILD_ENDED_EARLY, /* ended because should_stop returned true */
+    INVAR_CHILD_MISSING      /* nothing ran: the program does not exist or cannot be executed */
 } invar_child_end;
 
 typedef struct invar_child_result {
     invar_child_end end;
-    int code;    /* when we ended it: its exit code all the same, or 128 + the signal; of a program
-                 that is MISSING errno */
-    bool killed; /* it did not end within `grace`: what it was writing is half written */
+    int code;    /* exit code, 128 + signal number if this process ended the child, errno if
+                    MISSING */
+    bool killed; /* killed after the grace period; files that it was writing may be incomplete */
     double seconds;
-    int64_t peak_bytes;                      /* of memory, the largest process of it */
-    int64_t output_bytes;                    /* that it wrote, kept or not */
-    char last_words[INVAR_CHILD_WORDS_SIZE]; /* the last line of output that is not blank, safe */
+    int64_t peak_bytes;                      /* peak memory of its largest process */
+    int64_t output_bytes;                    /* size of the output, kept or not */
+    char last_words[INVAR_CHILD_WORDS_SIZE]; /* last non-blank line of output, escaped */
 } invar_child_result;
 
-/* Fails only when the child could not be started or waited for, or the log not be written. */
+/*
+ * Runs a child and waits for it. Fails only if the child cannot be started or waited for, or the
+ * log cannot be written.
+ */
 invar_status invar_child_run(invar_child_result *out,
                              const invar_child_request *request) INVAR_MUST_USE;
 
 #define INVAR_CHILD_REASON_SIZE (INVAR_CHILD_WORDS_SIZE + 256)
 
-/* How it ended, in words: "exit code 2: LAST WORDS", "no end within 60 s", ... */
+/* Describes the end of a child: "exit code 2: LAST LINE", "no end within 60 s" and so on. */
 void invar_child_tell(char out[INVAR_CHILD_REASON_SIZE], const invar_child_result *result,
                       double timeout);
 

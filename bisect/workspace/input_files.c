@@ -1,9 +1,9 @@
 /*
- * input_files.c - the files that a recipe names, as part of a run's key.
+ * input_files.c - hashes the files that a recipe names, as part of the cache key of a run.
  *
- * Which keys of a recipe are paths only its program knows, so every word of a value that is the
- * name of something there counts: prompts, a model's folder, a plug-in. A name that means something
- * else makes a run anew when that changes, no more.
+ * Only the program under test knows which of its keys are paths. Every word of a value that is the
+ * name of an existing file or folder is therefore hashed: prompts, model folders, plug-ins. A false
+ * match only causes a needless new run when that file changes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,16 +19,18 @@
 
 #include "base/invar_banned.h"
 
-/* Size and the time of the last change, which nobody can set. */
-static void mix_state(invar_hasher *hasher, const struct stat *info)
+/* Adds the size and the inode change time, which no program can set. */
+static void hash_file_info(invar_hasher *hasher, const struct stat *info)
 {
     const int64_t state[] = {info->st_size, info->st_ctim.tv_sec, info->st_ctim.tv_nsec};
 
     invar_hasher_update(hasher, state, sizeof state);
 }
 
-/* The entries of a folder: a sum, since their order is the file system's. */
-static void mix_folder(invar_hasher *hasher, const char *path)
+/*
+ * Adds the entries of a folder as a sum, because the order of entries depends on the file system.
+ */
+static void hash_folder(invar_hasher *hasher, const char *path)
 {
     uint64_t sum[2] = {0, 0}, part[2];
     DIR *entries = opendir(path);
@@ -43,7 +45,7 @@ static void mix_folder(invar_hasher *hasher, const char *path)
             continue;
         invar_hasher_init(&one);
         invar_workspace_key_add(&one, entry->d_name);
-        mix_state(&one, &info);
+        hash_file_info(&one, &info);
         invar_hasher_final(&digest, &one);
         memcpy(part, digest.bytes, sizeof part);
         sum[0] += part[0];
@@ -54,8 +56,8 @@ static void mix_folder(invar_hasher *hasher, const char *path)
     invar_hasher_update(hasher, sum, sizeof sum);
 }
 
-/* What a word of a value names, where that is there. */
-static void mix_path(invar_hasher *hasher, const char *word, size_t length)
+/* Adds the file or folder that a word names, if it exists. */
+static void hash_path(invar_hasher *hasher, const char *word, size_t length)
 {
     char path[INVAR_PATH_SIZE], *part;
     struct stat info;
@@ -64,19 +66,19 @@ static void mix_path(invar_hasher *hasher, const char *word, size_t length)
         return;
     memcpy(path, word, length);
     path[length] = '\0';
-    part = strstr(path, "@["); // lines of a file: data.jsonl@[0:100]
+    part = strstr(path, "@["); // range of lines in a file: data.jsonl@[0:100]
     if (part)
         *part = '\0';
     if (stat(path, &info) != 0)
         return;
     invar_workspace_key_add(hasher, path);
     if (S_ISDIR(info.st_mode))
-        mix_folder(hasher, path);
+        hash_folder(hasher, path);
     else
-        mix_state(hasher, &info);
+        hash_file_info(hasher, &info);
 }
 
-/* Words end at blanks and commas; one within quotes may have them. */
+/* Words end at blanks and commas, unless they are quoted. */
 void invar_workspace_mix_inputs(invar_hasher *hasher, const char *value, size_t bytes)
 {
     static const char between[] = " \t\r,";
@@ -86,8 +88,8 @@ void invar_workspace_mix_inputs(invar_hasher *hasher, const char *value, size_t 
         value++;
     while (end > value && memchr(between, end[-1], sizeof between - 1))
         end--;
-    if (memchr(value, ' ', (size_t)(end - value))) // one path, if there is such a file
-        mix_path(hasher, value, (size_t)(end - value));
+    if (memchr(value, ' ', (size_t)(end - value))) // a path that contains blanks
+        hash_path(hasher, value, (size_t)(end - value));
     while (value < end) {
         const char *quote = *value == '"' || *value == '\'' ? value : NULL, *stop = value;
 
@@ -97,7 +99,7 @@ void invar_workspace_mix_inputs(invar_hasher *hasher, const char *value, size_t 
             stop++;
         stop = quote ? quote : stop;
         value += quote ? 1 : 0;
-        mix_path(hasher, value, (size_t)(stop - value));
+        hash_path(hasher, value, (size_t)(stop - value));
         value = stop + 1;
     }
 }

@@ -1,6 +1,9 @@
 /*
- * process_tag.c - a process by number and start, so that what it left can be told from what is in
- * use.
+ * process_tag.c - identifies processes by pid and start time, and kills those that a dead one left.
+ *
+ * A tag is "PID-START" in hexadecimal. The start time from /proc/PID/stat distinguishes a process
+ * from a later one with the same pid. Children carry the tag of their parent in the variable
+ * INVAR_CHILD, which a sweep finds in /proc/PID/environ.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,12 +25,14 @@
 
 #include "base/invar_banned.h"
 
-#define PASSES 200  /* of a sweep; a few are enough, unless they start others faster than we look */
-#define PIECE 16384 /* of an environment */
-#define NEEDLE 64   /* of what is looked for in it, at most */
+#define PASSES                                                                                     \
+    200                  /* largest number of sweeps, needed if processes start others while they
+                            are being killed */
+#define CHUNK_SIZE 16384 /* size of the read buffer for an environment */
+#define NEEDLE_SIZE 64   /* largest size of the searched variable */
 #define START_FIELD 22
 
-/* ---- who lives ------------------------------------------------------------------------------- */
+/* ---- tags ------------------------------------------------------------------------------------ */
 
 static ssize_t read_proc(char *out, size_t size, const char *path)
 {
@@ -42,8 +47,10 @@ static ssize_t read_proc(char *out, size_t size, const char *path)
     return got;
 }
 
-/* When the process began, in ticks since the machine did; 0: it is not there, or dead. */
-static uint64_t start_of(uint32_t pid)
+/*
+ * Returns the start time in clock ticks since boot; 0 if the process does not exist or is a zombie.
+ */
+static uint64_t read_start_time(uint32_t pid)
 {
     char path[64], text[1024];
     const char *at;
@@ -51,7 +58,7 @@ static uint64_t start_of(uint32_t pid)
     (void)snprintf(path, sizeof path, "/proc/%" PRIu32 "/stat", pid);
     if (read_proc(text, sizeof text, path) <= 0)
         return 0;
-    at = strrchr(text, ')'); // the name before it may hold anything
+    at = strrchr(text, ')'); // the process name before the last ")" may contain any character
     if (!at || at[1] != ' ' || at[2] == 'Z' || at[2] == 'X')
         return 0;
     for (int field = 2; at && field < START_FIELD; field++)
@@ -63,10 +70,10 @@ void invar_user_self(char out[INVAR_USER_SIZE])
 {
     uint32_t pid = (uint32_t)getpid();
 
-    (void)snprintf(out, INVAR_USER_SIZE, "%08" PRIx32 "-%016" PRIx64, pid, start_of(pid));
+    (void)snprintf(out, INVAR_USER_SIZE, "%08" PRIx32 "-%016" PRIx64, pid, read_start_time(pid));
 }
 
-static bool is_user(const char *text)
+static bool is_tag(const char *text)
 {
     for (int i = 0; i < INVAR_USER_SIZE - 1; i++) {
         if (i == 8 ? text[i] != '-' : !text[i] || !strchr("0123456789abcdef", text[i]))
@@ -79,21 +86,21 @@ bool invar_user_lives(const char *user)
 {
     uint64_t pid, start;
 
-    if (!is_user(user))
+    if (!is_tag(user))
         return false;
     pid = strtoull(user, NULL, 16);
     start = strtoull(user + 9, NULL, 16);
-    if (start == 0) // no /proc when it was written
+    if (start == 0) // the tag was written without /proc
         return pid > 1 && pid <= INT32_MAX && (kill((pid_t)pid, 0) == 0 || errno == EPERM);
-    return start_of((uint32_t)pid) == start;
+    return read_start_time((uint32_t)pid) == start;
 }
 
-/* ---- what it left ---------------------------------------------------------------------------- */
+/* ---- sweeps ---------------------------------------------------------------------------------- */
 
-/* Whether the environment has a variable that begins with `needle`, which starts with a NUL. */
-static bool carries(const char *pid, const char *needle, size_t length)
+/* Returns true if a process has a variable that begins with `needle`, which starts with a NUL. */
+static bool has_variable(const char *pid, const char *needle, size_t length)
 {
-    char path[64], text[NEEDLE + PIECE];
+    char path[64], text[NEEDLE_SIZE + CHUNK_SIZE];
     size_t used = 1;
     bool found = false;
     ssize_t got = 1;
@@ -103,7 +110,7 @@ static bool carries(const char *pid, const char *needle, size_t length)
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    text[0] = '\0'; // as if a variable had ended before the first
+    text[0] = '\0'; // the first variable is preceded by a NUL like all others
     while (!found && got > 0) {
         got = read(fd, text + used, sizeof text - used);
         used += got > 0 ? (size_t)got : 0;
@@ -117,7 +124,7 @@ static bool carries(const char *pid, const char *needle, size_t length)
     return found;
 }
 
-static int kill_all(DIR *processes, const char *needle, size_t length)
+static int kill_tagged(DIR *processes, const char *needle, size_t length)
 {
     struct dirent *entry;
     int killed = 0;
@@ -125,7 +132,7 @@ static int kill_all(DIR *processes, const char *needle, size_t length)
     rewinddir(processes);
     while ((entry = readdir(processes))) {
         long pid = strtol(entry->d_name, NULL, 10);
-        if (pid > 1 && pid != (long)getpid() && carries(entry->d_name, needle, length))
+        if (pid > 1 && pid != (long)getpid() && has_variable(entry->d_name, needle, length))
             killed += kill((pid_t)pid, SIGKILL) == 0;
     }
     return killed;
@@ -134,14 +141,15 @@ static int kill_all(DIR *processes, const char *needle, size_t length)
 void invar_user_sweep(const char *mark)
 {
     static const struct timespec nap = {0, 2000000};
-    char needle[NEEDLE] = "";
+    char needle[NEEDLE_SIZE] = "";
     int length = snprintf(needle + 1, sizeof needle - 1, INVAR_USER_CHILD "=%s", mark);
     DIR *processes;
 
-    if (!is_user(mark) || length >= (int)sizeof needle - 1)
+    if (!is_tag(mark) || length >= (int)sizeof needle - 1)
         return;
     processes = opendir("/proc");
-    for (int i = 0; processes && i < PASSES && kill_all(processes, needle, (size_t)length + 1); i++)
+    for (int i = 0; processes && i < PASSES && kill_tagged(processes, needle, (size_t)length + 1);
+         i++)
         nanosleep(&nap, NULL);
     if (processes)
         closedir(processes);

@@ -1,11 +1,10 @@
 /*
- * process_tag.h - a process by number and start, so that what it left can be told from what is in
- * use.
+ * process_tag.h - identifies a process by pid and start time, so that its leftovers can be removed.
  *
- * Every child (child.h) and all that it starts carry in their environment INVAR_CHILD=USER-NUMBER:
- * who started it, and the how manieth child it is. So they are found when they have left the
- * process group (a build tool that gives each compiler one of its own) and when the user was killed
- * (kill -9), and nobody else's are.
+ * Every child (child.h) and all its descendants have INVAR_CHILD=TAG-NUMBER in their environment:
+ * the tag of the process that started the child, and a counter. They are found even if they have
+ * left the process group, as jobs of build tools do, and if their parent was killed with SIGKILL;
+ * processes of others are never touched.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,15 +20,15 @@ extern "C" {
 #define INVAR_USER_SIZE 26 /* PPPPPPPP-SSSSSSSSSSSSSSSS in hexadecimal, and the NUL */
 #define INVAR_USER_CHILD "INVAR_CHILD"
 
-/* This process. */
+/* Writes the tag of this process. */
 void invar_user_self(char out[INVAR_USER_SIZE]);
 
-/* False when it has ended, also as a zombie, and for a text that names no process. */
+/* Returns true if the process of a tag is alive; false for zombies and malformed tags. */
 bool invar_user_lives(const char *user);
 
 /*
- * Kills (SIGKILL) every process whose INVAR_CHILD begins with `mark`, a user's name or that of one
- * child, until none is found. This process is spared. Without /proc it finds nothing.
+ * Kills every process whose INVAR_CHILD begins with `mark`, a tag or the mark of one child, until
+ * no such process is left. Never kills the calling process. Does nothing without /proc.
  */
 void invar_user_sweep(const char *mark);
 

@@ -1,9 +1,10 @@
 /*
- * programs.c - from a tree to a program: the cache of programs, and builds.
+ * programs.c - builds the program of a tree, or takes it from the cache of programs.
  *
- * A program's folder is made in its slot, slots/N/made, and renamed to programs/KEY when it is
- * whole. Two that make the same program at a time both build; the first to rename wins, and the
- * other takes that.
+ * A program is built in its worktree, copied to slots/N/made, and renamed to programs/KEY when it
+ * is complete. If two processes build the same program, the first rename wins and the other uses
+ * that result. A build that fails on top of an older build is repeated from scratch, so that no
+ * verdict depends on the history of the worktree.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,11 +25,11 @@
 
 #include "base/invar_banned.h"
 
-#define BUILD_GRACE 10.0 /* seconds that a build has to end in order */
+#define BUILD_GRACE 10.0 /* seconds that a build has to end after SIGTERM */
 
 /*
- * Without the cache of an older tree: settings that nobody has asked for are this tree's own. What
- * was compiled stays, and is compiled again where it has to be.
+ * Build of Invar. The CMake cache of an older tree is removed, so that this tree uses its own
+ * defaults. Object files stay and are rebuilt as needed.
  */
 static const char invar_build[] =
     "command -v ninja >/dev/null 2>&1 && set -- -G Ninja\n"
@@ -37,36 +38,36 @@ static const char invar_build[] =
     "-DBUILD_TESTING=OFF -DINVAR_BISECT=OFF &&\n"
     "cmake --build \"$INVAR_BUILD\" --parallel \"$INVAR_JOBS\" --target invar";
 
-/* What a program is made from. */
-typedef struct origin {
+/* Sources of a program. */
+typedef struct program_source {
     const invar_build_plan *how;
-    invar_repo *repo;   /* NULL: a folder */
-    const char *commit; /* or the folder */
+    invar_repo *repo;   /* NULL if the source is a folder */
+    const char *commit; /* commit, or path of the source folder */
     char tree[INVAR_OID_SIZE];
-} origin;
+} program_source;
 
-/* One build: where it happens and what came out. */
-typedef struct making {
+/* State of a build in progress. */
+typedef struct build_job {
     invar_workspace *workshop;
     invar_worktree *slot;
-    const origin *from;
+    const program_source *from;
     const volatile sig_atomic_t *stop;
     invar_revision_build *out;
-    char made[INVAR_PATH_SIZE]; /* folder of the program in the making */
-} making;
+    char made[INVAR_PATH_SIZE]; /* folder of the unfinished program */
+} build_job;
 
-static const char *last_name(const char *path)
+static const char *program_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
     return slash ? slash + 1 : path + (path[0] == '@');
 }
 
-/* ---- the verdict ----------------------------------------------------------------------------- */
+/* ---- the verdict file ------------------------------------------------------------------------ */
 
 enum { VERDICT_STATE, VERDICT_BINARY, VERDICT_SECONDS, VERDICT_STORY, VERDICT_KEYS };
 
-/* A build that the user stopped has no verdict. */
+/* A stopped build has no verdict. */
 static const char *const state_words[] = {
     [INVAR_REVISION_BUILD_READY] = "ready", [INVAR_REVISION_BUILD_FAILED] = "failed"};
 static const invar_choices invar_revision_build_state_choices = {
@@ -133,10 +134,13 @@ static invar_status read_verdict(invar_revision_build *out, const char *folder)
     return status;
 }
 
-/* ---- a build --------------------------------------------------------------------------------- */
+/* ---- building -------------------------------------------------------------------------------- */
 
-/* The folder of the program in the making: in a slot, nobody else's. */
-static invar_status making_begin(making *m)
+/*
+ * Creates the folder of the unfinished program. It belongs to the worktree, so no other process
+ * uses it.
+ */
+static invar_status begin_build(build_job *m)
 {
     INVAR_TRY(invar_path_join(m->made, sizeof m->made, m->slot->folder, "made"));
     INVAR_TRY(invar_held_folder_remove(m->made));
@@ -144,8 +148,8 @@ static invar_status making_begin(making *m)
     return invar_path_join(m->out->log, sizeof m->out->log, m->made, "build.log");
 }
 
-/* Where the build leaves the program. */
-static invar_status name_program(char out[INVAR_PATH_SIZE], const making *m)
+/* Computes the path at which the build leaves the program. */
+static invar_status format_program_path(char out[INVAR_PATH_SIZE], const build_job *m)
 {
     const char *program = m->from->how->program;
     bool built = program[0] == '@';
@@ -154,30 +158,33 @@ static invar_status name_program(char out[INVAR_PATH_SIZE], const making *m)
                            program + built);
 }
 
-/* The program of an older build goes, so that it is not taken for that of a build that makes none.
-   A link on the way may lead out of the slot, where nothing is ours. */
-static invar_status forget_program(const making *m)
+/*
+ * Removes the program of an older build, so that it is not mistaken for the result of this one.
+ * Nothing is removed if a link leads out of the worktree.
+ */
+static invar_status remove_old_program(const build_job *m)
 {
     char path[INVAR_PATH_SIZE], folder[INVAR_PATH_SIZE], real[INVAR_PATH_SIZE];
     size_t length = strlen(m->slot->folder);
 
-    INVAR_TRY(name_program(path, m));
+    INVAR_TRY(format_program_path(path, m));
     memcpy(folder, path, sizeof folder);
     *strrchr(folder, '/') = '\0';
     if (realpath(folder, real) && strncmp(real, m->slot->folder, length) == 0 &&
         real[length] == '/')
-        (void)unlink(path); // if it cannot go, the copy will say so
+        (void)unlink(path); // a file that cannot be removed makes the copy fail
     return INVAR_OK;
 }
 
-static invar_status check_out(const making *m)
+static invar_status check_out(const build_job *m)
 {
     char hash[INVAR_OID_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
-    const origin *from = m->from;
+    const program_source *from = m->from;
 
     INVAR_TRY(invar_held_folder_make(m->slot->build));
     if (from->how->program)
-        INVAR_TRY(forget_program(m)); // first: it may be a file of the tree, too
+        // before the checkout, because the program may be a file of the tree
+        INVAR_TRY(remove_old_program(m));
     if (from->repo)
         return invar_repo_checkout(from->repo, from->commit, m->slot->source);
     INVAR_TRY(invar_repo_snapshot(hash, from->commit, m->slot->source));
@@ -188,7 +195,7 @@ static invar_status check_out(const making *m)
                       shown);
 }
 
-static invar_status run_build(invar_child_result *out, const making *m)
+static invar_status run_build(invar_child_result *out, const build_job *m)
 {
     const invar_build_plan *how = m->from->how;
     const char *words[] = {"sh", "-c", how->command ? how->command : invar_build, NULL};
@@ -213,18 +220,21 @@ static invar_status run_build(invar_child_result *out, const making *m)
     return invar_child_run(out, &request);
 }
 
-/* Whether it ended by itself, and badly or without a program. */
-static bool went_wrong(const making *m, const invar_child_result *r)
+/* Returns true if the build failed on its own or left no program. */
+static bool build_failed(const build_job *m, const invar_child_result *r)
 {
     char path[INVAR_PATH_SIZE];
 
     if (r->end != INVAR_CHILD_EXITED || r->code != 0)
         return r->end == INVAR_CHILD_EXITED || r->end == INVAR_CHILD_SIGNALLED;
-    return m->from->how->program && name_program(path, m) == INVAR_OK && access(path, X_OK) != 0;
+    return m->from->how->program && format_program_path(path, m) == INVAR_OK &&
+           access(path, X_OK) != 0;
 }
 
-/* Checks out and builds. A failure on top of an older build is none yet: it may be that one's. */
-static invar_status making_build(invar_child_result *out, making *m)
+/*
+ * Checks out the tree and builds it. A failure on top of an older build is repeated from scratch.
+ */
+static invar_status run_build_job(invar_child_result *out, build_job *m)
 {
     bool older = invar_path_exists(m->slot->build);
     double seconds;
@@ -236,29 +246,29 @@ static invar_status making_build(invar_child_result *out, making *m)
     INVAR_TRY(run_build(out, m));
     if (out->killed)
         return invar_worktree_reset(m->slot);
-    if (!went_wrong(m, out))
+    if (!build_failed(m, out))
         return INVAR_OK;
     INVAR_TRY(invar_workspace_check_room(m->workshop));
     if (!older)
         return INVAR_OK;
     seconds = out->seconds;
     INVAR_TRY(invar_worktree_reset(m->slot));
-    INVAR_TRY(making_begin(m));
+    INVAR_TRY(begin_build(m));
     INVAR_TRY(check_out(m));
     INVAR_TRY(run_build(out, m));
     out->seconds += seconds;
-    return went_wrong(m, out) ? invar_workspace_check_room(m->workshop) : INVAR_OK;
+    return build_failed(m, out) ? invar_workspace_check_room(m->workshop) : INVAR_OK;
 }
 
-/* Takes the program out of the slot. One that is not there is a failed build. */
-static invar_status making_fetch(making *m)
+/* Copies the program out of the worktree. A missing program counts as a failed build. */
+static invar_status fetch_program(build_job *m)
 {
     const char *program = m->from->how->program;
     char path[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     invar_status status;
 
-    INVAR_TRY(name_program(path, m));
-    INVAR_TRY(invar_path_join(to, sizeof to, m->made, last_name(program)));
+    INVAR_TRY(format_program_path(path, m));
+    INVAR_TRY(invar_path_join(to, sizeof to, m->made, program_name(program)));
     status = invar_workspace_copy_binary(&m->out->binary, path, to);
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
@@ -274,7 +284,10 @@ static invar_status making_fetch(making *m)
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-/* The program in `folder`, if the verdict is there and true. */
+/*
+ * Loads the program in `folder`. *out is false unless the verdict file is valid and the digest
+ * matches.
+ */
 static invar_status load_cached_build(bool *out, invar_revision_build *built, const char *folder,
                                       const char *name)
 {
@@ -302,9 +315,10 @@ static invar_status load_cached_build(bool *out, invar_revision_build *built, co
     return INVAR_OK;
 }
 
-/* Takes it from the cache, if it is there. */
-static invar_status look_up(bool *out, invar_revision_build *built, const invar_workspace *workshop,
-                            const invar_digest *key, const char *name)
+/* Loads the program of a key from the cache. *out is false if it is not cached. */
+static invar_status find_cached_build(bool *out, invar_revision_build *built,
+                                      const invar_workspace *workshop, const invar_digest *key,
+                                      const char *name)
 {
     char folder[INVAR_PATH_SIZE];
 
@@ -317,10 +331,9 @@ static invar_status look_up(bool *out, invar_revision_build *built, const invar_
     return INVAR_OK;
 }
 
-/* `made` becomes the program of the key, unless another was faster: then it is that one. */
-static invar_status revision_build_store(invar_revision_build *built,
-                                         const invar_workspace *workshop, const char *made,
-                                         const invar_digest *key, const char *name)
+/* Renames `made` to the cache entry of the key. If another process was faster, loads its entry. */
+static invar_status store_build(invar_revision_build *built, const invar_workspace *workshop,
+                                const char *made, const invar_digest *key, const char *name)
 {
     char folder[INVAR_PATH_SIZE];
     double seconds = built->seconds;
@@ -331,7 +344,7 @@ static invar_status revision_build_store(invar_revision_build *built,
     INVAR_TRY(invar_workspace_entry_commit(&lost, made, folder, false));
     if (lost) {
         INVAR_TRY(load_cached_build(&there, built, folder, name));
-        if (!there) // something is in the way that nobody believes
+        if (!there) // the existing entry is invalid and is replaced
             INVAR_TRY(invar_workspace_entry_commit(&lost, made, folder, true));
         else
             INVAR_TRY(invar_held_folder_remove(made));
@@ -343,7 +356,7 @@ static invar_status revision_build_store(invar_revision_build *built,
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "a program changed while it was put into the cache");
 }
 
-static void make_key(invar_digest *out, const origin *from)
+static void make_key(invar_digest *out, const program_source *from)
 {
     static const char *const variables[] = {"CC",       "CXX",     "CFLAGS",
                                             "CXXFLAGS", "LDFLAGS", "CPPFLAGS"};
@@ -362,13 +375,13 @@ static void make_key(invar_digest *out, const origin *from)
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-static invar_status making_make(making *m, const invar_digest *key)
+static invar_status build_program(build_job *m, const invar_digest *key)
 {
     const char *program = m->from->how->program;
     invar_child_result result;
 
-    INVAR_TRY(making_begin(m));
-    INVAR_TRY(making_build(&result, m));
+    INVAR_TRY(begin_build(m));
+    INVAR_TRY(run_build_job(&result, m));
     m->out->seconds = result.seconds;
     m->out->state = INVAR_REVISION_BUILD_READY;
     if (result.end == INVAR_CHILD_STOPPED) {
@@ -382,8 +395,8 @@ static invar_status making_make(making *m, const invar_digest *key)
     if (!program || result.end == INVAR_CHILD_TIMED_OUT || result.end == INVAR_CHILD_MISSING)
         return INVAR_OK;
     if (m->out->state == INVAR_REVISION_BUILD_READY)
-        INVAR_TRY(making_fetch(m));
-    return revision_build_store(m->out, m->workshop, m->made, key, last_name(program));
+        INVAR_TRY(fetch_program(m));
+    return store_build(m->out, m->workshop, m->made, key, program_name(program));
 }
 
 static invar_status check_how(const invar_build_plan *how)
@@ -391,7 +404,7 @@ static invar_status check_how(const invar_build_plan *how)
     char shown[INVAR_PATH_SHOWN_SIZE];
     const char *program = how->program;
 
-    if (!program || (program[0] != '/' && last_name(program)[0]))
+    if (!program || (program[0] != '/' && program_name(program)[0]))
         return INVAR_OK;
     invar_path_show(shown, program);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -400,30 +413,30 @@ static invar_status check_how(const invar_build_plan *how)
                       shown);
 }
 
-static invar_status program_of(invar_revision_build *out, invar_workspace *workshop,
-                               invar_worktree *slot, const origin *from,
-                               const volatile sig_atomic_t *stop)
+static invar_status get_program(invar_revision_build *out, invar_workspace *workshop,
+                                invar_worktree *slot, const program_source *from,
+                                const volatile sig_atomic_t *stop)
 {
-    making m = {.workshop = workshop, .slot = slot, .from = from, .stop = stop, .out = out};
+    build_job m = {.workshop = workshop, .slot = slot, .from = from, .stop = stop, .out = out};
     invar_digest key;
     bool found = false;
 
     *out = (invar_revision_build){0};
     make_key(&key, from);
     if (from->how->program)
-        INVAR_TRY(look_up(&found, out, workshop, &key, last_name(from->how->program)));
-    return found ? INVAR_OK : making_make(&m, &key);
+        INVAR_TRY(find_cached_build(&found, out, workshop, &key, program_name(from->how->program)));
+    return found ? INVAR_OK : build_program(&m, &key);
 }
 
 invar_status invar_workspace_program(invar_revision_build *out, invar_workspace *workshop,
                                      invar_worktree *slot, invar_repo *repo, const char *commit,
                                      const invar_build_plan *how, const volatile sig_atomic_t *stop)
 {
-    origin from = {.how = how, .repo = repo, .commit = commit};
+    program_source from = {.how = how, .repo = repo, .commit = commit};
 
     INVAR_TRY(check_how(how));
     INVAR_TRY(invar_repo_tree(from.tree, repo, commit));
-    return program_of(out, workshop, slot, &from, stop);
+    return get_program(out, workshop, slot, &from, stop);
 }
 
 invar_status invar_workspace_program_of_folder(invar_revision_build *out, invar_workspace *workshop,
@@ -431,11 +444,11 @@ invar_status invar_workspace_program_of_folder(invar_revision_build *out, invar_
                                                const invar_build_plan *how,
                                                const volatile sig_atomic_t *stop)
 {
-    origin from = {.how = how, .commit = folder};
+    program_source from = {.how = how, .commit = folder};
 
     INVAR_TRY(check_how(how));
     INVAR_TRY(invar_repo_snapshot(from.tree, folder, slot->source));
-    return program_of(out, workshop, slot, &from, stop);
+    return get_program(out, workshop, slot, &from, stop);
 }
 
 static invar_status copy_file(invar_revision_build *out, const invar_workspace *workshop,
@@ -445,13 +458,13 @@ static invar_status copy_file(invar_revision_build *out, const invar_workspace *
     invar_status status;
 
     INVAR_TRY(invar_workspace_entry_new(made, workshop, "programs", key));
-    status = invar_path_join(to, sizeof to, made, last_name(path));
+    status = invar_path_join(to, sizeof to, made, program_name(path));
     if (status == INVAR_OK)
         status = invar_workspace_copy_binary(&out->binary, path, to);
     if (status == INVAR_OK)
         status = invar_workspace_copy_origin(to, path);
     if (status == INVAR_OK)
-        status = revision_build_store(out, workshop, made, key, last_name(path));
+        status = store_build(out, workshop, made, key, program_name(path));
     if (status != INVAR_OK)
         invar_workspace_entry_discard(made);
     return status;
@@ -467,9 +480,9 @@ invar_status invar_workspace_program_of_file(invar_revision_build *out, invar_wo
     INVAR_TRY(invar_workspace_hash_binary(&binary, path, true));
     invar_hasher_init(&hasher);
     invar_workspace_key_add(&hasher, "file");
-    invar_workspace_key_add(&hasher, last_name(path));
+    invar_workspace_key_add(&hasher, program_name(path));
     invar_hasher_update(&hasher, &binary, sizeof binary);
     invar_hasher_final(&key, &hasher);
-    INVAR_TRY(look_up(&found, out, workshop, &key, last_name(path)));
+    INVAR_TRY(find_cached_build(&found, out, workshop, &key, program_name(path)));
     return found ? INVAR_OK : copy_file(out, workshop, &key, path);
 }

@@ -1,5 +1,5 @@
 /*
- * recipe_values.c - what a key is set to, by flags and a recipe.
+ * recipe_values.c - finds the value of a recipe key in flags and recipe text, without a schema.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,8 +9,8 @@
 
 #include "base/invar_banned.h"
 
-/* The part of a line that is not blank. */
-static const char *trim(size_t *bytes, const char *from, const char *to)
+/* Returns the non-blank part of a line. */
+static const char *trim_blanks(size_t *bytes, const char *from, const char *to)
 {
     while (from < to && strchr(" \t\r", *from))
         from++;
@@ -20,22 +20,26 @@ static const char *trim(size_t *bytes, const char *from, const char *to)
     return from;
 }
 
-/* The value of "key = value", if that is what the line says; names of keys are unique. */
-static const char *value_in(size_t *bytes, const char *line, const char *end, const char *key)
+/*
+ * Returns the value if the line is "key = value" for this key; NULL otherwise. Key names are unique
+ * in all sections.
+ */
+static const char *find_value_in_line(size_t *bytes, const char *line, const char *end,
+                                      const char *key)
 {
     const char *sign = memchr(line, '=', (size_t)(end - line)), *name;
 
     if (!sign)
         return NULL;
-    name = trim(bytes, line, sign);
+    name = trim_blanks(bytes, line, sign);
     if (*bytes != strlen(key) || memcmp(name, key, *bytes) != 0)
         return NULL;
-    return trim(bytes, sign + 1, end);
+    return trim_blanks(bytes, sign + 1, end);
 }
 
 /*
- * The recipe may be one of another version, with keys that this program does not know, so it is
- * looked at line by line and not against a schema.
+ * The recipe may belong to another version of the program, with unknown keys, so it is searched
+ * line by line and not parsed with a schema.
  */
 const char *invar_workspace_value(size_t *bytes_out, const char *const *flags, const char *recipe,
                                   const char *key)
@@ -45,7 +49,7 @@ const char *invar_workspace_value(size_t *bytes_out, const char *const *flags, c
     for (; flags && *flags && !value; flags++) {
         if (strncmp(*flags, "--", 2) != 0)
             continue;
-        value = value_in(bytes_out, *flags + 2, *flags + strlen(*flags), key);
+        value = find_value_in_line(bytes_out, *flags + 2, *flags + strlen(*flags), key);
         if (!value && strcmp(*flags + 2, key) == 0 && flags[1]) {
             value = flags[1];
             *bytes_out = strlen(value);
@@ -54,7 +58,7 @@ const char *invar_workspace_value(size_t *bytes_out, const char *const *flags, c
     for (const char *line = recipe; *line && !value;) {
         const char *newline = strchr(line, '\n'), *end = newline ? newline : line + strlen(line);
         if (*line != '#' && *line != ';')
-            value = value_in(bytes_out, line, end, key);
+            value = find_value_in_line(bytes_out, line, end, key);
         line = newline ? newline + 1 : end;
     }
     if (!value)

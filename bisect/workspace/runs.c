@@ -1,5 +1,10 @@
 /*
- * runs.c - a recipe, run by a program, and what it leaves: the cache of runs.
+ * runs.c - runs a program on a recipe, or takes the result from the cache of runs.
+ *
+ * A run is `PROGRAM train RECIPE --run FOLDER ...` in runs/KEY.TAG.tmp, renamed to runs/KEY when it
+ * has an outcome. Keys that would read or write outside the folder, or need several ranks, are
+ * turned off. The key covers binary, recipe, flags, environment, current folder and the state of
+ * the named files. A run without a step in its ledger has failed, whatever its exit code.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,19 +25,21 @@
 
 #include "base/invar_banned.h"
 
-#define LOOK_MS 100    /* from one look into the ledger to the next, at least */
-#define RUN_GRACE 10.0 /* seconds to end in order; the ledger survives a kill, too */
+#define LOOK_MS 100 /* smallest interval between two reads of the ledger */
+#define RUN_GRACE                                                                                  \
+    10.0 /* seconds that a run has to end after SIGTERM; its ledger is valid even
+                          after SIGKILL */
 
-typedef struct running {
+typedef struct run_job {
     const invar_run_request *request;
     invar_run_result *out;
-    const char *recipe; /* its text */
-    int64_t looked;     /* moment */
-    int64_t step;       /* newest that was seen; -1: none */
+    const char *recipe;   /* text of the recipe */
+    int64_t last_read_ms; /* time of the last read of the ledger, in ms */
+    int64_t step;         /* newest known step, or -1 */
     invar_status status;
-} running;
+} run_job;
 
-/* ---- the outcome ----------------------------------------------------------------------------- */
+/* ---- the outcome file ------------------------------------------------------------------------ */
 
 enum { OUTCOME_ENOUGH, OUTCOME_CODE, OUTCOME_SECONDS, OUTCOME_PEAK, OUTCOME_KEYS };
 
@@ -81,13 +88,16 @@ static invar_status read_outcome(invar_run_result *out, const char *folder)
     return status;
 }
 
-static invar_status name_paths(invar_run_result *out, const char *folder)
+static invar_status set_paths(invar_run_result *out, const char *folder)
 {
     (void)snprintf(out->folder, sizeof out->folder, "%s", folder);
     return invar_path_join(out->ledger, sizeof out->ledger, folder, "ledger.db");
 }
 
-/* The run in `folder`, if it is whole, or cut short at what is enough for this request, too. */
+/*
+ * Loads the run in `folder`. *out is false unless it is complete, or was ended early at a point
+ * that is enough for this request as well.
+ */
 static invar_status load_cached_run(bool *out, invar_run_result *ran, const char *folder,
                                     const invar_run_request *q)
 {
@@ -100,63 +110,67 @@ static invar_status load_cached_run(bool *out, invar_run_result *ran, const char
         invar_error_clear();
         return INVAR_OK;
     }
-    INVAR_TRY(name_paths(ran, folder));
+    INVAR_TRY(set_paths(ran, folder));
     ran->state = INVAR_RUN_DONE;
     *out = invar_path_exists(ran->ledger) &&
            (!ran->enough || (q->should_stop && q->should_stop(q->payload, ran->ledger)));
     return INVAR_OK;
 }
 
-/* ---- the command ----------------------------------------------------------------------------- */
+/* ---- the command line ------------------------------------------------------------------------ */
 
-/* Keys of a recipe by which a run would read or write beyond its folder, or need several ranks, and
-   what turns them off. Programs differ in the keys that they know: but for the first two only what
-   the recipe has. */
-static const char *const quiet[][2] = {{"save", ""},
-                                       {"load", ""},
-                                       {"save-interval", "0"},
-                                       {"save-interval-minutes", "0"},
-                                       {"save-hf", ""},
-                                       {"no-save-optim", "false"},
-                                       {"keep-checkpoints", "0"},
-                                       {"ckpt-step", "-1"},
-                                       {"skip-damaged", "false"},
-                                       {"ledger", ""},
-                                       {"save-debug-rollout-data", ""},
-                                       {"debug-dump", ""},
-                                       {"debug-dump-dir", ""},
-                                       {"trace", ""},
-                                       {"tensorboard-dir", ""},
-                                       {"prometheus-port", "0"},
-                                       {"prometheus-file", ""},
-                                       {"sink", ""},
-                                       {"sink-timeout", "30"},
-                                       {"tensor-model-parallel-size", "1"},
-                                       {"expert-model-parallel-size", "1"},
-                                       {"context-parallel-size", "1"},
-                                       {"expert-tensor-parallel-size", "0"},
-                                       {"pipeline-model-parallel-size", "1"},
-                                       {"num-virtual-stages-per-pipeline-rank", "1"},
-                                       {"rollout-num-gpus", "0"},
-                                       {"rollout-num-gpus-per-engine", "1"}};
+/*
+ * Keys with which a run would read or write outside its folder or need several ranks, and the
+ * values that turn them off. Programs of other versions may lack keys, so all except the first two
+ * are set only if the recipe sets them.
+ */
+static const char *const disabled_keys[][2] = {{"save", ""},
+                                               {"load", ""},
+                                               {"save-interval", "0"},
+                                               {"save-interval-minutes", "0"},
+                                               {"save-hf", ""},
+                                               {"no-save-optim", "false"},
+                                               {"keep-checkpoints", "0"},
+                                               {"ckpt-step", "-1"},
+                                               {"skip-damaged", "false"},
+                                               {"ledger", ""},
+                                               {"save-debug-rollout-data", ""},
+                                               {"debug-dump", ""},
+                                               {"debug-dump-dir", ""},
+                                               {"trace", ""},
+                                               {"tensorboard-dir", ""},
+                                               {"prometheus-port", "0"},
+                                               {"prometheus-file", ""},
+                                               {"sink", ""},
+                                               {"sink-timeout", "30"},
+                                               {"tensor-model-parallel-size", "1"},
+                                               {"expert-model-parallel-size", "1"},
+                                               {"context-parallel-size", "1"},
+                                               {"expert-tensor-parallel-size", "0"},
+                                               {"pipeline-model-parallel-size", "1"},
+                                               {"num-virtual-stages-per-pipeline-rank", "1"},
+                                               {"rollout-num-gpus", "0"},
+                                               {"rollout-num-gpus-per-engine", "1"}};
 
-#define QUIET (sizeof quiet / sizeof quiet[0])
+#define N_DISABLED_KEYS (sizeof disabled_keys / sizeof disabled_keys[0])
 #define ALWAYS 2
 #define FLAG_SIZE 40
 
-/* Whether the line that begins here sets the key. */
-static bool sets_at(const char *line, const char *key)
+/* Returns true if the line that begins here sets the key. */
+static bool line_sets_key(const char *command_line, const char *key)
 {
     size_t length = strlen(key);
 
-    return strncmp(line, key, length) == 0 && line[length + strspn(line + length, " ")] == '=';
+    return strncmp(command_line, key, length) == 0 &&
+           command_line[length + strspn(command_line + length, " ")] == '=';
 }
 
-static bool sets(const char *recipe, const char *key)
+static bool recipe_sets_key(const char *recipe, const char *key)
 {
-    for (const char *line = recipe; line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (sets_at(line, key))
+    for (const char *command_line = recipe; command_line;
+         command_line = strchr(command_line, '\n')) {
+        command_line += *command_line == '\n';
+        if (line_sets_key(command_line, key))
             return true;
     }
     return false;
@@ -182,23 +196,23 @@ static size_t count_words(const char *const *words)
     return count;
 }
 
-/* A command line in the making; the texts that it consists of lie elsewhere. */
-typedef struct line {
+/* Command line under construction. The words point to texts owned elsewhere. */
+typedef struct command_line {
     const char **words;
     size_t used;
-    char *prefix; /* cut at blanks */
-    char flags[QUIET][FLAG_SIZE];
+    char *prefix; /* copy of the prefix, split at blanks */
+    char flags[N_DISABLED_KEYS][FLAG_SIZE];
     char until[24];
     char name[INVAR_LEDGER_NAME_BYTES + 1];
-} line;
+} command_line;
 
-static void line_add(line *l, const char *word)
+static void add_word(command_line *l, const char *word)
 {
     l->words[l->used++] = word;
 }
 
-/* The run is called as its recipe is, not as the folder of the workshop. */
-static void add_name(line *l, const running *r)
+/* Names the run after its recipe instead of its cache folder. */
+static void add_name(command_line *l, const run_job *r)
 {
     const invar_run_request *q = r->request;
     const char *slash = strrchr(q->recipe, '/'), *file = slash ? slash + 1 : q->recipe;
@@ -213,47 +227,48 @@ static void add_name(line *l, const running *r)
         bytes = dot && dot > file ? (size_t)(dot - file) : strlen(file);
     }
     (void)snprintf(l->name, sizeof l->name, "%.*s", (int)bytes, value);
-    line_add(l, "--name");
-    line_add(l, l->name);
+    add_word(l, "--name");
+    add_word(l, l->name);
 }
 
 /* PREFIX PROGRAM train RECIPE --run FOLDER --name NAME --save "" --load "" --no-report FLAGS */
-static void line_compose(line *l, const running *r)
+static void build_words(command_line *l, const run_job *r)
 {
     const invar_run_request *q = r->request;
     char *rest = NULL;
 
     for (char *word = strtok_r(l->prefix, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest))
-        line_add(l, word);
-    line_add(l, q->program);
-    line_add(l, "train");
-    line_add(l, q->recipe);
-    line_add(l, "--run");
-    line_add(l, r->out->folder);
+        add_word(l, word);
+    add_word(l, q->program);
+    add_word(l, "train");
+    add_word(l, q->recipe);
+    add_word(l, "--run");
+    add_word(l, r->out->folder);
     add_name(l, r);
-    for (size_t i = 0; i < QUIET; i++) {
-        (void)snprintf(l->flags[i], FLAG_SIZE, "--%s", quiet[i][0]);
-        if (has_flag(q->flags, l->flags[i]) || (i >= ALWAYS && !sets(r->recipe, quiet[i][0])))
+    for (size_t i = 0; i < N_DISABLED_KEYS; i++) {
+        (void)snprintf(l->flags[i], FLAG_SIZE, "--%s", disabled_keys[i][0]);
+        if (has_flag(q->flags, l->flags[i]) ||
+            (i >= ALWAYS && !recipe_sets_key(r->recipe, disabled_keys[i][0])))
             continue;
-        line_add(l, l->flags[i]);
-        line_add(l, quiet[i][1]);
+        add_word(l, l->flags[i]);
+        add_word(l, disabled_keys[i][1]);
     }
-    line_add(l, "--no-report");
+    add_word(l, "--no-report");
     if (q->record_mismatch && !has_flag(q->flags, "--on-mismatch")) {
-        line_add(l, "--on-mismatch");
-        line_add(l, "record");
+        add_word(l, "--on-mismatch");
+        add_word(l, "record");
     }
     if (q->until >= 0) {
         (void)snprintf(l->until, sizeof l->until, "%" PRId64, q->until);
-        line_add(l, "--until");
-        line_add(l, l->until);
+        add_word(l, "--until");
+        add_word(l, l->until);
     }
     for (const char *const *flag = q->flags; flag && *flag; flag++)
-        line_add(l, *flag);
-    line_add(l, NULL);
+        add_word(l, *flag);
+    add_word(l, NULL);
 }
 
-static invar_status make_line(line *l, const running *r)
+static invar_status build_command_line(command_line *l, const run_job *r)
 {
     const char *prefix = r->request->prefix ? r->request->prefix : "";
     size_t bytes = strlen(prefix) + 1;
@@ -261,24 +276,24 @@ static invar_status make_line(line *l, const running *r)
     INVAR_TRY(invar_alloc((void **)&l->prefix, bytes, 1, "a command"));
     memcpy(l->prefix, prefix, bytes);
     INVAR_TRY(invar_alloc((void **)&l->words,
-                          bytes / 2 + count_words(r->request->flags) + 2 * QUIET + 14,
+                          bytes / 2 + count_words(r->request->flags) + 2 * N_DISABLED_KEYS + 14,
                           sizeof *l->words, "a command's words"));
-    line_compose(l, r);
+    build_words(l, r);
     return INVAR_OK;
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
-/* How far a run has come. */
-typedef struct progress {
-    int64_t step; /* the newest; -1: none, or no ledger that can be read yet */
-    bool stopped; /* it ended because of a signal, in order and before its time */
-} progress;
+/* Progress of a run. */
+typedef struct run_progress {
+    int64_t step; /* newest step; -1 without a step or a readable ledger */
+    bool stopped; /* a signal stopped the run, in order and before its last step */
+} run_progress;
 
-static invar_status take_reason(void *payload, const char *const *columns,
-                                const invar_ledger_value *values, int count)
+static invar_status read_finish_reason(void *payload, const char *const *columns,
+                                       const invar_ledger_value *values, int count)
 {
-    progress *p = payload;
+    run_progress *p = payload;
 
     (void)columns;
     (void)count;
@@ -287,17 +302,17 @@ static invar_status take_reason(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_status look_into(progress *out, const char *path)
+static invar_status read_progress(run_progress *out, const char *path)
 {
     invar_ledger_select_request reason = {.sql =
                                               "SELECT reason FROM finish ORDER BY seg DESC LIMIT 1",
-                                          .row = take_reason,
+                                          .row = read_finish_reason,
                                           .payload = out};
     invar_ledger *ledger = NULL;
     invar_ledger_summary run;
     invar_status status;
 
-    *out = (progress){.step = -1};
+    *out = (run_progress){.step = -1};
     if (!invar_path_exists(path))
         return INVAR_OK;
     status = invar_ledger_open(&ledger, path, &(invar_ledger_options){0});
@@ -315,16 +330,16 @@ static invar_status look_into(progress *out, const char *path)
     return INVAR_OK;
 }
 
-static bool watch(void *payload)
+static bool poll_run(void *payload)
 {
-    running *r = payload;
+    run_job *r = payload;
     int64_t now = invar_process_clock_ms();
-    progress p;
+    run_progress p;
 
-    if (now - r->looked < LOOK_MS || r->status != INVAR_OK)
+    if (now - r->last_read_ms < LOOK_MS || r->status != INVAR_OK)
         return r->status != INVAR_OK;
-    r->looked = now;
-    r->status = look_into(&p, r->out->ledger);
+    r->last_read_ms = now;
+    r->status = read_progress(&p, r->out->ledger);
     if (r->status != INVAR_OK)
         return true;
     if (p.step <= r->step)
@@ -333,24 +348,27 @@ static bool watch(void *payload)
     return r->request->should_stop(r->request->payload, r->out->ledger);
 }
 
-/* What its end means. A program that leaves no step has not run the recipe, whatever it says. */
-static invar_status classify_exit(running *r, const invar_child_result *result)
+/*
+ * Classifies the end of the child. A program that leaves no step has not run the recipe, whatever
+ * its exit code.
+ */
+static invar_status classify_exit(run_job *r, const invar_child_result *result)
 {
     invar_run_result *out = r->out;
     bool finished = result->end == INVAR_CHILD_EXITED && (result->code == 0 || result->code == 1);
-    progress p;
+    run_progress p;
 
     out->seconds = result->seconds;
     out->peak_bytes = result->peak_bytes;
     out->enough = result->end == INVAR_CHILD_ENDED_EARLY;
-    if (!out->enough) // the code of a run that we ended says no more than that
+    if (!out->enough) // the exit code of a run that was ended early has no meaning
         out->exit_code = result->code + (result->end == INVAR_CHILD_SIGNALLED ? 128 : 0);
     out->state = INVAR_RUN_FAILED;
     if (result->end == INVAR_CHILD_STOPPED) {
         out->state = INVAR_RUN_STOPPED;
         return INVAR_OK;
     }
-    INVAR_TRY(look_into(&p, out->ledger));
+    INVAR_TRY(read_progress(&p, out->ledger));
     if (result->end == INVAR_CHILD_EXITED && p.stopped)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a run was ended after step %" PRId64 " by a signal that came from "
@@ -371,21 +389,21 @@ static invar_status classify_exit(running *r, const invar_child_result *result)
     return INVAR_OK;
 }
 
-static invar_status running_run(running *r, int lock)
+static invar_status execute_run(run_job *r, int lock)
 {
-    // no checkpoints of a run that is only compared; an older program takes --save "" for that
+    // a compared run needs no checkpoints; --save "" has the same effect in older programs
     static const char *const common[] = {INVAR_WORKTREE_WITHOUT, "INVAR_SAVE=none"};
     const size_t n_common = sizeof common / sizeof common[0];
     const invar_run_request *q = r->request;
     size_t extra = count_words(q->environment);
     char log[INVAR_PATH_SIZE];
-    line l = {0};
+    command_line l = {0};
     const char **environment = NULL;
     invar_child_result result;
     invar_status status = invar_path_join(log, sizeof log, r->out->folder, "run.log");
 
     if (status == INVAR_OK)
-        status = make_line(&l, r);
+        status = build_command_line(&l, r);
     if (status == INVAR_OK)
         status = invar_alloc((void **)&environment, n_common + extra + 1, sizeof *environment,
                              "a run's environment");
@@ -396,7 +414,7 @@ static invar_status running_run(running *r, int lock)
                                        .lock = lock,
                                        .timeout = q->timeout,
                                        .stop = q->stop,
-                                       .should_stop = q->should_stop ? watch : NULL,
+                                       .should_stop = q->should_stop ? poll_run : NULL,
                                        .payload = r,
                                        .kill_grace_s = RUN_GRACE,
                                        .same_addresses = q->same_addresses};
@@ -419,16 +437,16 @@ static invar_status running_run(running *r, int lock)
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-/* The files that the recipe and the flags name, but for those that a run is kept from. */
-static void mix_inputs(invar_hasher *hasher, const char *recipe, const char *const *flags)
+/* Adds the files that recipe and flags name, except those of keys that are turned off. */
+static void hash_inputs(invar_hasher *hasher, const char *recipe, const char *const *flags)
 {
     for (const char *at = recipe, *end; *at; at = *end ? end + 1 : end) {
         const char *sign = strchr(at, '=');
         bool apart = false;
 
         end = at + strcspn(at, "\n");
-        for (size_t i = 0; i < QUIET && !apart; i++)
-            apart = sets_at(at, quiet[i][0]);
+        for (size_t i = 0; i < N_DISABLED_KEYS && !apart; i++)
+            apart = line_sets_key(at, disabled_keys[i][0]);
         if (*at != '#' && *at != ';' && !apart && sign && sign < end)
             invar_workspace_mix_inputs(hasher, sign + 1, (size_t)(end - sign - 1));
     }
@@ -444,11 +462,11 @@ void invar_workspace_inputs(invar_digest *out, const char *recipe, const char *c
     invar_hasher hasher;
 
     invar_hasher_init(&hasher);
-    mix_inputs(&hasher, recipe, flags);
+    hash_inputs(&hasher, recipe, flags);
     invar_hasher_final(out, &hasher);
 }
 
-static invar_status make_key(invar_digest *out, const running *r)
+static invar_status make_key(invar_digest *out, const run_job *r)
 {
     const invar_run_request *q = r->request;
     char current[INVAR_PATH_SIZE];
@@ -472,19 +490,19 @@ static invar_status make_key(invar_digest *out, const running *r)
     invar_workspace_key_add(&hasher, NULL);
     for (const char *const *word = q->environment; word && *word; word++)
         invar_workspace_key_add(&hasher, *word);
-    mix_inputs(&hasher, r->recipe, q->flags);
+    hash_inputs(&hasher, r->recipe, q->flags);
     invar_hasher_final(out, &hasher);
     return INVAR_OK;
 }
 
-/* Runs in the folder `made`; what came out becomes runs/KEY, unless another was faster. */
-static invar_status run_and_keep(running *r, int lock, const char *made, const char *path)
+/* Runs in the folder `made` and renames it to `path`, unless another process was faster. */
+static invar_status run_and_store(run_job *r, int lock, const char *made, const char *path)
 {
     invar_run_result *out = r->out;
     bool lost = false, there = false;
 
-    INVAR_TRY(name_paths(out, made));
-    INVAR_TRY(running_run(r, lock));
+    INVAR_TRY(set_paths(out, made));
+    INVAR_TRY(execute_run(r, lock));
     if (out->state == INVAR_RUN_STOPPED)
         return invar_held_folder_remove(made);
     if (out->state == INVAR_RUN_DONE)
@@ -498,10 +516,10 @@ static invar_status run_and_keep(running *r, int lock, const char *made, const c
         else
             INVAR_TRY(invar_workspace_entry_commit(&lost, made, path, true));
     }
-    return name_paths(out, path);
+    return set_paths(out, path);
 }
 
-static invar_status take_or_run(running *r, const invar_workspace *workshop, int lock)
+static invar_status load_or_run(run_job *r, const invar_workspace *workshop, int lock)
 {
     char path[INVAR_PATH_SIZE], made[INVAR_PATH_SIZE];
     bool there = false;
@@ -517,7 +535,7 @@ static invar_status take_or_run(running *r, const invar_workspace *workshop, int
         return INVAR_OK;
     *r->out = (invar_run_result){0};
     INVAR_TRY(invar_workspace_entry_new(made, workshop, "runs", &key));
-    status = run_and_keep(r, lock, made, path);
+    status = run_and_store(r, lock, made, path);
     if (status == INVAR_OK && r->out->state == INVAR_RUN_FAILED)
         status = invar_workspace_check_room(workshop);
     if (status != INVAR_OK)
@@ -526,14 +544,15 @@ static invar_status take_or_run(running *r, const invar_workspace *workshop, int
 }
 
 /*
- * What agents or a clock decide is no function of the recipe: two runs differ, or agree, for no
- * reason of ours. `word`: the value for which a record is needed; NULL: any.
+ * Fails if agents or a clock decide what happens in a run and no record is replayed: the result is
+ * then not a function of the recipe, and comparing it means nothing. `word` is the value of `key`
+ * that requires a record; NULL for any value.
  */
-static invar_status demand_record(const running *r, const char *key, const char *word,
-                                  const char *record)
+static invar_status require_record(const run_job *r, const char *key, const char *word,
+                                   const char *record)
 {
     const char *const *flags = r->request->flags, *value;
-    size_t bytes, record_bytes; // 0: it is not set, or set to nothing
+    size_t bytes, record_bytes; // 0 if the key is absent or empty
 
     value = invar_workspace_value(&bytes, flags, r->recipe, key);
     (void)invar_workspace_value(&record_bytes, flags, r->recipe, record);
@@ -548,7 +567,7 @@ static invar_status demand_record(const running *r, const char *key, const char 
 invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workshop, int lock,
                                  const invar_run_request *request)
 {
-    running r = {.request = request, .out = out, .step = -1};
+    run_job r = {.request = request, .out = out, .step = -1};
     char *recipe;
     size_t bytes;
     invar_status status;
@@ -556,11 +575,11 @@ invar_status invar_workspace_run(invar_run_result *out, invar_workspace *worksho
     *out = (invar_run_result){0};
     INVAR_TRY(invar_recipe_flatten(&recipe, &bytes, request->recipe));
     r.recipe = recipe;
-    status = demand_record(&r, "custom-agent-path", NULL, "agent-record");
+    status = require_record(&r, "custom-agent-path", NULL, "agent-record");
     if (status == INVAR_OK)
-        status = demand_record(&r, "rollout-schedule", "recorded", "rollout-record");
+        status = require_record(&r, "rollout-schedule", "recorded", "rollout-record");
     if (status == INVAR_OK)
-        status = take_or_run(&r, workshop, lock);
+        status = load_or_run(&r, workshop, lock);
     invar_free(recipe);
     return status;
 }

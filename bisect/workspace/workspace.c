@@ -1,6 +1,10 @@
 /*
- * workspace.c - a folder of our own, where revisions are checked out, built and run: the folder
- * itself and its slots.
+ * workspace.c - opens the workspace folder, creates cache entries and hands out worktrees.
+ *
+ * An entry is written to KEY.TAG-NUMBER.tmp and renamed, so an entry under its final name is
+ * complete. Entries of dead processes are removed when the workspace is opened. A worktree is owned
+ * through flock on slots/N/lock, which its children inherit; slots/N/user names the owning process,
+ * so that a dead owner's children can be killed before the worktree is reused.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,10 +33,12 @@
 
 #include "base/invar_banned.h"
 
-#define SLOTS 256
-#define NAME_BYTES 64       /* of the subject's name in the folder's */
-#define LOCK_MS 2000        /* how long killed children may take to let go of a lock */
-#define LEAST_ROOM 16777216 /* bytes; below, a failure may be the disk's */
+#define MAX_WORKTREES 256
+#define NAME_BYTES 64 /* largest length of the subject's name in the folder name */
+#define LOCK_MS 2000  /* time that killed children may take to release a lock */
+#define MIN_FREE_BYTES                                                                             \
+    16777216 /* bytes; with less free space a failure may be caused by the full
+                                   disk */
 
 static invar_status io_error(const char *path, const char *what)
 {
@@ -43,10 +49,10 @@ static invar_status io_error(const char *path, const char *what)
     return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", shown, what, strerror(code));
 }
 
-/* ---- where it is ----------------------------------------------------------------------------- */
+/* ---- location -------------------------------------------------------------------------------- */
 
-/* Whether one of the names in a path is "..". */
-static bool climbs(const char *path)
+/* Returns true if a path has a component "..". */
+static bool has_parent_component(const char *path)
 {
     for (const char *at = path; (at = strstr(at, "..")); at += 2) {
         if ((at == path || at[-1] == '/') && (!at[2] || at[2] == '/'))
@@ -55,8 +61,8 @@ static bool climbs(const char *path)
     return false;
 }
 
-/* The path without links, absolute; the end of it need not exist. */
-static invar_status resolve(char out[INVAR_PATH_SIZE], const char *path)
+/* Resolves to an absolute path without links. The last components need not exist. */
+static invar_status resolve_path(char out[INVAR_PATH_SIZE], const char *path)
 {
     char whole[INVAR_PATH_SIZE], head[INVAR_PATH_SIZE] = "/", real[INVAR_PATH_SIZE] = "";
     size_t cut;
@@ -77,7 +83,8 @@ static invar_status resolve(char out[INVAR_PATH_SIZE], const char *path)
             cut--;
     }
     errno = ENOENT;
-    if (climbs(whole + cut)) // from what is not there
+    // a ".." after a folder that does not exist cannot be resolved
+    if (has_parent_component(whole + cut))
         return io_error(path, "cannot be looked at");
     if (whole[cut])
         return invar_path_join(out, INVAR_PATH_SIZE, real, whole + cut);
@@ -85,8 +92,8 @@ static invar_status resolve(char out[INVAR_PATH_SIZE], const char *path)
     return INVAR_OK;
 }
 
-/* The last name of the subject that says something, with harmless letters. */
-static void name_of(char out[NAME_BYTES + 1], const char *subject)
+/* Copies the last component of the subject other than ".git", with unusual characters replaced. */
+static void format_subject_name(char out[NAME_BYTES + 1], const char *subject)
 {
     size_t end = strlen(subject), begin, used = 0;
 
@@ -105,8 +112,8 @@ static void name_of(char out[NAME_BYTES + 1], const char *subject)
     out[used] = '\0';
 }
 
-/* The usual place: the user's cache. */
-static invar_status usual_place(char out[INVAR_PATH_SIZE], const char *subject)
+/* Computes the default location in the cache folder of the user. */
+static invar_status default_location(char out[INVAR_PATH_SIZE], const char *subject)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char root[INVAR_PATH_SIZE], name[NAME_BYTES + 1], hex[INVAR_DIGEST_HEX_SIZE];
@@ -121,7 +128,7 @@ static invar_status usual_place(char out[INVAR_PATH_SIZE], const char *subject)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "there is no folder to work in: neither XDG_CACHE_HOME nor HOME is an "
                           "absolute path; give one with --work DIR");
-    name_of(name, subject);
+    format_subject_name(name, subject);
     invar_hash_bytes(&digest, subject, strlen(subject));
     invar_digest_format(hex, &digest);
     (void)snprintf(last, sizeof last, "%s-%.12s", name, hex);
@@ -133,10 +140,10 @@ static invar_status check_outside(const char *folder, const char *outside)
     char real[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     size_t length;
 
-    INVAR_TRY(resolve(real, outside));
-    length = real[1] ? strlen(real) : 0; // all is inside "/"
+    INVAR_TRY(resolve_path(real, outside));
+    length = real[1] ? strlen(real) : 0; // an empty prefix, because every path is inside "/"
     if (length > 5 && strcmp(real + length - 5, "/.git") == 0)
-        length -= 5; // also of a linked work tree: the one that it belongs to
+        length -= 5; // the .git of a linked work tree counts too: its main repository is meant
     if (strncmp(folder, real, length) != 0 || (folder[length] && folder[length] != '/'))
         return INVAR_OK;
     invar_path_show(shown, folder);
@@ -159,11 +166,11 @@ static invar_status make_folder(const char *path)
         INVAR_TRY(invar_held_folder_make(above));
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
         return io_error(path, "the folder cannot be made");
-    return invar_held_folder_make(path); // says when it is none
+    return invar_held_folder_make(path); // fails if the path is not a folder
 }
 
-/* The user in a name KEY.USER-NUMBER.tmp; NULL: it is no such name. */
-static const char *user_in(const char *name)
+/* Returns the tag in a name KEY.TAG-NUMBER.tmp, or NULL for any other name. */
+static const char *tag_in_name(const char *name)
 {
     size_t length = strlen(name);
     const char *dot = strchr(name, '.');
@@ -173,7 +180,7 @@ static const char *user_in(const char *name)
     return strlen(dot + 1) >= INVAR_USER_SIZE ? dot + 1 : NULL;
 }
 
-/* Removes what was being made by users that are dead, and ends what they had started. */
+/* Removes unfinished entries of dead processes and kills the children of these. */
 static invar_status remove_unfinished(const char *folder)
 {
     DIR *entries = opendir(folder);
@@ -184,7 +191,7 @@ static invar_status remove_unfinished(const char *folder)
         return io_error(folder, "cannot be read");
     while (status == INVAR_OK && (entry = readdir(entries))) {
         char path[INVAR_PATH_SIZE], user[INVAR_USER_SIZE] = "";
-        const char *at = user_in(entry->d_name);
+        const char *at = tag_in_name(entry->d_name);
 
         if (!at)
             continue;
@@ -200,8 +207,10 @@ static invar_status remove_unfinished(const char *folder)
     return status;
 }
 
-/* What is built and run in it is executed as us, so nobody else may write there. */
-static invar_status check_ours(const char *folder)
+/*
+ * Rejects a folder that other users can write to, because its programs are executed as this user.
+ */
+static invar_status check_owner(const char *folder)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
@@ -222,13 +231,13 @@ static invar_status check_ours(const char *folder)
     return INVAR_OK;
 }
 
-static invar_status make_parts(const invar_workspace *w)
+static invar_status make_subfolders(const invar_workspace *w)
 {
     static const char *const parts[] = {"slots", "programs", "runs", "bisects"};
     char path[INVAR_PATH_SIZE];
 
     INVAR_TRY(make_folder(w->folder));
-    INVAR_TRY(check_ours(w->folder));
+    INVAR_TRY(check_owner(w->folder));
     for (int i = 0; i < 4; i++) {
         INVAR_TRY(invar_path_join(path, sizeof path, w->folder, parts[i]));
         INVAR_TRY(invar_held_folder_make(path));
@@ -247,13 +256,13 @@ invar_status invar_workspace_open(invar_workspace **out, const char *folder, con
 
     *out = NULL;
     if (!folder)
-        INVAR_TRY(usual_place(place, subject));
+        INVAR_TRY(default_location(place, subject));
     INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "a workshop"));
-    status = resolve(w->folder, folder ? folder : place);
+    status = resolve_path(w->folder, folder ? folder : place);
     for (; status == INVAR_OK && *outside; outside++)
         status = check_outside(w->folder, *outside);
     if (status == INVAR_OK)
-        status = make_parts(w);
+        status = make_subfolders(w);
     if (status != INVAR_OK) {
         invar_free(w);
         return status;
@@ -272,7 +281,7 @@ const char *invar_workspace_folder(const invar_workspace *workshop)
     return workshop->folder;
 }
 
-/* ---- what is made in it ---------------------------------------------------------------------- */
+/* ---- entries --------------------------------------------------------------------------------- */
 
 invar_status invar_workspace_path(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
                                   const char *kind, const invar_digest *key)
@@ -284,8 +293,8 @@ invar_status invar_workspace_path(char out[INVAR_PATH_SIZE], const invar_workspa
     return invar_path_join(out, INVAR_PATH_SIZE, workshop->folder, name);
 }
 
-/* PATH.USER-NUMBER.tmp, a name that nobody else uses. */
-static invar_status name_unfinished(char out[INVAR_PATH_SIZE], const char *path)
+/* Formats PATH.TAG-NUMBER.tmp, a name that is unique to this process. */
+static invar_status format_temp_path(char out[INVAR_PATH_SIZE], const char *path)
 {
     static _Atomic uint32_t number;
     char user[INVAR_USER_SIZE];
@@ -306,7 +315,7 @@ invar_status invar_workspace_entry_new(char out[INVAR_PATH_SIZE], const invar_wo
     char path[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_workspace_path(path, workshop, kind, key));
-    INVAR_TRY(name_unfinished(out, path));
+    INVAR_TRY(format_temp_path(out, path));
     return invar_held_folder_make(out);
 }
 
@@ -325,8 +334,8 @@ invar_status invar_workspace_entry_commit(bool *lost_out, const char *made, cons
             *lost_out = true;
             return INVAR_OK;
         }
-        // another may put one there in between: then once more
-        INVAR_TRY(name_unfinished(old, path));
+        // another process may create the entry in between; try again
+        INVAR_TRY(format_temp_path(old, path));
         if (rename(path, old) != 0 && errno != ENOENT)
             break;
         INVAR_TRY(invar_held_folder_remove(old));
@@ -340,7 +349,7 @@ void invar_workspace_entry_discard(const char *made)
 
     invar_error_take(&why);
     if (invar_held_folder_remove(made) != INVAR_OK)
-        invar_error_clear(); // the next open will
+        invar_error_clear(); // the next open removes it
     invar_error_put(&why);
 }
 
@@ -351,7 +360,7 @@ invar_status invar_workspace_check_room(const invar_workspace *workshop)
 
     if (statvfs(workshop->folder, &disk) != 0)
         return io_error(workshop->folder, "cannot be looked at");
-    if ((uint64_t)disk.f_bavail * disk.f_frsize >= LEAST_ROOM &&
+    if ((uint64_t)disk.f_bavail * disk.f_frsize >= MIN_FREE_BYTES &&
         (disk.f_favail > 16 || !disk.f_files))
         return INVAR_OK;
     invar_path_show(shown, workshop->folder);
@@ -368,15 +377,15 @@ void invar_workspace_key_add(invar_hasher *hasher, const char *text)
     invar_hasher_update(hasher, text, text ? (size_t)bytes - 1 : 0);
 }
 
-/* ---- slots ----------------------------------------------------------------------------------- */
+/* ---- worktrees ------------------------------------------------------------------------------- */
 
-static invar_status slot_path(char out[INVAR_PATH_SIZE], const invar_worktree *slot,
-                              const char *name)
+static invar_status worktree_path(char out[INVAR_PATH_SIZE], const invar_worktree *slot,
+                                  const char *name)
 {
     return invar_path_join(out, INVAR_PATH_SIZE, slot->folder, name);
 }
 
-/* Takes the lock, if it is free and its file is still the one that others find. */
+/* Locks the worktree if the lock is free and the file still exists under its name. */
 static invar_status try_lock(bool *out, const invar_worktree *slot, const char *path)
 {
     struct stat held, found;
@@ -390,8 +399,8 @@ static invar_status try_lock(bool *out, const invar_worktree *slot, const char *
     return INVAR_OK;
 }
 
-/* A user that is dead has left children, which hold the lock: they end, and let go. */
-static invar_status lock_after_death(bool *out, const invar_worktree *slot, const char *path,
+/* Kills the children of a dead owner, which hold the lock, and waits for the lock. */
+static invar_status lock_after_sweep(bool *out, const invar_worktree *slot, const char *path,
                                      const char *user)
 {
     static const struct timespec nap = {0, 5000000};
@@ -406,8 +415,8 @@ static invar_status lock_after_death(bool *out, const invar_worktree *slot, cons
     }
 }
 
-/* Who the slot's file says uses it; "": nobody. */
-static void read_user(char out[INVAR_USER_SIZE], const char *path)
+/* Reads the tag of the owner; empty if there is no owner file. */
+static void read_owner_tag(char out[INVAR_USER_SIZE], const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     ssize_t got = fd >= 0 ? read(fd, out, INVAR_USER_SIZE - 1) : 0;
@@ -422,53 +431,54 @@ invar_status invar_worktree_reset(const invar_worktree *slot)
     static const char *const parts[] = {"made", "build", "source"};
     char path[INVAR_PATH_SIZE];
 
-    INVAR_TRY(slot_path(path, slot, "source.tree")); // first: it says what source holds
+    // before the rest, because the index describes the contents of `source`
+    INVAR_TRY(worktree_path(path, slot, "source.tree"));
     (void)unlink(path);
     for (int i = 0; i < 3; i++) {
-        INVAR_TRY(slot_path(path, slot, parts[i]));
+        INVAR_TRY(worktree_path(path, slot, parts[i]));
         INVAR_TRY(invar_held_folder_remove(path));
     }
     return INVAR_OK;
 }
 
-static invar_status try_slot(bool *out, invar_worktree *slot)
+static invar_status try_worktree(bool *out, invar_worktree *slot)
 {
     char lock[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
     char user[INVAR_USER_SIZE], self[INVAR_USER_SIZE];
 
-    INVAR_TRY(slot_path(lock, slot, "lock"));
-    INVAR_TRY(slot_path(path, slot, "user"));
+    INVAR_TRY(worktree_path(lock, slot, "lock"));
+    INVAR_TRY(worktree_path(path, slot, "user"));
     slot->lock =
         invar_process_fd_above_stdio(open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (slot->lock < 0)
         return io_error(lock, "cannot be opened");
     INVAR_TRY(try_lock(out, slot, lock));
-    read_user(user, path);
+    read_owner_tag(user, path);
     if (!*out && user[0] && !invar_user_lives(user))
-        INVAR_TRY(lock_after_death(out, slot, lock, user));
+        INVAR_TRY(lock_after_sweep(out, slot, lock, user));
     if (!*out)
         return INVAR_OK;
     if (user[0] && !invar_user_lives(user))
-        invar_user_sweep(user); // those that have closed the lock
+        invar_user_sweep(user); // children of the dead owner that have closed the lock
     if (invar_path_exists(path))
         INVAR_TRY(invar_worktree_reset(slot));
     invar_user_self(self);
     return invar_file_write(path, self, strlen(self));
 }
 
-static invar_status name_slot(invar_worktree *slot, const invar_workspace *workshop, int number)
+static invar_status init_worktree(invar_worktree *slot, const invar_workspace *workshop, int number)
 {
     char name[32];
 
     *slot = (invar_worktree){.number = number, .lock = -1};
     (void)snprintf(name, sizeof name, "slots/%d", number);
     INVAR_TRY(invar_path_join(slot->folder, sizeof slot->folder, workshop->folder, name));
-    INVAR_TRY(slot_path(slot->source, slot, "source"));
-    INVAR_TRY(slot_path(slot->build, slot, "build"));
+    INVAR_TRY(worktree_path(slot->source, slot, "source"));
+    INVAR_TRY(worktree_path(slot->build, slot, "build"));
     return invar_held_folder_make(slot->folder);
 }
 
-static void worktree_release(invar_worktree *slot)
+static void close_worktree(invar_worktree *slot)
 {
     if (slot->lock >= 0)
         close(slot->lock);
@@ -480,17 +490,17 @@ invar_status invar_worktree_acquire(invar_worktree *out, invar_workspace *worksh
     char shown[INVAR_PATH_SHOWN_SIZE];
     bool taken = false;
 
-    for (int i = 0; i < SLOTS; i++) {
-        invar_status status = name_slot(out, workshop, i);
+    for (int i = 0; i < MAX_WORKTREES; i++) {
+        invar_status status = init_worktree(out, workshop, i);
         if (status == INVAR_OK)
-            status = try_slot(&taken, out);
+            status = try_worktree(&taken, out);
         if (status == INVAR_OK && taken)
             return INVAR_OK;
-        worktree_release(out);
+        close_worktree(out);
         INVAR_TRY(status);
     }
     invar_path_show(shown, workshop->folder);
-    return INVAR_FAIL(INVAR_E_BUSY, 0, "%s: all %d slots are in use", shown, SLOTS);
+    return INVAR_FAIL(INVAR_E_BUSY, 0, "%s: all %d slots are in use", shown, MAX_WORKTREES);
 }
 
 void invar_worktree_release(invar_worktree *slot)
@@ -499,7 +509,7 @@ void invar_worktree_release(invar_worktree *slot)
 
     if (slot->lock < 0)
         return;
-    if (slot_path(path, slot, "user") == INVAR_OK)
+    if (worktree_path(path, slot, "user") == INVAR_OK)
         (void)unlink(path);
-    worktree_release(slot);
+    close_worktree(slot);
 }

@@ -1,26 +1,27 @@
 /*
- * workspace.h - a folder of our own, where revisions are checked out, built and run.
- *
+ * workspace.h - cache folder in which revisions are checked out, built and run.
  *     FOLDER/
- *       slots/N/source  the tree of a revision     slots/N/build   its build, kept and incremental
- *       slots/N/made    what the build in progress will leave in programs/
- *       slots/N/lock    held by whoever uses the slot and by every child of it
- *       slots/N/user    who uses it (process_tag.h); still there afterwards: the user was killed
- *       programs/KEY/   a built program, KEY = hash of tree and build command: PROGRAM,
- *                       PROGRAM.build (from what), build.log, and `verdict`, written last
- *       runs/KEY/       a run, KEY = hash of program, recipe, flags and the files that they name:
- *                       ledger.db, run.log, and `outcome`, written last
- *       bisects/ID/     the state and the answer of one bisect (state.h)
- *       experiments/ID/ an A/B experiment (ab.h)
- *       samples/KEY/    what a run has sampled, for the run of another program (divergence.h)
+ *       slots/N/source   worktree N: the files of a revision
+ *       slots/N/build    its build folder, kept for incremental builds
+ *       slots/N/made     program under construction, later programs/KEY
+ *       slots/N/lock     locked by the process that uses the worktree and by its children
+ *       slots/N/user     tag of that process (process_tag.h); still present if it was killed
+ *       programs/KEY/    built program, KEY = hash of tree and build command: PROGRAM,
+ *                        PROGRAM.build (its sources), build.log, and `verdict`, written last
+ *       runs/KEY/        run, KEY = hash of program, recipe, flags and the files that they name:
+ *                        ledger.db, run.log, and `outcome`, written last
+ *       bisects/ID/      state and result of a bisect (state.h)
+ *       experiments/ID/  A/B experiment (ab.h)
+ *       samples/KEY/     samples of a run, for the run of another program (divergence.h)
  *
- * The folder is never inside the user's work tree. Everything is written beside its place, into a
- * name that ends with the user's and ".tmp", and renamed, so that a kill at any moment leaves
- * nothing that a later call believes; what dead users left so is removed by the next open. A slot
- * whose user was killed may still have children at work: taking it ends them, and its source and
- * build are made from nothing, because a file of theirs may be half written.
+ * The folder is never inside the user's work tree. Entries are written under a temporary name with
+ * the tag of the process and renamed, so a kill at any moment leaves nothing that a later call
+ * trusts; leftovers of dead processes are removed by the next open. A worktree whose owner was
+ * killed may still have running children: acquiring it kills them and deletes source and build,
+ * because files may be incomplete.
  *
- * A workshop may be used by several threads and processes at a time; a slot by one.
+ * Several threads and processes may use a workspace at the same time, but each worktree has one
+ * user.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -44,34 +45,36 @@ extern "C" {
 typedef struct invar_workspace invar_workspace;
 
 /*
- * `folder` NULL: invar/NAME-HASH below $XDG_CACHE_HOME or $HOME/.cache, for the thing `subject` (a
- * path: NAME is its last part that is not ".git"). INVAR_E_INVALID: the folder lies inside one of
- * the folders `outside`, which are only read (a ".git": what it is of); ended by NULL.
- * INVAR_E_STATE: the folder belongs to another user, or everybody can write into it.
+ * Opens or creates a workspace. If `folder` is NULL, it is invar/NAME-HASH below $XDG_CACHE_HOME or
+ * $HOME/.cache for the path `subject`; NAME is the last component that is not ".git". `outside` is
+ * a NULL-terminated list of folders that must not contain the workspace; a ".git" stands for its
+ * work tree. Returns INVAR_E_INVALID if one of them contains it, and INVAR_E_STATE if the folder
+ * belongs to another user or is writable for everyone.
  */
 invar_status invar_workspace_open(invar_workspace **out, const char *folder, const char *subject,
                                   const char *const *outside) INVAR_MUST_USE;
-void invar_workspace_close(invar_workspace *workshop); /* NULL is allowed */
+void invar_workspace_close(invar_workspace *workshop); /* `workshop` may be NULL */
 const char *invar_workspace_folder(const invar_workspace *workshop);
 
-/* ---- slots ----------------------------------------------------------------------------------- */
+/* ---- worktrees ------------------------------------------------------------------------------- */
 
 typedef struct invar_worktree {
     int number;
-    int lock; /* descriptor; for invar_child_request.lock */
+    int lock; /* locked descriptor; pass it as invar_child_request.lock */
     char folder[INVAR_PATH_SIZE], source[INVAR_PATH_SIZE], build[INVAR_PATH_SIZE];
 } invar_worktree;
 
-/* The first slot that nobody uses; made when it is not there. */
+/* Acquires the first free worktree, or creates one. Returns INVAR_E_BUSY if all are in use. */
 invar_status invar_worktree_acquire(invar_worktree *out, invar_workspace *workshop) INVAR_MUST_USE;
 void invar_worktree_release(invar_worktree *slot);
 
-/* Source and build go, after a child in them was killed: what it wrote may be half done. */
+/* Deletes source and build after a child was killed, because files may be incomplete. */
 invar_status invar_worktree_reset(const invar_worktree *slot) INVAR_MUST_USE;
 
 /*
- * What no child in a slot inherits, as words of invar_child_request.environment: what names the
- * user's repository (git sets it for hooks), and what `make` tells its children.
+ * Variables that no child in a worktree inherits, as words of invar_child_request.environment:
+ * those that name the user's repository (git sets them for hooks) and those that `make` passes to
+ * its children.
  */
 #define INVAR_WORKTREE_WITHOUT                                                                     \
     "INVAR_*", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX",       \
@@ -80,129 +83,137 @@ invar_status invar_worktree_reset(const invar_worktree *slot) INVAR_MUST_USE;
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-/* How a tree becomes a program. Strings are borrowed. */
+/* Describes how a tree is built. Strings are borrowed. */
 typedef struct invar_build_plan {
-    const char *command; /* for sh -c, in the source folder; NULL: that of Invar itself, cmake, or
-                            without a program none: the tree is only checked out */
-    const char *program; /* what it makes, relative to the source folder, or to the build folder
-                            with a leading "@"; NULL: nothing that can be named */
-    double timeout;      /* seconds; 0: none */
-    int64_t threads;     /* for the build; INVAR_JOBS */
+    const char *command; /* command for sh -c in the source folder; NULL for the build of Invar
+                            (cmake), or for no build if `program` is NULL too */
+    const char *program; /* path of the built program, relative to the source folder, or with a
+                            leading "@" to the build folder; NULL if the build has no single
+                            program */
+    double timeout;      /* time limit in seconds; 0 for no limit */
+    int64_t threads;     /* threads of the build (INVAR_JOBS) */
 } invar_build_plan;
 
 typedef enum invar_revision_build_state {
     INVAR_REVISION_BUILD_READY,
-    INVAR_REVISION_BUILD_FAILED, /* the build ended with a failure: `story` */
-    INVAR_REVISION_BUILD_STOPPED /* the user stopped it */
+    INVAR_REVISION_BUILD_FAILED, /* the build failed; see failure_reason */
+    INVAR_REVISION_BUILD_STOPPED /* stopped by the user */
 } invar_revision_build_state;
 
 typedef struct invar_revision_build {
     invar_revision_build_state state;
     bool cached;                /* no build was needed */
-    char path[INVAR_PATH_SIZE]; /* of the program; "": none is named */
-    invar_digest binary;        /* of its bytes and its modules'; zeros without one */
+    char path[INVAR_PATH_SIZE]; /* path of the program; empty if the plan names no program */
+    invar_digest binary;        /* digest of the program and its modules; zeros without a program */
     double seconds;
     char log[INVAR_PATH_SIZE];
-    char failure_reason[INVAR_CHILD_REASON_SIZE]; /* of a failure */
+    char failure_reason[INVAR_CHILD_REASON_SIZE]; /* why the build failed */
 } invar_revision_build;
 
 /*
- * The program of a commit: from the cache, or checked out into the slot and built there. The build
- * has in its environment INVAR_SOURCE and INVAR_BUILD (folders of the slot), INVAR_COMMIT and
- * INVAR_JOBS. PROGRAM.build says commit, tree, author and subject, whatever the build wrote.
- * A program that cannot be named (program NULL) is never cached: it is built in the slot, for a
- * command that runs there. A failed build is cached, one that timed out or was stopped is not. A
- * build that fails on top of an older one is made once more from nothing, so that no verdict
- * depends on what the slot was used for before. Commits with one tree share a program; its
- * PROGRAM.build names the first of them. INVAR_E_IO: also when the disk is full, which would make
- * any build fail.
+ * Gets the program of a commit: from the cache, or built in the worktree. The environment of the
+ * build has INVAR_SOURCE and INVAR_BUILD (folders of the worktree), INVAR_COMMIT and INVAR_JOBS.
+ * PROGRAM.build records commit, tree, author and subject. Without a named program nothing is
+ * cached: the tree is built in the worktree for a command that runs there. A failed build is
+ * cached, a build that timed out or was stopped is not. A build that fails on top of an older one
+ * is repeated from scratch, so no verdict depends on the history of the worktree. Commits with
+ * equal trees share a program, and its PROGRAM.build names the first of them. Returns INVAR_E_IO if
+ * the disk is full, which would make any build fail.
  */
 invar_status invar_workspace_program(invar_revision_build *out, invar_workspace *workshop,
                                      invar_worktree *slot, invar_repo *repo, const char *commit,
                                      const invar_build_plan *how,
                                      const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
-/* The same for the work tree `folder` as it is now (a copy is built, the folder is only read). */
+/*
+ * Like invar_workspace_program, for the work tree `folder` in its current state. A copy is built;
+ * the folder is only read.
+ */
 invar_status invar_workspace_program_of_folder(invar_revision_build *out, invar_workspace *workshop,
                                                invar_worktree *slot, const char *folder,
                                                const invar_build_plan *how,
                                                const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
-/* The same for a program that is there already: it is copied, so that it stays what it is. */
+/*
+ * Like invar_workspace_program, for an existing program file. The file is copied, so that later
+ * changes have no effect.
+ */
 invar_status invar_workspace_program_of_file(invar_revision_build *out, invar_workspace *workshop,
                                              const char *path) INVAR_MUST_USE;
 
 /*
- * The digest of a program's bytes and of its modules' (base/process/module.h). INVAR_E_NOTFOUND:
- * there is no such file or, with `runs`, none that may be run.
+ * Computes the digest of a program and its modules (base/process/module.h). Returns
+ * INVAR_E_NOTFOUND if the file does not exist or, with `runs`, is not executable.
  */
 invar_status invar_workspace_hash_binary(invar_digest *out, const char *path,
                                          bool runs) INVAR_MUST_USE;
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* A recipe, run by a program: `PROGRAM train RECIPE --run FOLDER ... FLAGS`. Borrowed. */
+/* Request to run `PROGRAM train RECIPE --run FOLDER ... FLAGS`. Pointers are borrowed. */
 typedef struct invar_run_request {
     const char *program;
     invar_digest binary;
-    const char *recipe;             /* file; pinned by the caller */
-    const char *const *flags;       /* further words, ended by NULL; NULL: none */
-    const char *const *environment; /* as invar_child_request; ended by NULL; NULL: ours */
-    const char *prefix;             /* command before PROGRAM, cut at blanks; NULL: none */
-    const char *name;               /* tells apart runs of the same content: "1", "again"; NULL */
-    int64_t until;                  /* --until STEP; -1: to the recipe's end */
+    const char *recipe;             /* recipe file, which the caller must not change during the
+                                       run */
+    const char *const *flags;       /* further words; NULL-terminated, or NULL */
+    const char *const *environment; /* words as in invar_child_request; NULL-terminated, or NULL */
+    const char *prefix;             /* command that starts PROGRAM, split at blanks, or NULL */
+    const char *name;               /* distinguishes runs with equal contents: "1", "again"; may be
+                                       NULL */
+    int64_t until;                  /* last step (--until); -1 for the recipe's last step */
     double timeout;
     const volatile sig_atomic_t *stop;
     /*
-     * Called when the ledger has new steps (and at the end); true: it has seen enough, end the run.
-     * A run that was ended so is kept as it is, and taken again only where `watch` says that it is
-     * enough. May be NULL.
+     * Called when the ledger has new steps, and at the end. Return true to end the run early. Such
+     * a run is cached, and reused only if `should_stop` of the new request accepts its ledger. May
+     * be NULL.
      */
     bool (*should_stop)(void *payload, const char *ledger_path);
     void *payload;
     bool same_addresses;
-    bool record_mismatch; /* log-probs that differ are recorded and do not end it, whatever the
-                             recipe says; the flags have the last word */
-    bool no_cache;        /* do not take it from the cache */
+    bool record_mismatch; /* record mismatching log-probs instead of ending the run, whatever the
+                             recipe sets; flags win */
+    bool no_cache;        /* do not reuse a cached run */
 } invar_run_request;
 
 typedef enum invar_run_outcome {
-    INVAR_RUN_DONE,   /* to its end, or as far as `watch` wanted */
-    INVAR_RUN_FAILED, /* it crashed, refused the recipe, or took too long: `story` */
-    INVAR_RUN_STOPPED /* the user stopped it */
+    INVAR_RUN_DONE,   /* ran to its end, or as far as `should_stop` wanted */
+    INVAR_RUN_FAILED, /* crashed, rejected the recipe or took too long; see `story` */
+    INVAR_RUN_STOPPED /* stopped by the user */
 } invar_run_outcome;
 
 typedef struct invar_run_result {
     invar_run_outcome state;
     bool cached;
-    bool enough;                  /* ended by `watch` */
-    int exit_code;                /* of `train` */
-    char folder[INVAR_PATH_SIZE]; /* with run.log */
+    bool enough;                  /* ended early by `should_stop` */
+    int exit_code;                /* exit code of `train` */
+    char folder[INVAR_PATH_SIZE]; /* folder with run.log */
     char ledger[INVAR_PATH_SIZE];
     double seconds;
     int64_t peak_bytes;
-    char story[INVAR_CHILD_REASON_SIZE]; /* of a failure, or of an exit code that is not 0 */
+    char story[INVAR_CHILD_REASON_SIZE]; /* reason of a failure or of a nonzero exit code */
 } invar_run_result;
 
 /*
- * The value that a key has in the flags (ended by NULL; NULL: none), else in the recipe's text; it
- * may be empty. NULL: it is in neither. Borrowed, and not ended.
+ * Returns the value of a key in the flags (NULL-terminated, or NULL), or else in the recipe text.
+ * The value may be empty; NULL if neither has the key. It is borrowed and not NUL-terminated.
  */
 const char *invar_workspace_value(size_t *bytes_out, const char *const *flags, const char *recipe,
                                   const char *key);
 
 /*
- * The files that a recipe (its text) and flags (ended by NULL; NULL: none) name, as they are now:
- * a part of every run's key, and of the name of a bisect.
+ * Hashes the files that a recipe text and flags (NULL-terminated, or NULL) name, in their current
+ * state. The hash is part of the cache key of every run and of the id of a bisect.
  */
 void invar_workspace_inputs(invar_digest *out, const char *recipe, const char *const *flags);
 
 /*
- * Runs it, or takes what the same program made of the same recipe, flags, environment and name in
- * the same current folder before. `train` may end with 0, or with 1 (log-probs differ, which is a
- * result), and has to leave a ledger with a step. Checkpoints, traces and other files that a recipe
- * asks for are neither read nor written. Only what is DONE is taken again. `lock` as in
- * invar_child_request. INVAR_E_STATE: somebody else's signal ended it, before its time.
+ * Runs the program, or reuses the run of the same program with the same recipe, flags, environment,
+ * name and current folder. `train` may exit with 0, or with 1 (log-probs differ, which is a
+ * result), and must leave a ledger with a step. Checkpoints, traces and other files of the recipe
+ * are neither read nor written. Only runs that are DONE are reused. `lock` is passed to the child.
+ * Returns INVAR_E_STATE if a signal from outside ended the run early.
  */
 invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workshop, int lock,
                                  const invar_run_request *request) INVAR_MUST_USE;
