@@ -1,5 +1,10 @@
 /*
- * command.h - the verbs of the command line and their options.
+ * command.h - commands of the command line, their options, help texts and exit codes.
+ *
+ * A command is a table of name, summary, option list and two functions. Options are parsed
+ * strictly: an unknown option or a value out of range is an error. The help text exists once and is
+ * printed, or passed to a sink that makes man pages and completions of it (manpages/). Identifiers
+ * call a command a verb (invar_verb_train).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,53 +21,58 @@
 typedef enum invar_option_type {
     INVAR_OPTION_FLAG,         /* bool, set to true */
     INVAR_OPTION_INT,          /* int64_t */
-    INVAR_OPTION_OPTIONAL_INT, /* int64_t; where no number follows, it is `low` */
+    INVAR_OPTION_OPTIONAL_INT, /* int64_t; set to `low` if no number follows */
     INVAR_OPTION_REAL,         /* double */
     INVAR_OPTION_TEXT,         /* const char *, borrowed from argv */
     INVAR_OPTION_WORD          /* invar_option_choice */
 } invar_option_type;
 
-/* One of several words, at first the default. */
+/* Value of an option that is one of several words. Initialize it with the default. */
 typedef struct invar_option_choice {
     const invar_choices *choices;
-    int value; /* below 0: none */
+    int value; /* index in `choices`; negative if there is no default */
 } invar_option_choice;
 
 typedef struct invar_option {
-    const char *name; /* without the dashes */
+    const char *name; /* name without the dashes */
     invar_option_type type;
     void *value;
-    const char *metavar; /* "N"; NULL for a flag */
-    const char *help;    /* of a word: without the words, which follow it */
-    int64_t low;         /* of a number: the range */
+    const char *metavar; /* placeholder of the value in help, such as "N"; NULL for a flag */
+    const char *help;    /* help text; the choices are appended to it if the type is WORD */
+    int64_t low;         /* range of a number */
     int64_t high;
 } invar_option;
 
-/* Has it no value of its own? `next` is the word behind it; NULL: there is none. */
+/* Returns true if the option has no value. `next` is the next word of the command line, or NULL. */
 bool invar_option_takes_no_value(const invar_option *option, const char *next);
 
 #define INVAR_OPTION_TEXT_SIZE (2 * INVAR_CHOICES_TEXT_SIZE)
 
-/* Flags of a verb that others read; the last option, which has no name, may have them as value. */
+/*
+ * Names of flags that the command reads elsewhere (recipe keys). An option list may end with an
+ * unnamed option whose value points to this struct; misspelt flags are then compared with these
+ * names too.
+ */
 typedef struct invar_option_names {
-    const char *(*at)(int index); /* NULL behind the last */
-    /* What to use for a name that is gone; NULL: there never was one. */
+    const char *(*at)(int index); /* returns NULL after the last name */
+    /* Returns the replacement of a removed name, or NULL if the name never existed. */
     const char *(*instead)(const char *name, size_t length);
-    /* The sentence about a flag that other programs have; NULL: none is known. */
+    /* Returns an explanation for a flag of another program, or NULL. */
     const char *(*foreign)(const char *name, size_t length);
 } invar_option_names;
 
 typedef struct invar_cli_command {
     const char *name;
     const char *summary;               /* one line */
-    int (*run)(int argc, char **argv); /* arguments after the verb; an exit code */
+    int (*run)(int argc, char **argv); /* runs the command on the arguments after its name; returns
+                                          an exit code */
     void (*help)(void);
-    const char *arguments; /* "RUN [--step S]"; NULL: options only */
-    const struct invar_cli_command *const
-        *subcommands; /* verbs of its own, then NULL; run may be NULL then */
-    const char *(*first_argument_word)(
-        int index); /* of those that its first argument may be; NULL: any may */
-    /* Several processes of one launcher may run it, each as a rank or for its own host. */
+    const char *arguments; /* usage, such as "RUN [--step S]"; NULL if there are only options */
+    /* subcommands, NULL-terminated, or NULL; with subcommands, run may be NULL */
+    const struct invar_cli_command *const *subcommands;
+    /* returns the allowed words for the first argument; NULL if any word is allowed */
+    const char *(*first_argument_word)(int index);
+    /* Several processes of a launcher may run the command, each as a rank or for its own host. */
     bool multi_process;
 } invar_cli_command;
 
@@ -71,7 +81,7 @@ extern const invar_cli_command invar_verb_selfcheck;
 extern const invar_cli_command invar_verb_bench;
 extern const invar_cli_command invar_verb_doctor;
 extern const invar_cli_command
-    invar_verb_train; /* this and the following: not without INVAR_LEDGER */
+    invar_verb_train; /* only with INVAR_LEDGER, like the following ones */
 extern const invar_cli_command invar_verb_plan;
 extern const invar_cli_command invar_verb_eval;
 extern const invar_cli_command invar_verb_generate;
@@ -86,65 +96,67 @@ extern const invar_cli_command invar_verb_diff;
 extern const invar_cli_command invar_verb_triage;
 extern const invar_cli_command invar_verb_bug_report;
 extern const invar_cli_command
-    invar_verb_bisect; /* this and the following: not without INVAR_BISECT */
+    invar_verb_bisect; /* only with INVAR_BISECT, like the following ones */
 extern const invar_cli_command invar_verb_blame;
 extern const invar_cli_command invar_verb_ab;
 extern const invar_cli_command invar_verb_ci;
 
-/* All that this build has, as help lists them; NULL ends the list. */
+/* Commands of this build in the order of the help; NULL-terminated. */
 extern const invar_cli_command *const invar_verbs[];
 
-/*
- * What an exit code means, whichever verb ends with it: help, pages and docs/commands.md show it.
- */
+/* Meaning of an exit code, equal for all commands. Help, man pages and docs/commands.md list it. */
 typedef struct invar_exit_meaning {
     int code;
     const char *meaning;
 } invar_exit_meaning;
 
-/* All that a verb ends with, ascending; a NULL meaning ends the list. */
+/* All exit codes, ascending; terminated by a NULL meaning. */
 extern const invar_exit_meaning invar_exit_codes[];
 
-/* The option that every verb with threads has. */
+/* Returns the option --threads. */
 invar_option invar_option_threads(int64_t *value, const char *help);
 
-/* Reads `--name value` and `--name=value`, refuses the rest. The list ends with a NULL name. */
+/*
+ * Parses `--name value` and `--name=value` and rejects everything else. The list ends with a NULL
+ * name.
+ */
 invar_status invar_options_parse(const invar_option *options, int argc, char **argv) INVAR_MUST_USE;
 
 /*
- * The same where words that are no options are allowed, `low` to `high` of them: they are moved to
- * the front of argv, in order. All that follows a "--" are words. `what` names them in messages.
+ * Like invar_options_parse, but allows `low` to `high` words that are not options; these are moved
+ * to the front of argv, in order. Everything after "--" is a word. `what` names the words in
+ * messages.
  */
 invar_status invar_options_parse_words(int *count_out, const invar_option *options, int argc,
                                        char **argv, const char *what, int low,
                                        int high) INVAR_MUST_USE;
 
-/* Paragraphs of a verb's help on stdout; with a "\n" at their end, and an empty line. */
+/* Prints paragraphs of help to stdout. Each one ends with "\n" and an empty line. */
 void invar_help_text(const char *text);
 
-/* The options as aligned lines on stdout. */
+/* Prints the options to stdout as aligned lines. */
 void invar_options_help(const invar_option *options);
 
-/* What an option does: of a word also its words and its default. */
+/* Formats the help of an option, with choices and default if its type is WORD. */
 void invar_option_describe(char out[INVAR_OPTION_TEXT_SIZE], const invar_option *option);
 
-/* Takes the help of a verb in place of the screen: pages are made of it, and completions. */
+/* Receives the help of a command instead of stdout; used for man pages and completions. */
 typedef struct invar_help_sink {
     void *payload;
-    void (*text)(void *payload, const char *text); /* NULL: paragraphs do not count */
+    void (*text)(void *payload, const char *text); /* may be NULL to ignore paragraphs */
     void (*options)(void *payload, const invar_option *options);
 } invar_help_sink;
 
-/* The paragraphs and options of a verb's help, to a taker; recipe keys are left out. */
+/* Passes the paragraphs and options of a command's help to a sink. Recipe keys are left out. */
 void invar_help_give(const invar_cli_command *verb, const invar_help_sink *taker);
 
-/* Is there a taker now? */
+/* Returns true while help is passed to a sink. */
 bool invar_help_taken(void);
 
-/* "invar: message" on stderr, from the error record; yields the exit code that fits its status. */
+/* Prints "invar: MESSAGE" from the error record to stderr. Returns the exit code of its status. */
 int invar_report_error(void);
 
-/* Threads when the user does not say: the processors that are online. */
+/* Returns the default number of threads: the online processors, at most 256. */
 int64_t invar_default_threads(void);
 
 #endif

@@ -1,7 +1,6 @@
 /*
- * commands.c - which verbs this build has, in the order in which help lists them, and how they end.
- *
- * Verbs that people use most come first.
+ * commands.c - list of the commands of this build and of all exit codes. Common commands come
+ * first, because help prints the list in this order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,10 +1,10 @@
 /*
- * doctor.c - invar doctor: what this machine has, and whether Invar's promises hold on it.
+ * doctor.c - invar doctor: checks whether this machine computes numerics sm90, and how fast.
  *
- * Looks at the GPU: driver, memory, the probes of its tensor cores and special function units, the
- * bandwidth of its memory and the rate of one large product. Exit code 1 when one of them differs
- * from numerics sm90, 2 when there is a GPU that fails. With --ranks it looks at all machines of a
- * job instead (cli/run/ranks.c).
+ * Inspects the GPU: driver, memory, probes of tensor cores and special function units, memory
+ * bandwidth and the rate of a large matrix product. The exit code is 1 if a probe differs from
+ * numerics sm90, and 2 if there is a GPU that fails. With --ranks, all machines of a job are
+ * compared instead (cli/run/ranks.c).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,15 +30,15 @@
 
 typedef struct settings {
     bool json;
-    int64_t ranks;   /* 0: this machine alone */
-    int64_t timeout; /* of ranks, in seconds; 0: as by default */
+    int64_t ranks;   /* number of threads as ranks; 0 to inspect only this machine */
+    int64_t timeout; /* seconds that a rank waits for another; 0 for the default */
 } settings;
 
-/* ---- the rate of a product ------------------------------------------------------------------- */
+/* ---- rate of a matrix product ---------------------------------------------------------------- */
 
 enum { EDGE = 8192, PRODUCTS = 10 };
 
-static double now(void)
+static double clock_seconds(void)
 {
     struct timespec t;
 
@@ -46,7 +46,9 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Signs and fractions look random: the power that zeros save would flatter the rate. */
+/*
+ * Fills the matrices with random signs and fractions: zeros save power, which would raise the rate.
+ */
 static invar_status time_product(double *out, const invar_device *dev, char *memory)
 {
     size_t bytes = (size_t)EDGE * EDGE * sizeof(uint16_t);
@@ -66,11 +68,11 @@ static invar_status time_product(double *out, const invar_device *dev, char *mem
     }
     INVAR_TRY(invar_linear_fwd(dev, &args));
     INVAR_TRY(invar_device_synchronize(dev));
-    begin = now();
+    begin = clock_seconds();
     for (int i = 0; i < PRODUCTS; i++)
         INVAR_TRY(invar_linear_fwd(dev, &args));
     INVAR_TRY(invar_device_synchronize(dev));
-    *out = 2.0 * EDGE * EDGE * EDGE * PRODUCTS / (now() - begin);
+    *out = 2.0 * EDGE * EDGE * EDGE * PRODUCTS / (clock_seconds() - begin);
     return INVAR_OK;
 }
 
@@ -86,14 +88,14 @@ static invar_status measure_product(double *out, const invar_device *dev)
     return status;
 }
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- inspection ------------------------------------------------------------------------------ */
 
 bool invar_doctor_agrees(const invar_doctor_findings *f)
 {
     return f->gpu.step_differences == 0 && f->gpu.sfu_differences == 0;
 }
 
-static invar_status doctor_findings_examine(invar_doctor_findings *f, invar_device *dev)
+static invar_status examine_gpu(invar_doctor_findings *f, invar_device *dev)
 {
     if (!dev->backend->measure)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the backend %s has nothing to tell",
@@ -108,7 +110,7 @@ static invar_status doctor_findings_examine(invar_doctor_findings *f, invar_devi
 
 void invar_doctor_inspect(invar_doctor_findings *f, int ordinal)
 {
-    // numerics ieee: sm90 would be refused where the probe fails, and that is to be shown
+    // numerics ieee, because opening with sm90 fails if a probe differs, and that is to be reported
     invar_device dev = {.numerics = INVAR_NUMERICS_IEEE, .ordinal = ordinal};
     invar_status status = invar_backend_find(&dev.backend, INVAR_DEVICE_CUDA);
 
@@ -119,23 +121,23 @@ void invar_doctor_inspect(invar_doctor_findings *f, int ordinal)
         status = invar_device_open(&dev);
     f->present = status == INVAR_OK;
     if (status == INVAR_OK)
-        status = doctor_findings_examine(f, &dev);
+        status = examine_gpu(f, &dev);
     if (status != INVAR_OK)
         snprintf(f->trouble, sizeof f->trouble, "%s", invar_error_last()->message);
     invar_device_close(&dev);
 }
 
-/* ---- telling --------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
-/* What a circuit has computed, beside what numerics sm90 says. */
+/* Prints how many results of a unit differ from numerics sm90. */
 static void print_verdict(const char *name, int64_t results, const char *whose, int64_t differ)
 {
-    bool colour = invar_term_colour(stdout);
+    bool color = invar_term_colour(stdout);
 
     printf("%-8s %s%s%s: %" PRId64 " results of the %s, %" PRId64 " differ from numerics sm90\n",
-           name, invar_term_escape(colour, differ ? INVAR_TERM_STYLE_RED : INVAR_TERM_STYLE_GREEN),
-           differ ? "DIFFERS" : "agrees", invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN),
-           results, whose, differ);
+           name, invar_term_escape(color, differ ? INVAR_TERM_STYLE_RED : INVAR_TERM_STYLE_GREEN),
+           differ ? "DIFFERS" : "agrees", invar_term_escape(color, INVAR_TERM_STYLE_PLAIN), results,
+           whose, differ);
 }
 
 static void print_text(const invar_doctor_findings *f)
@@ -185,7 +187,7 @@ static void print_json(const invar_doctor_findings *f)
     printf("}\n");
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 int invar_doctor_code(const invar_doctor_findings *f)
 {
@@ -194,7 +196,7 @@ int invar_doctor_code(const invar_doctor_findings *f)
     return invar_doctor_agrees(f) ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
 }
 
-static const invar_option *cmd_doctor_options(settings *s)
+static const invar_option *doctor_options(settings *s)
 {
     static invar_option list[4];
 
@@ -231,18 +233,18 @@ static bool names_ranks(int argc, char **argv)
     return false;
 }
 
-/* Keys of a recipe stand for one, too. */
-static int run_ranks(int argc, char **argv)
+/* Recipe keys on the command line replace a recipe file. */
+static int cmd_doctor_ranks(int argc, char **argv)
 {
     settings s = {.ranks = 1};
     invar_doctor_ranks_options ask = {.ranks = 1};
     invar_recipe *recipe = NULL;
     int code, words = argc;
     invar_status status =
-        invar_recipe_flags_recipe(&recipe, &ask.path, cmd_doctor_options(&s), &argc, argv);
+        invar_recipe_flags_recipe(&recipe, &ask.path, doctor_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse(cmd_doctor_options(&s), argc, argv);
+        status = invar_options_parse(doctor_options(&s), argc, argv);
     if (status == INVAR_OK && argc < words) {
         ask.recipe = recipe;
         status = invar_config_check(recipe);
@@ -268,9 +270,9 @@ static int cmd_doctor(int argc, char **argv)
 
 #ifdef INVAR_LEDGER
     if (names_ranks(argc, argv))
-        return run_ranks(argc, argv);
+        return cmd_doctor_ranks(argc, argv);
 #endif
-    if (invar_options_parse(cmd_doctor_options(&s), argc, argv) != INVAR_OK)
+    if (invar_options_parse(doctor_options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
     if (s.timeout) {
         (void)INVAR_FAIL(INVAR_E_INVALID, 0, "--timeout is about ranks: give --ranks");
@@ -284,7 +286,7 @@ static int cmd_doctor(int argc, char **argv)
     return invar_doctor_code(&f);
 }
 
-static void cmd_doctor_help(void)
+static void doctor_help(void)
 {
     settings s = {0};
 
@@ -307,14 +309,14 @@ static void cmd_doctor_help(void)
         "  1    the tensor cores or special function units compute other bits; ranks differ, or\n"
         "       bytes between them are wrong\n"
         "  2    the GPU fails, or a rank does not answer\n");
-    invar_options_help(cmd_doctor_options(&s));
+    invar_options_help(doctor_options(&s));
 }
 
 const invar_cli_command invar_verb_doctor = {
     .name = "doctor",
     .summary = "check the GPU: driver, memory, tensor cores, speed",
     .run = cmd_doctor,
-    .help = cmd_doctor_help,
+    .help = doctor_help,
 #ifdef INVAR_LEDGER
     .arguments = "[--ranks [N] [RECIPE] [--key value ...]]"
 #endif

@@ -1,5 +1,5 @@
 /*
- * doctor.h - what invar doctor finds on a machine, and what it makes of several.
+ * doctor.h - findings of invar doctor on one machine, and the comparison of several ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,35 +15,37 @@ extern "C" {
 
 typedef struct invar_doctor_findings {
     long cores;
-    bool built;                             /* with CUDA */
-    bool present;                           /* a GPU that this build can open */
-    bool examined;                          /* `gpu` is filled in */
-    char trouble[INVAR_ERROR_MESSAGE_SIZE]; /* why not */
+    bool built;                             /* this build has CUDA */
+    bool present;                           /* this build can open a GPU */
+    bool examined;                          /* `gpu` is valid */
+    char trouble[INVAR_ERROR_MESSAGE_SIZE]; /* error message of the failed step; empty if all steps
+                                               succeeded */
     invar_device_info gpu;
-    double product_flops; /* per second; 0: not measured */
+    double product_flops; /* floating point operations per second; 0 if not measured */
 } invar_doctor_findings;
 
 /*
- * Looks at a GPU of this machine: which one, `ordinal` says as in invar_device. A machine without a
- * GPU is no failure; what stands in the way is told.
+ * Inspects a GPU of this machine; `ordinal` is that of invar_device. A missing GPU is not an error;
+ * the reason is in out->trouble.
  */
 void invar_doctor_inspect(invar_doctor_findings *out, int ordinal);
 
-/* Does the GPU compute numerics sm90? Where there is none, nothing differs. */
+/* Returns true if the GPU computes numerics sm90, or if there is no GPU. */
 bool invar_doctor_agrees(const invar_doctor_findings *found);
 
-/* The exit code of a machine where this was found. */
+/* Returns the exit code for a machine with these findings. */
 int invar_doctor_code(const invar_doctor_findings *found);
 
 typedef struct invar_doctor_ranks_options {
-    int64_t ranks;              /* that are threads; 1: as the launcher says */
-    const invar_recipe *recipe; /* whose run they would be; NULL: none was given */
-    const char *path;           /* of the recipe; may be NULL */
-    double seconds; /* that a rank waits for another; 0: as the recipe says, or a minute */
+    int64_t ranks;              /* number of ranks as threads; 1 to use the ranks of the launcher */
+    const invar_recipe *recipe; /* recipe whose run is checked, or NULL */
+    const char *path;           /* path of the recipe; may be NULL */
+    double seconds;             /* seconds that a rank waits for another; 0 for the recipe's value
+                                   or 60 */
     bool json;
 } invar_doctor_ranks_options;
 
-/* Compares all ranks, and tells; an exit code. Not without INVAR_LEDGER. */
+/* Compares all ranks, prints the result and returns the exit code. Only with INVAR_LEDGER. */
 int invar_doctor_ranks(const invar_doctor_ranks_options *ask);
 
 #ifdef __cplusplus

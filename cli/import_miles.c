@@ -1,5 +1,9 @@
 /*
- * import_miles.c - invar import-miles: a launch script of Miles as a recipe.
+ * import_miles.c - invar import-miles: converts a launch script of Miles to a recipe.
+ *
+ * The recipe ends with a line "# sum DIGEST" over all bytes before it. An existing file is
+ * overwritten only if this line matches, so a recipe that was edited since is never lost. Notes
+ * about flags go to stderr; the exit code tells whether everything that affects bits was converted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +20,7 @@
 
 #include "base/invar_banned.h"
 
-static void import_report(const invar_import *import, const char *path)
+static void print_notes(const invar_import *import, const char *path)
 {
     for (int kind = 0; kind < INVAR_IMPORT_KINDS; kind++)
         for (int i = 0; i < import->count; i++) {
@@ -48,10 +52,10 @@ static void import_report(const invar_import *import, const char *path)
                                           : "the run would be another one: see above");
 }
 
-#define SUM "# sum " /* the last line: of all bytes before it, so that an edit is noticed */
+#define SUM "# sum " /* prefix of the last line, which has the digest of all bytes before it */
 
-/* The line that ends the file of this content. */
-static void put_sum(char out[sizeof SUM + INVAR_DIGEST_HEX_SIZE], const invar_digest *digest)
+/* Formats the last line of a file with this digest. */
+static void format_sum(char out[sizeof SUM + INVAR_DIGEST_HEX_SIZE], const invar_digest *digest)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
 
@@ -59,7 +63,7 @@ static void put_sum(char out[sizeof SUM + INVAR_DIGEST_HEX_SIZE], const invar_di
     (void)snprintf(out, sizeof SUM + INVAR_DIGEST_HEX_SIZE, SUM "%s\n", hex);
 }
 
-/* A recipe that somebody has worked on since is his. */
+/* Fails if the recipe at `path` was edited after it was written. */
 static invar_status check_untouched(const char *path)
 {
     char sum[sizeof SUM + INVAR_DIGEST_HEX_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text;
@@ -70,12 +74,12 @@ static invar_status check_untouched(const char *path)
     if (!path || !invar_path_exists(path))
         return INVAR_OK;
     if (invar_file_read(&text, &bytes, path, INVAR_RECIPE_MAX_BYTES) != INVAR_OK) {
-        invar_error_clear(); // a device, or what cannot be read: whoever opens it says so
+        invar_error_clear(); // a device or an unreadable file; opening it reports the error
         return INVAR_OK;
     }
     if (bytes > last) {
         invar_hash_bytes(&digest, text, bytes - last);
-        put_sum(sum, &digest);
+        format_sum(sum, &digest);
         same = memcmp(text + bytes - last, sum, last) == 0;
     }
     same = same || bytes == 0;
@@ -89,24 +93,24 @@ static invar_status check_untouched(const char *path)
                       shown);
 }
 
-/* Of a file that is being written: what is in it so far. */
+/* Appends the digest line to the file that is being written. */
 static invar_status end_with_sum(const invar_output *out)
 {
     char sum[sizeof SUM + INVAR_DIGEST_HEX_SIZE];
     invar_digest digest;
     int64_t bytes;
 
-    if (!out->temp_path[0]) // standard output, or a device
+    if (!out->temp_path[0]) // standard output or a device
         return INVAR_OK;
     if (fflush(out->stream) != 0)
-        return INVAR_OK; // closing it says why
+        return INVAR_OK; // closing the file reports the error
     INVAR_TRY(invar_file_hash(&digest, &bytes, out->temp_path));
-    put_sum(sum, &digest);
+    format_sum(sum, &digest);
     fputs(sum, out->stream);
     return INVAR_OK;
 }
 
-static invar_status convert(int *code_out, const char *script, const char *path)
+static invar_status import_script(int *code_out, const char *script, const char *path)
 {
     invar_output out;
     invar_import import;
@@ -121,14 +125,14 @@ static invar_status convert(int *code_out, const char *script, const char *path)
         status = invar_output_close(&out, end_with_sum(&out));
     }
     if (status == INVAR_OK) {
-        import_report(&import, path);
+        print_notes(&import, path);
         *code_out = invar_import_is_whole(&import) ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
     }
     invar_import_release(&import);
     return status;
 }
 
-static const invar_option *cmd_import_miles_options(const char **path)
+static const invar_option *import_miles_options(const char **path)
 {
     static invar_option list[2];
 
@@ -144,15 +148,15 @@ static int cmd_import_miles(int argc, char **argv)
 {
     const char *path = NULL;
     int words, code = INVAR_EXIT_OK;
-    invar_status status = invar_options_parse_words(&words, cmd_import_miles_options(&path), argc,
-                                                    argv, "SCRIPT", 1, 1);
+    invar_status status =
+        invar_options_parse_words(&words, import_miles_options(&path), argc, argv, "SCRIPT", 1, 1);
 
     if (status == INVAR_OK)
-        status = convert(&code, argv[0], path);
+        status = import_script(&code, argv[0], path);
     return status == INVAR_OK ? code : invar_report_error();
 }
 
-static void cmd_import_miles_help(void)
+static void import_miles_help(void)
 {
     const char *path;
 
@@ -171,12 +175,12 @@ static void cmd_import_miles_help(void)
         "  1    something that bits depend on is not taken over, or a flag is unknown\n"
         "  2    the script cannot be read\n"
         "  129  wrong arguments, or the script is not bash as it is read here\n");
-    invar_options_help(cmd_import_miles_options(&path));
+    invar_options_help(import_miles_options(&path));
 }
 
 const invar_cli_command invar_verb_import_miles = {
     .name = "import-miles",
     .summary = "turn a launch script of Miles into a recipe",
     .run = cmd_import_miles,
-    .help = cmd_import_miles_help,
+    .help = import_miles_help,
     .arguments = "SCRIPT [--out FILE]"};

@@ -1,5 +1,10 @@
 /*
- * interactive.c - what verbs share that run for long.
+ * interactive.c - clean stop on signals, and messages and questions of long-running commands.
+ *
+ * The first SIGINT, SIGTERM, SIGHUP or SIGXFSZ sets a flag that the command polls; a second one
+ * ends the process by the default action. The handler uses only async-signal-safe calls: the
+ * message is formatted beforehand, and `caught` is written after `first` with release order,
+ * because other threads read it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +20,7 @@
 
 #include "base/invar_banned.h"
 
-/* `timeout` and a terminal that closes send one request twice, within this time. */
+/* `timeout` and a closing terminal send a request twice, within this time */
 #define TOGETHER_NS 200000000
 
 static volatile sig_atomic_t caught;
@@ -23,7 +28,7 @@ static struct timespec first; // written before `caught`
 static char message[256];
 static size_t message_bytes;
 
-static bool long_ago(void)
+static bool is_second_request(void)
 {
     struct timespec now;
 
@@ -31,32 +36,32 @@ static bool long_ago(void)
     return (now.tv_sec - first.tv_sec) * 1000000000 + (now.tv_nsec - first.tv_nsec) > TOGETHER_NS;
 }
 
-/* By the default action, once this handler has returned. */
-static void end_at_once(int number)
+/* Ends the process by the default action once the handler has returned. */
+static void raise_default_signal(int number)
 {
     (void)signal(number, SIG_DFL);
     (void)raise(number);
 }
 
-static void interrupt(int number)
+static void handle_signal(int number)
 {
     static const char limit[] = "invar: a file has reached the size that is allowed (ulimit -f)\n";
-    int before = errno; // of whatever was interrupted
+    int before = errno; // errno of the interrupted code
 
     if (invar_interactive_caught()) {
-        if (number != SIGXFSZ && long_ago())
-            end_at_once(number);
+        if (number != SIGXFSZ && is_second_request())
+            raise_default_signal(number);
         return;
     }
     (void)clock_gettime(CLOCK_MONOTONIC, &first);
-    __atomic_store_n(&caught, number, __ATOMIC_RELEASE); // other threads look
+    __atomic_store_n(&caught, number, __ATOMIC_RELEASE); // other threads read the flag
     if ((number != SIGXFSZ || write(STDERR_FILENO, limit, sizeof limit - 1) >= 0) &&
         write(STDERR_FILENO, message, message_bytes) >= 0)
         return;
-    errno = before; // nobody listens
+    errno = before; // no reader; the interrupted code must see its errno
 }
 
-/* Unless whoever started us wants it ignored, as nohup does. */
+/* Keeps a signal ignored if the parent process ignored it, as nohup does. */
 static void catch_unless_ignored(int number, const struct sigaction *action)
 {
     struct sigaction before;
@@ -67,8 +72,8 @@ static void catch_unless_ignored(int number, const struct sigaction *action)
 
 const volatile sig_atomic_t *invar_interactive_catch_signals(const char *what)
 {
-    // without SA_RESTART: a wait for an answer ends, too
-    const struct sigaction action = {.sa_handler = interrupt};
+    // no SA_RESTART, so that a signal interrupts the wait for an answer
+    const struct sigaction action = {.sa_handler = handle_signal};
     int bytes =
         what ? snprintf(message, sizeof message, "%sinvar: %s; a second Ctrl-C ends at once\n",
                         isatty(STDERR_FILENO) ? "\n" : "", what)
@@ -80,7 +85,8 @@ const volatile sig_atomic_t *invar_interactive_catch_signals(const char *what)
     catch_unless_ignored(SIGHUP, &action);
     catch_unless_ignored(SIGXFSZ, &action);
     (void)signal(SIGPIPE, SIG_IGN);
-    (void)signal(SIGCHLD, SIG_DFL); // ignored by a parent, no child could be waited for
+    // children cannot be waited for if the parent process ignored SIGCHLD
+    (void)signal(SIGCHLD, SIG_DFL);
     return &caught;
 }
 
@@ -90,7 +96,7 @@ void invar_interactive_release(void)
     struct sigaction now;
 
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler == interrupt)
+        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler == handle_signal)
             (void)signal(numbers[i], SIG_DFL);
 }
 

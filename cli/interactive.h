@@ -1,5 +1,5 @@
 /*
- * interactive.h - what verbs share that run for long: lines for people, and an orderly end.
+ * interactive.h - messages, questions and a clean stop on signals for long-running commands.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,27 +15,27 @@
 extern "C" {
 #endif
 
-/* "invar: line" on stderr, made safe; `payload` is not looked at. */
+/* Prints "invar: LINE" to stderr, escaped. `payload` is ignored. */
 void invar_interactive_say(void *payload, const char *line);
 
 /*
- * Shows a question on `shown` and reads the answer, a line without its end, from standard input;
- * false: there is no line any more.
+ * Prints a question to `shown` and reads a line of standard input without its newline. Returns
+ * false at the end of the input.
  */
 bool invar_interactive_ask(char *out, size_t size, FILE *shown, const char *question);
 
 /*
- * From now on the first SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGXFSZ only says "invar: WHAT; a
- * second Ctrl-C ends at once" and makes *result its number; where WHAT is NULL nothing is said. A
- * later one, but SIGXFSZ, ends the program by its default action. SIGHUP and SIGXFSZ that are
- * ignored stay so. A reader that went away is an error of writing, no signal.
+ * Installs handlers. The first SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGXFSZ prints "invar: WHAT; a
+ * second Ctrl-C ends at once", or nothing if `what` is NULL, and sets *result to its number. A
+ * later signal other than SIGXFSZ ends the process by its default action. SIGHUP and SIGXFSZ stay
+ * ignored if they were. SIGPIPE is ignored, so a closed pipe is a write error.
  */
 const volatile sig_atomic_t *invar_interactive_catch_signals(const char *what);
 
-/* They end the program again: there is nothing left to bring to an end in order. */
+/* Restores the default actions, when nothing is left to finish cleanly. */
 void invar_interactive_release(void);
 
-/* The signal that came; 0: none. */
+/* Returns the number of the first signal, or 0. */
 int invar_interactive_caught(void);
 
 #ifdef __cplusplus

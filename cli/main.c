@@ -1,5 +1,9 @@
 /*
- * main.c - the program: finds the verb and runs it.
+ * main.c - entry point: finds the command, prints help, runs the command.
+ *
+ * Each command is selected by one or two words, the second for a subcommand. A command that was not
+ * written for several processes is rejected if a launcher started several. Output that could not be
+ * written to stdout changes the exit code to TROUBLE.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,8 +25,7 @@
 
 #include "base/invar_banned.h"
 
-static const invar_cli_command *cli_command_find(const invar_cli_command *const *list,
-                                                 const char *name)
+static const invar_cli_command *find_command(const invar_cli_command *const *list, const char *name)
 {
     for (; *list; list++)
         if (strcmp((*list)->name, name) == 0)
@@ -35,7 +38,7 @@ static void print_entry(FILE *out, const char *name, const char *summary)
     invar_safe_text_wrap(out, summary, fprintf(out, "  %-13s ", name));
 }
 
-static void print_verbs(FILE *out, const invar_cli_command *const *list)
+static void print_command_list(FILE *out, const invar_cli_command *const *list)
 {
     for (; *list; list++)
         print_entry(out, (*list)->name, (*list)->summary);
@@ -46,7 +49,7 @@ static void print_help(FILE *out)
     fputs("invar - reproducible post-training of language models\n\n"
           "usage: invar VERB [--option value ...]\n\n",
           out);
-    print_verbs(out, invar_verbs);
+    print_command_list(out, invar_verbs);
     print_entry(out, "help VERB", "explain a verb and its options");
 #ifdef INVAR_LEDGER
     print_entry(out, "help KEY", "explain a recipe key, its values and its default");
@@ -57,7 +60,7 @@ static void print_help(FILE *out)
     print_entry(out, "help --schema", "JSON Schemas of recipes and of what --json prints");
 }
 
-static int unexpected(const char *argument)
+static int report_unexpected(const char *argument)
 {
     fprintf(stderr, "invar: unexpected argument '%s'; 'invar help' shows what there is\n",
             argument);
@@ -69,15 +72,15 @@ static bool asks_for_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-/* ---- a verb and, before it, the verb that it belongs to -------------------------------------- */
+/* ---- selecting a command --------------------------------------------------------------------- */
 
-typedef struct selection {
-    const invar_cli_command *group; /* NULL: the verb is one of the program itself */
+typedef struct command_selection {
+    const invar_cli_command *group; /* NULL for a command at the top level */
     const invar_cli_command *verb;
-    int words; /* of the command line that name it */
-} selection;
+    int words; /* number of words that name the command */
+} command_selection;
 
-/* What every process of a launcher finds is told by the first of them. */
+/* Waits so that only the first process of a launcher prints an error that all of them find. */
 static void wait_for_first(void)
 {
 #ifdef INVAR_LEDGER
@@ -85,8 +88,9 @@ static void wait_for_first(void)
 #endif
 }
 
-/* "invar: ledger: no verb 'shwo' (did you mean 'show'?); ..." */
-static void no_verb(const char *group, const invar_cli_command *const *list, const char *name)
+/* Prints "invar: ledger: no verb 'shwo' (did you mean 'show'?); ...". */
+static void report_unknown_command(const char *group, const invar_cli_command *const *list,
+                                   const char *name)
 {
     invar_spelling near;
 
@@ -99,28 +103,28 @@ static void no_verb(const char *group, const invar_cli_command *const *list, con
 }
 
 /*
- * argv[0] is the verb's name. A group without a further word stays selected itself; so does one
- * that can run when the word is none of its verbs.
+ * Selects the command that argv[0], and argv[1] for a subcommand, names. A group without a further
+ * word selects the group itself, and so does a group that can run if the word names no subcommand.
  */
-static bool select_verb(selection *out, int argc, char **argv)
+static bool select_command(command_selection *out, int argc, char **argv)
 {
-    *out = (selection){.verb = cli_command_find(invar_verbs, argv[0]), .words = 1};
+    *out = (command_selection){.verb = find_command(invar_verbs, argv[0]), .words = 1};
     if (!out->verb) {
-        no_verb("", invar_verbs, argv[0]);
+        report_unknown_command("", invar_verbs, argv[0]);
         return false;
     }
     if (!out->verb->subcommands || argc < 2 || asks_for_help(argv[1]))
         return true;
-    if (out->verb->run && !cli_command_find(out->verb->subcommands, argv[1]))
+    if (out->verb->run && !find_command(out->verb->subcommands, argv[1]))
         return true;
-    *out = (selection){
-        .group = out->verb, .verb = cli_command_find(out->verb->subcommands, argv[1]), .words = 2};
+    *out = (command_selection){
+        .group = out->verb, .verb = find_command(out->verb->subcommands, argv[1]), .words = 2};
     if (!out->verb)
-        no_verb(argv[0], out->group->subcommands, argv[1]);
+        report_unknown_command(argv[0], out->group->subcommands, argv[1]);
     return out->verb;
 }
 
-static void print_verb(FILE *out, const selection *s)
+static void print_command_help(FILE *out, const command_selection *s)
 {
     const char *group = s->group ? s->group->name : "", *space = s->group ? " " : "";
 
@@ -133,40 +137,43 @@ static void print_verb(FILE *out, const selection *s)
         fputc('\n', out);
     }
     if (s->verb->subcommands)
-        print_verbs(out, s->verb->subcommands);
+        print_command_list(out, s->verb->subcommands);
     if (s->verb->subcommands && s->verb->run)
         fputc('\n', out);
-    if (out != stdout) // a complaint
+    if (out != stdout) // usage after an error has no details
         return;
     s->verb->help();
     fputc('\n', out);
     invar_safe_text_wrap(out, "'invar help exit-codes' lists the exit codes of all commands.", 0);
 }
 
-static void help_exit_codes(void)
+static void print_exit_codes(void)
 {
     fputs("invar help exit-codes - how every verb ends\n\n", stdout);
     for (const invar_exit_meaning *e = invar_exit_codes; e->meaning; e++)
         invar_safe_text_wrap(stdout, e->meaning, printf("  %-3d  ", e->code));
 }
 
-/* True if the word is no verb but a subject of its own; *code_out is the exit code then. */
-static bool help_subject(int *code_out, int argc, char **argv)
+/*
+ * Prints help on a subject other than a command, and sets *code_out. Returns false if the word is
+ * not such a subject.
+ */
+static bool print_subject_help(int *code_out, int argc, char **argv)
 {
     const bool codes = strcmp(argv[0], "exit-codes") == 0;
     bool pairs = false, key = false;
 
-#ifdef INVAR_LEDGER // keys of a recipe come with the verbs that read one
+#ifdef INVAR_LEDGER // recipe keys exist only with the commands that read recipes
     pairs = strcmp(argv[0], "combinations") == 0;
-    key = !cli_command_find(invar_verbs, argv[0]) && invar_recipe_flags_is_key(argv[0]);
+    key = !find_command(invar_verbs, argv[0]) && invar_recipe_flags_is_key(argv[0]);
 #endif
     if (!codes && !pairs && !key)
         return false;
     *code_out = INVAR_EXIT_OK;
     if (argc > 1)
-        *code_out = unexpected(argv[1]);
+        *code_out = report_unexpected(argv[1]);
     else if (codes)
-        help_exit_codes();
+        print_exit_codes();
 #ifdef INVAR_LEDGER
     else if (key)
         invar_recipe_flags_help_key(argv[0]);
@@ -176,9 +183,9 @@ static bool help_subject(int *code_out, int argc, char **argv)
     return true;
 }
 
-static int cmd_main_help(int argc, char **argv)
+static int cmd_help(int argc, char **argv)
 {
-    selection s;
+    command_selection s;
     int code;
 
     if (argc == 0) {
@@ -187,18 +194,18 @@ static int cmd_main_help(int argc, char **argv)
     }
     if (strcmp(argv[0], "--schema") == 0 && argc <= 3)
         return invar_schema_help(argc - 1, argv + 1);
-    if (help_subject(&code, argc, argv))
+    if (print_subject_help(&code, argc, argv))
         return code;
-    if (!select_verb(&s, argc, argv))
+    if (!select_command(&s, argc, argv))
         return INVAR_EXIT_USAGE;
     if (argc > s.words)
-        return unexpected(argv[s.words]);
-    print_verb(stdout, &s);
+        return report_unexpected(argv[s.words]);
+    print_command_help(stdout, &s);
     return INVAR_EXIT_OK;
 }
 
-/* Started by mpirun or srun, each process would do the same, at the same time. */
-static bool is_one_of_several(const selection *s)
+/* Returns true if mpirun or srun started several processes, which would all do the same at once. */
+static bool is_one_of_several(const command_selection *s)
 {
 #ifdef INVAR_LEDGER
     int64_t processes;
@@ -217,27 +224,27 @@ static bool is_one_of_several(const selection *s)
 #endif
 }
 
-static int cmd_main(int argc, char **argv)
+static int run_command_line(int argc, char **argv)
 {
-    selection s;
+    command_selection s;
 
     if (argc == 0) {
         print_help(stderr);
         return INVAR_EXIT_USAGE;
     }
     if (strcmp(argv[0], "help") == 0 || asks_for_help(argv[0]))
-        return cmd_main_help(argc - 1, argv + 1);
+        return cmd_help(argc - 1, argv + 1);
     if (strcmp(argv[0], "--version") == 0)
         return invar_verb_version.run(argc - 1, argv + 1);
-    if (!select_verb(&s, argc, argv))
+    if (!select_command(&s, argc, argv))
         return INVAR_EXIT_USAGE;
     for (int i = s.words; i < argc; i++)
         if (asks_for_help(argv[i])) {
-            print_verb(stdout, &s);
+            print_command_help(stdout, &s);
             return INVAR_EXIT_OK;
         }
     if (!s.verb->run) {
-        print_verb(stderr, &s);
+        print_command_help(stderr, &s);
         return INVAR_EXIT_USAGE;
     }
     if (!s.verb->multi_process && is_one_of_several(&s))
@@ -251,12 +258,12 @@ int main(int argc, char **argv)
 
     if (argc > 0) {
         invar_argv0_set(argv[0]);
-        code = cmd_main(argc - 1, argv + 1);
+        code = run_command_line(argc - 1, argv + 1);
     }
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout))
         return code;
-    // an answer that could not be written was not given
+    // a result that could not be written counts as failed
     fprintf(stderr, "invar: standard output could not be written%s%s\n", errno ? ": " : "",
             errno ? strerror(errno) : "");
     return INVAR_EXIT_TROUBLE;

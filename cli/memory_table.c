@@ -1,5 +1,9 @@
 /*
- * memory_table.c - the memory of a plan, kind by kind, and the disk.
+ * memory_table.c - prints the memory plan of a recipe as a table, and the disk space of its
+ * checkpoints.
+ *
+ * The same numbers are available as JSON. memory_plan.h and disk.h compute them; nothing is decided
+ * here.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,8 +20,8 @@
 
 #include "base/invar_banned.h"
 
-static invar_status add_line(invar_text_table *table, const char *name, size_t bytes,
-                             const char *note)
+static invar_status add_row(invar_text_table *table, const char *name, size_t bytes,
+                            const char *note)
 {
     char cell[32];
 
@@ -27,7 +31,7 @@ static invar_status add_line(invar_text_table *table, const char *name, size_t b
     return invar_text_table_string(table, note);
 }
 
-static invar_status text_table_fill(invar_text_table *t, const invar_memory_plan *b)
+static invar_status fill_memory(invar_text_table *t, const invar_memory_plan *b)
 {
     char cache[64] = "";
 
@@ -35,31 +39,31 @@ static invar_status text_table_fill(invar_text_table *t, const invar_memory_plan
     INVAR_TRY(invar_text_table_string(t, "MiB"));
     INVAR_TRY(invar_text_table_string(t, ""));
     for (int i = 0; i < b->n_items; i++)
-        INVAR_TRY(add_line(t, b->items[i].name, b->items[i].bytes, ""));
+        INVAR_TRY(add_row(t, b->items[i].name, b->items[i].bytes, ""));
     if (b->host > 0)
-        INVAR_TRY(add_line(t, "on the host", b->host, "not counted"));
-    INVAR_TRY(add_line(t, "resident", b->resident, "for the whole run"));
+        INVAR_TRY(add_row(t, "on the host", b->host, "not counted"));
+    INVAR_TRY(add_row(t, "resident", b->resident, "for the whole run"));
     if (b->cache > 0)
         (void)snprintf(cache, sizeof cache, "KV cache %.1f", (double)b->cache / (1 << 20));
     if (b->sampling > 0)
-        INVAR_TRY(add_line(t, "sampling", b->sampling, cache));
+        INVAR_TRY(add_row(t, "sampling", b->sampling, cache));
     if (b->verify_bytes > 0)
-        INVAR_TRY(add_line(t, "checking", b->verify_bytes, "of what was sampled ahead"));
+        INVAR_TRY(add_row(t, "checking", b->verify_bytes, "of what was sampled ahead"));
     if (b->scoring > 0)
-        INVAR_TRY(add_line(t, "scoring", b->scoring, ""));
+        INVAR_TRY(add_row(t, "scoring", b->scoring, ""));
     if (b->learning > 0)
-        INVAR_TRY(add_line(t, "learning", b->learning, ""));
-    INVAR_TRY(add_line(t, "block", b->block,
-                       b->beside ? "sampling beside training: the largest of each"
-                                 : "these in turn: the largest"));
-    INVAR_TRY(add_line(t, "around", b->outside_block_bytes, "norm, AdamW, hashes"));
+        INVAR_TRY(add_row(t, "learning", b->learning, ""));
+    INVAR_TRY(add_row(t, "block", b->block,
+                      b->beside ? "sampling beside training: the largest of each"
+                                : "these in turn: the largest"));
+    INVAR_TRY(add_row(t, "around", b->outside_block_bytes, "norm, AdamW, hashes"));
     if (b->load_peak_bytes > 0)
         INVAR_TRY(
-            add_line(t, "loading", b->load_peak_bytes, "before: the teacher with its masters"));
-    INVAR_TRY(add_line(t, "need", b->need,
-                       b->need == b->load_peak_bytes ? "loading" : "resident, block and around"));
-    INVAR_TRY(add_line(t, "available", b->available, ""));
-    return add_line(t, "usable", b->usable, "1/64 is left for the driver");
+            add_row(t, "loading", b->load_peak_bytes, "before: the teacher with its masters"));
+    INVAR_TRY(add_row(t, "need", b->need,
+                      b->need == b->load_peak_bytes ? "loading" : "resident, block and around"));
+    INVAR_TRY(add_row(t, "available", b->available, ""));
+    return add_row(t, "usable", b->usable, "1/64 is left for the driver");
 }
 
 invar_status invar_memory_table_show(const invar_memory_plan *b)
@@ -68,7 +72,7 @@ invar_status invar_memory_table_show(const invar_memory_plan *b)
     invar_status status = invar_text_table_new(&table, 3);
 
     if (status == INVAR_OK)
-        status = text_table_fill(table, b);
+        status = fill_memory(table, b);
     if (status == INVAR_OK)
         status = invar_text_table_show(table, stdout);
     invar_text_table_free(table);
@@ -138,16 +142,16 @@ static invar_status fill_disk(invar_text_table *t, const invar_disk *d)
     INVAR_TRY(invar_text_table_string(t, "disk"));
     INVAR_TRY(invar_text_table_string(t, "MiB"));
     INVAR_TRY(invar_text_table_string(t, ""));
-    INVAR_TRY(add_line(t, "a checkpoint", (size_t)d->checkpoint, ""));
+    INVAR_TRY(add_row(t, "a checkpoint", (size_t)d->checkpoint, ""));
     (void)snprintf(note, sizeof note, "%" PRId64 " at one time, %" PRId64 " of them by time",
                    d->most, d->by_time);
-    INVAR_TRY(add_line(t, "checkpoints", (size_t)invar_disk_bytes(d, d->most), note));
+    INVAR_TRY(add_row(t, "checkpoints", (size_t)invar_disk_bytes(d, d->most), note));
     if (d->free < 0)
         return INVAR_OK;
-    return add_line(t, "free", (size_t)d->free,
-                    !invar_disk_fits(d)       ? "too little: the run would be refused"
-                    : !invar_disk_fits_all(d) ? "too little for all of them"
-                                              : "");
+    return add_row(t, "free", (size_t)d->free,
+                   !invar_disk_fits(d)       ? "too little: the run would be refused"
+                   : !invar_disk_fits_all(d) ? "too little for all of them"
+                                             : "");
 }
 
 invar_status invar_disk_show(const invar_disk *d)

@@ -1,5 +1,5 @@
 /*
- * memory_table.h - the memory of a plan, kind by kind, and the disk.
+ * memory_table.h - prints memory plans and checkpoint disk space as tables and JSON.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,25 +16,28 @@
 extern "C" {
 #endif
 
-/* As a table. */
+/* Prints the memory plan as a table. */
 invar_status invar_memory_table_show(const invar_memory_plan *budget) INVAR_MUST_USE;
 
 /*
- * Says which data a plan did not read, and what rules will say of the data of the run that `path`,
- * a file or NULL, describes: invar_admission_check_prompts.
+ * Prints which data a plan could not read, and otherwise what invar_admission_check_prompts finds
+ * in the data of the run. `path` is the recipe file, or NULL.
  */
 invar_status invar_memory_table_judge(const invar_memory_planning *view,
                                       const char *path) INVAR_MUST_USE;
 
-/* The disk that the checkpoints of a planned recipe need; `path` is its file or NULL. */
+/*
+ * Computes the disk space of the checkpoints of a planned recipe. `path` is the recipe file, or
+ * NULL.
+ */
 invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_planning *view,
                                      const char *path) INVAR_MUST_USE;
 
-/* As a table; nothing if there are no checkpoints. */
+/* Prints the disk space as a table; nothing if there are no checkpoints. */
 invar_status invar_disk_show(const invar_disk *disk) INVAR_MUST_USE;
-json_t *invar_disk_json(const invar_disk *disk); /* null without checkpoints */
+json_t *invar_disk_json(const invar_disk *disk); /* returns null without checkpoints */
 
-/* What is resident, [{"name": ..., "bytes": ...}, ...]; NULL without memory. */
+/* Returns the resident items as [{"name": ..., "bytes": ...}, ...], or NULL without memory. */
 json_t *invar_memory_table_items(const invar_memory_plan *budget);
 
 #ifdef __cplusplus

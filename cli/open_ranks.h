@@ -1,5 +1,5 @@
 /*
- * open_ranks.h - the ranks of a launch, in bounded time.
+ * open_ranks.h - opens the ranks of a launch with a time limit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,14 +9,15 @@
 #include "engine/run/launch/launch.h"
 
 /*
- * invar_launch_open. MPI waits for processes that never call it, and cannot be told to give up:
- * where that takes longer than `seconds`, one process says so, and all end with INVAR_EXIT_TROUBLE.
+ * Like invar_launch_open, with a limit of `seconds`. MPI waits without limit for processes that
+ * never call it; after the limit one process prints an error, and all exit with INVAR_EXIT_TROUBLE.
  */
 invar_status invar_open_ranks(invar_launch *out, double seconds, int64_t ranks) INVAR_MUST_USE;
 
 /*
- * Before a failure is printed that all processes of a launcher may have found, each for itself. The
- * first goes on at once; when it ends, the launcher ends the others, which wait some seconds.
+ * Call before printing an error that every process of a launcher may find. The first process
+ * returns at once; the others sleep some seconds, and the launcher ends them when the first one has
+ * exited.
  */
 void invar_open_ranks_queue(void);
 

@@ -1,5 +1,9 @@
 /*
- * options.c - command-line options, strictly read.
+ * options.c - parses command-line options strictly and prints help.
+ *
+ * An unknown option is an error with a suggestion: similar names, the replacement of a removed
+ * recipe key, or an explanation for a flag of Miles. Help goes to stdout or to the sink of
+ * invar_help_give. Not thread-safe: the sink is a static variable.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +21,7 @@
 
 #include "base/invar_banned.h"
 
-static const invar_option *option_find(const invar_option *options, const char *name, size_t length)
+static const invar_option *find_option(const invar_option *options, const char *name, size_t length)
 {
     for (; options->name; options++)
         if (strlen(options->name) == length && strncmp(options->name, name, length) == 0)
@@ -32,7 +36,8 @@ static invar_status set_real(const invar_option *option, const char *text)
 
     if (end == text || *end != '\0')
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: '%s' is not a number", option->name, text);
-    if (!(value >= (double)option->low && value <= (double)option->high)) // so NaN fails
+    // the negated comparison rejects NaN
+    if (!(value >= (double)option->low && value <= (double)option->high))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: %s; expected %" PRId64 " to %" PRId64,
                           option->name, text, option->low, option->high);
     *(double *)option->value = value;
@@ -82,7 +87,10 @@ invar_option invar_option_threads(int64_t *value, const char *help)
                           .high = INVAR_POOL_MAX_THREADS};
 }
 
-/* What verbs call the file that they write: each name is understood in place of another. */
+/*
+ * Returns true for the names that commands give their output file. Each of them is suggested for
+ * the others.
+ */
 static bool is_output(const char *name, size_t length)
 {
     static const char *const names[] = {"out", "output", "into", "to"};
@@ -105,8 +113,12 @@ static void offer_output(invar_spelling *near, const invar_option *options)
         }
 }
 
-/* "unknown option '--sede 7' (did you mean '--seed'?); ..."; of the word, `length` are its name. */
-static invar_status option_unknown(const invar_option *options, const char *word, size_t length)
+/*
+ * Fails with "unknown option '--sede 7' (did you mean '--seed'?); ...". The name in `word` has
+ * `length` bytes.
+ */
+static invar_status fail_unknown_option(const invar_option *options, const char *word,
+                                        size_t length)
 {
     const invar_option *verb = options;
     const invar_option_names *others;
@@ -144,15 +156,15 @@ bool invar_option_takes_no_value(const invar_option *option, const char *next)
             (!next || !next[0] || next[strspn(next, "0123456789")] != '\0'));
 }
 
-/* Reads the option at argv[*at]; leaves *at at its last word. */
+/* Parses the option at argv[*at] and advances *at to its last word. */
 static invar_status set_option(int *at, const invar_option *options, int argc, char **argv)
 {
     const char *name = argv[*at] + 2, *equals = strchr(name, '='), *value;
     size_t length = equals ? (size_t)(equals - name) : strlen(name);
-    const invar_option *option = option_find(options, name, length);
+    const invar_option *option = find_option(options, name, length);
 
     if (!option)
-        return option_unknown(options, argv[*at], length);
+        return fail_unknown_option(options, argv[*at], length);
     if (option->type == INVAR_OPTION_FLAG) {
         if (equals)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s takes no value", option->name);
@@ -176,11 +188,11 @@ static invar_status set_option(int *at, const invar_option *options, int argc, c
     return INVAR_OK;
 }
 
-/* A run is an argument of some verbs, and the option --run of others. */
+/* Explains that RUN is an argument here, if the user gave --run. Other commands have the option. */
 static invar_status check_run(const invar_option *options, const char *word, const char *what)
 {
     if (strncmp(what, "RUN", 3) != 0 || strncmp(word, "--run", 5) != 0 ||
-        (word[5] != '\0' && word[5] != '=') || option_find(options, "run", 3))
+        (word[5] != '\0' && word[5] != '=') || find_option(options, "run", 3))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "unknown option '%s': RUN is given without a flag, as runs/NAME or @last; "
@@ -224,7 +236,7 @@ invar_status invar_options_parse_words(int *count_out, const invar_option *optio
 
 /* ---- help ------------------------------------------------------------------------------------ */
 
-static const invar_help_sink *taker; // NULL: the screen
+static const invar_help_sink *taker; // NULL to print to stdout
 
 void invar_help_give(const invar_cli_command *verb, const invar_help_sink *to)
 {
@@ -246,7 +258,10 @@ void invar_help_text(const char *text)
         taker->text(taker->payload, text);
 }
 
-/* Of a word: "where to run: cpu or cuda (cpu)", with the default that stands in the value. */
+/*
+ * Formats an option of type WORD as "where to run: cpu or cuda (cpu)", with the current value as
+ * default.
+ */
 void invar_option_describe(char out[INVAR_OPTION_TEXT_SIZE], const invar_option *option)
 {
     const invar_option_choice *word = option->value;
@@ -285,7 +300,7 @@ int invar_report_error(void)
     const invar_error *error = invar_error_last();
 
     fputs("invar: ", stderr);
-    invar_safe_text_print(stderr, error->message); // it may quote a hostile file
+    invar_safe_text_print(stderr, error->message); // the message may quote an untrusted file
     fputc('\n', stderr);
     return invar_process_exit_code(error->status);
 }

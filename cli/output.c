@@ -1,5 +1,9 @@
 /*
- * output.c - a file that appears whole or not at all.
+ * output.c - writes files atomically: a file appears complete or not at all.
+ *
+ * A regular file is written under a temporary name, synced and renamed. Devices, pipes with a
+ * reader, and paths below /dev and /proc are written directly. Links are rejected elsewhere, so
+ * that no file outside is replaced.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +25,10 @@ static invar_status io_error(const char *path, const char *what)
     return INVAR_FAIL(INVAR_E_IO, errno, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* A device or a pipe with a reader: what else would make us wait, or lead elsewhere, is refused. */
+/*
+ * Opens a device or a pipe with a reader. Anything else that could block or lead elsewhere is
+ * rejected.
+ */
 static invar_status open_device(invar_output *out, const char *path, int flags)
 {
     int fd = invar_fd_open(path, O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0);
@@ -41,7 +48,7 @@ static invar_status open_device(invar_output *out, const char *path, int flags)
     return io_error(path, "cannot be written");
 }
 
-static invar_status open_beside(invar_output *out, const char *path, const char *mark)
+static invar_status open_temp_file(invar_output *out, const char *path, const char *mark)
 {
     int fd;
 
@@ -59,7 +66,7 @@ static invar_status open_beside(invar_output *out, const char *path, const char 
     return INVAR_OK;
 }
 
-static invar_status begin(invar_output *out, const char *path)
+static invar_status init_output(invar_output *out, const char *path)
 {
     *out = (invar_output){.stream = stdout};
     if (strlen(path) >= sizeof out->path)
@@ -68,7 +75,10 @@ static invar_status begin(invar_output *out, const char *path)
     return INVAR_OK;
 }
 
-/* Where links are the system's: /dev/stdout, /dev/fd/63, /proc/self/fd/1. */
+/*
+ * Returns true below /dev and /proc, which contain links of the system: /dev/stdout, /dev/fd/63,
+ * /proc/self/fd/1.
+ */
 static bool is_system(const char *path)
 {
     return strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
@@ -83,21 +93,21 @@ static bool is_device(const char *path)
 
 invar_status invar_output_open(invar_output *out, const char *path, const char *mark)
 {
-    INVAR_TRY(begin(out, path));
+    INVAR_TRY(init_output(out, path));
     if (strcmp(path, "-") == 0)
         return INVAR_OK;
     if (is_system(path))
         return open_device(out, path, 0);
     if (is_device(path))
         return open_device(out, path, O_NOFOLLOW);
-    return open_beside(out, path, mark);
+    return open_temp_file(out, path, mark);
 }
 
 invar_status invar_output_check(const char *path, const char *mark)
 {
     invar_output out;
 
-    INVAR_TRY(begin(&out, path));
+    INVAR_TRY(init_output(&out, path));
     if (strcmp(path, "-") == 0 || is_system(path) || is_device(path))
         return INVAR_OK;
     INVAR_TRY(invar_path_check_writable(path));
@@ -106,12 +116,12 @@ invar_status invar_output_check(const char *path, const char *mark)
 
 invar_status invar_output_replace(invar_output *out, const char *path, const char *mark)
 {
-    INVAR_TRY(begin(out, path));
-    return open_beside(out, path, mark);
+    INVAR_TRY(init_output(out, path));
+    return open_temp_file(out, path, mark);
 }
 
-/* Everything is on the disk, and without an error since the beginning. */
-static bool complete(FILE *stream, bool sync)
+/* Returns true if everything was written without errors and, with `sync`, is on the disk. */
+static bool flush_stream(FILE *stream, bool sync)
 {
     return fflush(stream) == 0 && !ferror(stream) && (!sync || invar_fd_sync(fileno(stream)) == 0);
 }
@@ -121,8 +131,8 @@ invar_status invar_output_close(invar_output *out, invar_status status)
     bool renamed = out->temp_path[0] != '\0';
 
     if (out->stream == stdout)
-        return status; // main looks whether it could be written
-    if (status == INVAR_OK && !complete(out->stream, renamed))
+        return status; // main checks whether stdout could be written
+    if (status == INVAR_OK && !flush_stream(out->stream, renamed))
         status = io_error(out->path, "could not be written");
     if (fclose(out->stream) != 0 && status == INVAR_OK)
         status = io_error(out->path, "could not be written");

@@ -1,10 +1,10 @@
 /*
- * output.h - a file that appears whole or not at all.
+ * output.h - writes files atomically: a file appears complete or not at all.
  *
- * It is written beside its place under another name, synced and renamed; what killed writers left
- * is removed (base/temp_name.h). "-" is standard output. A device, and a pipe that somebody reads,
- * is written where it stands; below /dev and /proc, where links are the system's, whatever is
- * there. Any other link is refused: neither it nor what it leads to is replaced.
+ * The file is written in the same folder under a temporary name, synced and renamed; temporary
+ * files of killed writers are removed (base/temp_name.h). "-" is standard output. A device, a pipe
+ * with a reader, and anything below /dev and /proc is written directly. Any other link is rejected:
+ * neither the link nor its target is replaced.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,28 +23,32 @@ extern "C" {
 typedef struct invar_output {
     FILE *stream;
     char path[INVAR_PATH_SIZE];
-    char temp_path[INVAR_PATH_SIZE]; /* the name until it is whole; "": none */
+    char temp_path[INVAR_PATH_SIZE]; /* temporary path until the file is complete; empty if the file
+                                        is written directly */
 } invar_output;
 
 /*
- * A file that the user names. One that is there is replaced where it is empty or begins with
- * `mark`, as all of this kind do: what somebody else put there stays.
+ * Opens a file that the user names. An existing file is replaced only if it is empty or begins with
+ * `mark`, the first bytes of all files of this kind.
  */
 invar_status invar_output_open(invar_output *out, const char *path,
                                const char *mark) INVAR_MUST_USE;
 
-/* Before long work: fails where _open would, as far as that is known by then. */
+/* Fails if invar_output_open would fail, as far as that is known before a long computation. */
 invar_status invar_output_check(const char *path, const char *mark) INVAR_MUST_USE;
 
 /*
- * A file of our own in a folder that may come from anybody: never written where it stands. With a
- * `mark` a link, a pipe or a device that has its name is refused, and a file as above; where it is
- * NULL the name is ours, and all but a database is replaced.
+ * Opens a file in a folder that may be untrusted: it is always written under a temporary name. With
+ * a `mark`, links, pipes and devices of that name are rejected, and files as in invar_output_open.
+ * With a NULL mark everything except a database is replaced.
  */
 invar_status invar_output_replace(invar_output *out, const char *path,
                                   const char *mark) INVAR_MUST_USE;
 
-/* Ends it: keeps the file when `status` is INVAR_OK, else removes it. Yields the first failure. */
+/*
+ * Ends the output: keeps the file if `status` is INVAR_OK, and removes it otherwise. Returns the
+ * first failure.
+ */
 invar_status invar_output_close(invar_output *out, invar_status status) INVAR_MUST_USE;
 
 #ifdef __cplusplus

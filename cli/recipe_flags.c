@@ -1,5 +1,10 @@
 /*
- * recipe_flags.c - keys of a recipe as flags.
+ * recipe_flags.c - recipe keys as command-line flags: --key value, --key=value, --switch.
+ *
+ * Keys are taken out of argv before the options of a command are parsed. The difficulty is to find
+ * the recipe file: a word counts as the value of the flag before it if that flag needs one, and a
+ * boolean key takes the next word only if it is "true" or "false". Aliases of Miles, Megatron-LM
+ * and SGLang are accepted, except in flags for child programs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,8 +24,8 @@
 #include "base/invar_banned.h"
 
 /*
- * The key that "--name" or "--name=value" means; -1: none. With `aliases` a flag of Miles,
- * Megatron-LM or SGLang is the key that it is another name of; other programs need not know them.
+ * Returns the key of "--name" or "--name=value", or -1. With `aliases`, names of Miles, Megatron-LM
+ * and SGLang are accepted; programs of other versions may not know them.
  */
 static int key_of(const char *word, const char **value_out, bool aliases)
 {
@@ -53,8 +58,8 @@ static bool is_switch(int key)
 }
 
 /*
- * The value of a flag without '=': the next word, which a switch only takes if it is one, or if it
- * cannot be anything else, as there are no `words` beside flags.
+ * Finds the value of a flag without '='. A boolean key takes the next word only if it is "true" or
+ * "false", or if the command has no words beside flags.
  */
 static invar_status value_of(const char **out, int *used, int key, bool words, int left,
                              char **next)
@@ -77,7 +82,10 @@ static invar_status value_of(const char **out, int *used, int key, bool words, i
     return INVAR_OK;
 }
 
-/* How many words the option takes, `next` is behind it or NULL; 0: it is none of these options. */
+/*
+ * Returns how many words the option occupies, 0 for a word that names no option. `next` is the
+ * following word, or NULL.
+ */
 static int option_words(const invar_option *options, const char *word, const char *next)
 {
     size_t bytes = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
@@ -88,7 +96,7 @@ static int option_words(const invar_option *options, const char *word, const cha
     return 0;
 }
 
-/* A word behind a switch that is neither of its values must look like a file, or be one. */
+/* Fails if the word after a boolean key is not like a path and does not exist as a file. */
 static invar_status check_path(const char *word, int key)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
@@ -100,13 +108,10 @@ static invar_status check_path(const char *word, int key)
                       invar_config_schema()->keys[key].name, quote);
 }
 
-/*
- * Takes the word that is no flag and belongs to none out of argv: the recipe. Behind a key that is
- * true or false it is its value only if it says so.
- */
+/* Takes the recipe out of argv: the word that is neither a flag nor the value of one. */
 static invar_status take_path(const char **out, const invar_option *options, int *argc, char **argv)
 {
-    int alone = -1; // the switch before this word, where it has no value
+    int alone = -1; // boolean key before this word, if it has no value
 
     *out = NULL;
     for (int i = 0; i < *argc;) {
@@ -115,7 +120,7 @@ static invar_status take_path(const char **out, const invar_option *options, int
             key = own ? -1 : key_of(argv[i], &value, true), used = 0;
 
         if (!own && key < 0 && argv[i][0] == '-')
-            return INVAR_OK; // an unknown flag: whether it has a value cannot be said
+            return INVAR_OK; // an unknown flag may or may not have a value, so the search ends
         if (!own && key < 0) {
             INVAR_TRY(check_path(argv[i], alone));
             *out = argv[i];
@@ -131,7 +136,7 @@ static invar_status take_path(const char **out, const invar_option *options, int
     return INVAR_OK;
 }
 
-static invar_status recipe_take(invar_recipe *recipe, bool words, int *argc, char **argv)
+static invar_status apply_flags(invar_recipe *recipe, bool words, int *argc, char **argv)
 {
     const invar_recipe_schema *schema = invar_config_schema();
     int kept = 0;
@@ -155,7 +160,7 @@ static invar_status recipe_take(invar_recipe *recipe, bool words, int *argc, cha
     return INVAR_OK;
 }
 
-/* True if " #" stands outside of quotes, where a command would not have it. */
+/* Returns true if " #" occurs outside of quotes. */
 static bool has_comment(const char *text)
 {
     char quote = '\0';
@@ -172,8 +177,9 @@ static bool has_comment(const char *text)
 }
 
 /*
- * A text may hold any character, so that a comment behind it is legal, and hardly ever meant. The
- * warning does not quote the value, which may be a secret.
+ * Warns about values from the file that seem to contain a comment. A text value may contain any
+ * character, so this is legal but rarely intended. The value itself may be a secret and is not
+ * printed.
  */
 static void warn_of_comments(const invar_recipe *recipe)
 {
@@ -202,7 +208,8 @@ static invar_status make_recipe(invar_recipe **out, const char *path, int *argc,
     INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
     status = path ? invar_recipe_read_with_includes(recipe, path) : INVAR_OK;
     if (status == INVAR_OK)
-        status = recipe_take(recipe, !path, argc, argv); // a file is the only word of its verbs
+        // commands with a recipe file have no other word
+        status = apply_flags(recipe, !path, argc, argv);
     if (status != INVAR_OK) {
         invar_recipe_free(recipe);
         return status;
@@ -257,7 +264,7 @@ invar_status invar_recipe_flags_model(invar_recipe **out, const char **path_out,
     return INVAR_OK;
 }
 
-/* Moves the keys of a recipe from argv to `words`, with their values; the rest stays in order. */
+/* Moves the recipe keys with their values from argv to `words`; the rest stays in order. */
 static invar_status move_keys(const char **words, int *count_out, const invar_option *options,
                               int *argc, char **argv)
 {
@@ -296,7 +303,7 @@ invar_status invar_recipe_flags_to_argv(const char ***out, const invar_option *o
     INVAR_TRY(invar_alloc((void **)&words, (size_t)*argc + 1, sizeof *words, "flags"));
     status = move_keys(words, &count, options, argc, argv);
     if (status == INVAR_OK)
-        status = invar_recipe_flags_keys(&checked, &count, (char **)words); // all are keys
+        status = invar_recipe_flags_keys(&checked, &count, (char **)words); // all of them are keys
     invar_recipe_free(checked);
     if (status == INVAR_OK)
         *out = words;
@@ -331,7 +338,7 @@ invar_option invar_recipe_flags_end(void)
     return (invar_option){.value = &names};
 }
 
-/* What a value may be: "fp32|bf16", "true|false", "0 to 256", "number >= 0", "text". */
+/* Formats the possible values: "fp32|bf16", "true|false", "0 to 256", "NUMBER", "TEXT". */
 static void format_values(char *out, size_t size, const invar_recipe_key *k)
 {
     bool ints = k->int_min != 0 || k->int_max != 0, reals = k->float_min != 0 || k->float_max != 0;

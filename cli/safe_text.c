@@ -1,5 +1,9 @@
 /*
- * safe_text.c - text that is safe to show, and times for people.
+ * safe_text.c - escapes untrusted text for terminals, wraps help texts, formats times.
+ *
+ * Printable UTF-8 passes unchanged; every other byte becomes \xNN, so that text from files cannot
+ * control a terminal. Wrapping applies only on a terminal; otherwise each paragraph or line stays
+ * as it is.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,8 +21,8 @@
 
 enum { SHOWN_SIZE = 5 }; // a character of up to four bytes, or \xNN
 
-/* The character at `text` made safe; yields how many bytes of it that covers. */
-static size_t show(char out[SHOWN_SIZE], const char *text, size_t left)
+/* Escapes one character of `text`. Returns the number of bytes that it has in `text`. */
+static size_t escape_char(char out[SHOWN_SIZE], const char *text, size_t left)
 {
     size_t length = invar_text_char(text, left);
 
@@ -38,7 +42,7 @@ size_t invar_safe_text_escape(char *out, size_t size, const char *text, size_t b
 
     for (size_t i = 0; i < bytes;) {
         size_t length;
-        i += show(shown, text + i, bytes - i);
+        i += escape_char(shown, text + i, bytes - i);
         length = strlen(shown);
         if (used + length >= size)
             break;
@@ -63,7 +67,7 @@ void invar_safe_text_print_bytes(FILE *out, const char *text, size_t bytes)
     char shown[SHOWN_SIZE];
 
     for (size_t i = 0; i < bytes;) {
-        i += show(shown, text + i, bytes - i);
+        i += escape_char(shown, text + i, bytes - i);
         fputs(shown, out);
     }
 }
@@ -79,7 +83,7 @@ void invar_safe_text_print_json(FILE *out, const char *text)
 
     fputc('"', out);
     for (size_t left = strlen(text), length; left > 0; text += length, left -= length) {
-        length = show(shown, text, left);
+        length = escape_char(shown, text, left);
         if (shown[0] == '"' || shown[0] == '\\')
             fputc('\\', out);
         fputs(shown, out);
@@ -97,17 +101,18 @@ void invar_safe_text_end_json(FILE *out, invar_status status)
     fputs("\n}\n", out);
 }
 
-/* Words from column `indent` on; a new line, begun with as many blanks, where one does not fit. */
+/* Prints words from column `indent` on. Lines that do not fit are wrapped and indented. */
 static void put_words(FILE *out, const char *text, size_t bytes, int indent, int width)
 {
     const char *end = text + bytes;
-    bool gap = false; // a blank before the next word
+    bool gap = false; // a blank precedes the next word
     int at = indent;
 
     while (text < end) {
         const char *word = text;
         int columns;
-        while (text < end && !strchr(" \n", *text) && *text++ != '|') // choices: a|b|c
+        // a "|" between choices (a|b|c) allows a line break after it
+        while (text < end && !strchr(" \n", *text) && *text++ != '|')
             ;
         columns = (int)invar_safe_text_width(word, (size_t)(text - word));
         if (width > 0 && at > indent && at + gap + columns > width) {
@@ -145,7 +150,7 @@ void invar_safe_text_fill_to(FILE *out, const char *text, int width)
     fputc('\n', out);
 }
 
-/* Of the terminal, but no wider than is easy to read; 0: there is none. */
+/* Returns the width of the terminal, at most 100 columns; 0 if the stream is not a terminal. */
 static int text_width(FILE *out)
 {
     int width = invar_term_live(out) ? invar_term_width(out) : 0;
@@ -184,7 +189,7 @@ void invar_safe_text_span(char out[INVAR_SAFE_TEXT_TIME_SIZE], int64_t ns)
     int64_t s = ns > 0 ? ns / SECOND_NS : 0;
     int i = 0;
 
-    while (i < 3 && s < 2 * units[i].seconds) // 119 minutes say more than 1 hour
+    while (i < 3 && s < 2 * units[i].seconds) // "119m" is more precise than "1h"
         i++;
     snprintf(out, INVAR_SAFE_TEXT_TIME_SIZE, "%" PRId64 "%s", s / units[i].seconds, units[i].unit);
 }

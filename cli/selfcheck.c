@@ -1,5 +1,10 @@
 /*
- * selfcheck.c - invar selfcheck: every op's bits on this machine against the recorded ones.
+ * selfcheck.c - invar selfcheck: compares the bits of every op on this machine with recorded
+ * digests.
+ *
+ * Every op runs once in three configurations of storage type and numerics, and each output is
+ * hashed. The recorded lines are "storage numerics op revision digest name"; --record prints such
+ * lines. stdout has no paths of this machine, so that the output of two machines can be compared.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +21,7 @@
 
 typedef struct settings {
     invar_option_choice device;
-    const invar_backend *backend; /* that of the device */
+    const invar_backend *backend; /* backend of the device */
     int64_t threads;
     bool portable;
     bool json;
@@ -28,7 +33,7 @@ typedef struct configuration {
     invar_numerics numerics;
 } configuration;
 
-/* f32 operands use fmaf under every numerics: f32 with sm90 would repeat the first one. */
+/* f32 operands use fmaf under all numerics, so f32 with sm90 would repeat f32 with ieee */
 static const configuration configurations[] = {
     {INVAR_DTYPE_F32, INVAR_NUMERICS_IEEE},
     {INVAR_DTYPE_BF16, INVAR_NUMERICS_IEEE},
@@ -38,7 +43,7 @@ enum { CONFIGURATIONS = sizeof configurations / sizeof *configurations };
 
 typedef enum verdict { VERDICT_NONE, VERDICT_OK, VERDICT_MISSING, VERDICT_DIFFERENT } verdict;
 
-/* What one op yielded under one configuration: the worst verdict, a digest of its digests. */
+/* Result of one op in one configuration: worst verdict, and a digest over all its digests. */
 typedef struct cell {
     verdict verdict;
     invar_digest digest;
@@ -47,21 +52,21 @@ typedef struct cell {
 typedef struct report {
     const settings *settings;
     configuration now;
-    int index; /* of the configuration */
+    int index; /* index of the configuration */
     cell cells[INVAR_OP_COUNT][CONFIGURATIONS];
     int values;
     int different;
     int missing;
 } report;
 
-/* A golden line: storage numerics op revision digest name. The name is the rest of the line. */
+/* Formats the key of a recorded line. The output name is the rest of that line. */
 static void golden_key(char *out, size_t size, const configuration *c, invar_op op)
 {
     snprintf(out, size, "%s %s %s %d ", invar_dtype_name(c->storage),
              invar_numerics_name(c->numerics), invar_op_name(op), invar_op_revision(op));
 }
 
-static verdict configuration_compare(const configuration *c, invar_op op, const char *what,
+static verdict compare_with_recorded(const configuration *c, invar_op op, const char *what,
                                      const char *hex)
 {
     char key[96];
@@ -90,8 +95,8 @@ static const char *verdict_name(verdict v)
     return names[v];
 }
 
-static invar_status take_result(void *payload, invar_op op, const char *what,
-                                const invar_digest *digest)
+static invar_status add_result(void *payload, invar_op op, const char *what,
+                               const invar_digest *digest)
 {
     report *r = payload;
     cell *at = &r->cells[op][r->index];
@@ -99,7 +104,7 @@ static invar_status take_result(void *payload, invar_op op, const char *what,
     verdict v;
 
     invar_digest_format(hex, digest);
-    v = configuration_compare(&r->now, op, what, hex);
+    v = compare_with_recorded(&r->now, op, what, hex);
     if (v > at->verdict)
         at->verdict = v;
     invar_digest_chain(&at->digest, digest);
@@ -142,16 +147,16 @@ static invar_status run_configuration(report *r)
     if (status == INVAR_OK)
         status = invar_arena_reserve(dev.scratch);
     if (status == INVAR_OK)
-        status = invar_selfcheck_run(&dev, r->now.storage, take_result, r);
+        status = invar_selfcheck_run(&dev, r->now.storage, add_result, r);
     invar_arena_free(dev.scratch);
     invar_device_close(&dev);
     invar_pool_free(dev.pool);
     return status;
 }
 
-enum { OP_COLUMNS = 22, CELL_COLUMNS = 22 }; // of the table
+enum { OP_COLUMNS = 22, CELL_COLUMNS = 22 }; // columns of the table
 
-static void print_cell(const cell *c, bool colour)
+static void print_cell(const cell *c, bool color)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
     invar_term_style style =
@@ -162,8 +167,8 @@ static void print_cell(const cell *c, bool colour)
         return;
     }
     invar_digest_format(hex, &c->digest);
-    printf("  %.12s %s%-9s%s", hex, invar_term_escape(colour, style), verdict_name(c->verdict),
-           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    printf("  %.12s %s%-9s%s", hex, invar_term_escape(color, style), verdict_name(c->verdict),
+           invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
 }
 
 static void print_title(int c, int width)
@@ -175,16 +180,16 @@ static void print_title(int c, int width)
     printf("  %-*s", width, title);
 }
 
-static void print_head(bool colour)
+static void print_head(bool color)
 {
-    printf("%s%-18s rev", invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op");
+    printf("%s%-18s rev", invar_term_escape(color, INVAR_TERM_STYLE_BOLD), "op");
     for (int c = 0; c < CONFIGURATIONS; c++)
         print_title(c, CELL_COLUMNS);
-    printf("%s\n", invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    printf("%s\n", invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
 }
 
-/* A row, or on a narrow terminal a line for each cell. */
-static void print_op(const cell *cells, int op, bool colour, bool narrow)
+/* Prints an op as one row, or on a narrow terminal with a line for each cell. */
+static void print_op(const cell *cells, int op, bool color, bool narrow)
 {
     printf("%-18s %3d", invar_op_name((invar_op)op), invar_op_revision((invar_op)op));
     for (int c = 0; c < CONFIGURATIONS; c++) {
@@ -194,26 +199,26 @@ static void print_op(const cell *cells, int op, bool colour, bool narrow)
             printf("\n");
             print_title(c, 9);
         }
-        print_cell(&cells[c], colour);
+        print_cell(&cells[c], color);
     }
     printf("\n");
 }
 
 static void print_table(const report *r)
 {
-    bool colour = invar_term_colour(stdout);
+    bool color = invar_term_colour(stdout);
     bool narrow = invar_term_live(stdout) &&
                   invar_term_width(stdout) < OP_COLUMNS + CONFIGURATIONS * (2 + CELL_COLUMNS);
 
     if (!narrow)
-        print_head(colour);
+        print_head(color);
     for (int op = 0; op < INVAR_OP_COUNT; op++)
-        // the tree hash is what all others are seen through
+        // the tree hash has no row: all other ops are checked through it
         if (r->cells[op][0].verdict != VERDICT_NONE || r->cells[op][1].verdict != VERDICT_NONE)
-            print_op(r->cells[op], op, colour, narrow);
+            print_op(r->cells[op], op, color, narrow);
 }
 
-static int report_conclude(const report *r)
+static int print_summary(const report *r)
 {
     bool right = r->different + r->missing == 0;
 
@@ -225,7 +230,7 @@ static int report_conclude(const report *r)
     else {
         printf("\n%d values: %d identical, %d different, %d not recorded\n", r->values,
                r->values - r->different - r->missing, r->different, r->missing);
-        // machines are compared by what stands on standard output: no path of theirs
+        // stdout must not differ between machines, so the path of the program goes to stderr
         fprintf(stderr, "next: %s %s --device %s%s\n", invar_op_graph(),
                 right ? "bench" : "selfcheck",
                 invar_device_kind_choices.words[r->settings->device.value], right ? "" : " --json");
@@ -235,7 +240,7 @@ static int report_conclude(const report *r)
     return r->missing > 0 ? INVAR_EXIT_GOLDEN : INVAR_EXIT_OK;
 }
 
-static const invar_option *cmd_selfcheck_options(settings *s)
+static const invar_option *selfcheck_options(settings *s)
 {
     static invar_option list[6];
 
@@ -262,7 +267,7 @@ static int cmd_selfcheck(int argc, char **argv)
                   .threads = invar_default_threads()};
     report r = {.settings = &s};
 
-    if (invar_options_parse(cmd_selfcheck_options(&s), argc, argv) != INVAR_OK)
+    if (invar_options_parse(selfcheck_options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
     if (s.json && s.record) {
         fprintf(stderr, "invar: --json and --record do not go together\n");
@@ -283,10 +288,10 @@ static int cmd_selfcheck(int argc, char **argv)
     }
     if (!s.json && !s.record)
         print_table(&r);
-    return report_conclude(&r);
+    return print_summary(&r);
 }
 
-static void cmd_selfcheck_help(void)
+static void selfcheck_help(void)
 {
     settings s = {.device = {&invar_device_kind_choices, INVAR_DEVICE_CPU}};
 
@@ -299,12 +304,12 @@ static void cmd_selfcheck_help(void)
         "  1    different\n"
         "  4    an op has no recorded hash\n"
         "  125  no such device here\n");
-    invar_options_help(cmd_selfcheck_options(&s));
+    invar_options_help(selfcheck_options(&s));
 }
 
 const invar_cli_command invar_verb_selfcheck = {
     .name = "selfcheck",
     .summary = "run every op once and compare its bits with recorded ones",
     .run = cmd_selfcheck,
-    .help = cmd_selfcheck_help,
+    .help = selfcheck_help,
     .multi_process = true};

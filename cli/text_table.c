@@ -1,5 +1,9 @@
 /*
- * text_table.c - aligned tables.
+ * text_table.c - prints aligned text tables that fit the terminal.
+ *
+ * Cells are escaped when they are added, and all texts share one growing buffer. Widths count
+ * characters, not bytes. If the rows do not fit even with the widest texts cut, every row is
+ * printed as a list of "column  value" lines.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +20,7 @@
 #include "base/invar_banned.h"
 
 typedef struct cell {
-    size_t at; /* in the text of all cells */
+    size_t offset; /* offset in the text of all cells */
     size_t bytes;
     size_t width;
     bool number;
@@ -24,13 +28,13 @@ typedef struct cell {
 
 struct invar_text_table {
     size_t columns;
-    cell *cells; /* row after row */
+    cell *cells; /* row by row */
     size_t count, room;
     char *text;
     size_t used, text_room;
 };
 
-enum { GAP = 2, LEAST = 12 }; // between columns; what a text is not cut below
+enum { GAP = 2, LEAST = 12 }; // columns between cells; smallest width to which a text is cut
 
 invar_status invar_text_table_new(invar_text_table **out, int columns)
 {
@@ -48,8 +52,8 @@ void invar_text_table_free(invar_text_table *table)
     invar_free(table);
 }
 
-/* Room for `need` items in *block, of which `used` are worth keeping. */
-static invar_status grow(void **block, size_t *room, size_t used, size_t need, size_t size)
+/* Grows *block to at least `need` items and keeps the first `used` items. */
+static invar_status grow_block(void **block, size_t *room, size_t used, size_t need, size_t size)
 {
     void *larger;
     size_t more = *room < 64 ? 64 : *room;
@@ -67,15 +71,15 @@ static invar_status grow(void **block, size_t *room, size_t used, size_t need, s
     return INVAR_OK;
 }
 
-static invar_status text_table_add(invar_text_table *t, const char *text, size_t bytes, bool number)
+static invar_status add_cell(invar_text_table *t, const char *text, size_t bytes, bool number)
 {
     cell *c;
 
-    INVAR_TRY(grow((void **)&t->cells, &t->room, t->count, t->count + 1, sizeof *t->cells));
-    INVAR_TRY(
-        grow((void **)&t->text, &t->text_room, t->used, t->used + 4 * bytes + 1, sizeof *t->text));
+    INVAR_TRY(grow_block((void **)&t->cells, &t->room, t->count, t->count + 1, sizeof *t->cells));
+    INVAR_TRY(grow_block((void **)&t->text, &t->text_room, t->used, t->used + 4 * bytes + 1,
+                         sizeof *t->text));
     c = &t->cells[t->count++];
-    *c = (cell){.at = t->used, .number = number};
+    *c = (cell){.offset = t->used, .number = number};
     c->bytes = invar_safe_text_escape(t->text + t->used, 4 * bytes + 1, text, bytes);
     c->width = invar_safe_text_width(t->text + t->used, c->bytes);
     t->used += c->bytes;
@@ -84,12 +88,12 @@ static invar_status text_table_add(invar_text_table *t, const char *text, size_t
 
 invar_status invar_text_table_text(invar_text_table *table, const char *text, size_t bytes)
 {
-    return text_table_add(table, text, bytes, bytes == 0);
+    return add_cell(table, text, bytes, bytes == 0);
 }
 
 invar_status invar_text_table_number(invar_text_table *table, const char *digits)
 {
-    return text_table_add(table, digits, strlen(digits), true);
+    return add_cell(table, digits, strlen(digits), true);
 }
 
 invar_status invar_text_table_string(invar_text_table *table, const char *text)
@@ -118,17 +122,17 @@ invar_status invar_text_table_real(invar_text_table *table, double value, bool e
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-typedef struct column {
+typedef struct column_layout {
     size_t width;
     bool right;
-} column;
+} column_layout;
 
-static void column_measure(column *columns, const invar_text_table *t)
+static void measure_columns(column_layout *columns, const invar_text_table *t)
 {
     for (size_t c = 0; c < t->columns; c++)
-        columns[c] = (column){.right = t->count > t->columns};
+        columns[c] = (column_layout){.right = t->count > t->columns};
     for (size_t i = 0; i < t->count; i++) {
-        column *c = &columns[i % t->columns];
+        column_layout *c = &columns[i % t->columns];
         if (t->cells[i].width > c->width)
             c->width = t->cells[i].width;
         if (i >= t->columns && !t->cells[i].number)
@@ -136,10 +140,12 @@ static void column_measure(column *columns, const invar_text_table *t)
     }
 }
 
-/* The widest text that may be cut: not the first column. */
-static column *widest_text(column *columns, size_t count)
+/*
+ * Returns the widest text column that may be cut, which is never the first one; NULL if none may.
+ */
+static column_layout *find_widest_text(column_layout *columns, size_t count)
 {
-    column *widest = NULL;
+    column_layout *widest = NULL;
 
     for (size_t c = 1; c < count; c++)
         if (!columns[c].right && columns[c].width > (widest ? widest->width : LEAST))
@@ -147,22 +153,22 @@ static column *widest_text(column *columns, size_t count)
     return widest;
 }
 
-/* Takes from the widest text until a row fits; false: it cannot. */
-static bool column_fit(column *columns, size_t count, size_t width)
+/* Reduces the widest text columns until a row fits. Returns false if that is not possible. */
+static bool fit_columns(column_layout *columns, size_t count, size_t width)
 {
     size_t total = GAP * (count - 1);
-    column *widest;
+    column_layout *widest;
 
     for (size_t c = 0; c < count; c++)
         total += columns[c].width;
-    for (; total > width && (widest = widest_text(columns, count)); total--)
+    for (; total > width && (widest = find_widest_text(columns, count)); total--)
         widest->width--;
     return total <= width;
 }
 
 #define ELLIPSIS "\xe2\x80\xa6"
 
-/* The first `width` characters, the last of them an ellipsis when more follow. */
+/* Prints the first `width` characters, with an ellipsis as the last one if more follow. */
 static void print_cut(FILE *out, const char *text, const cell *c, size_t width)
 {
     size_t bytes = 0;
@@ -177,9 +183,10 @@ static void print_cut(FILE *out, const char *text, const cell *c, size_t width)
     fputs(ELLIPSIS, out);
 }
 
-static void print_row(FILE *out, const invar_text_table *t, const column *columns, const cell *row)
+static void print_row(FILE *out, const invar_text_table *t, const column_layout *columns,
+                      const cell *row)
 {
-    size_t pending = 0; // spaces, written only when something follows
+    size_t pending = 0; // spaces, printed only if something follows
 
     for (size_t c = 0; c < t->columns; c++) {
         size_t width = row[c].width < columns[c].width ? row[c].width : columns[c].width;
@@ -188,15 +195,17 @@ static void print_row(FILE *out, const invar_text_table *t, const column *column
             pending += fill;
         if (width > 0) {
             fprintf(out, "%*s", (int)pending, "");
-            print_cut(out, t->text + row[c].at, &row[c], columns[c].width);
+            print_cut(out, t->text + row[c].offset, &row[c], columns[c].width);
             pending = 0;
         }
         pending += GAP + (columns[c].right ? 0 : fill);
     }
 }
 
-/* A row as lines "column  value", without those that are empty; a blank line before all but one. */
-static void print_record(FILE *out, const invar_text_table *t, size_t row, bool colour)
+/*
+ * Prints a row as lines "column  value" without empty cells. Rows are separated by an empty line.
+ */
+static void print_record(FILE *out, const invar_text_table *t, size_t row, bool color)
 {
     const cell *heads = t->cells, *cells = t->cells + row * t->columns;
     size_t widest = 0;
@@ -208,32 +217,32 @@ static void print_record(FILE *out, const invar_text_table *t, size_t row, bool 
     for (size_t c = 0; c < t->columns; c++) {
         if (cells[c].bytes == 0)
             continue;
-        fputs(invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), out);
-        fwrite(t->text + heads[c].at, 1, heads[c].bytes, out);
-        fputs(invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), out);
+        fputs(invar_term_escape(color, INVAR_TERM_STYLE_BOLD), out);
+        fwrite(t->text + heads[c].offset, 1, heads[c].bytes, out);
+        fputs(invar_term_escape(color, INVAR_TERM_STYLE_PLAIN), out);
         fprintf(out, "%*s", (int)(widest - heads[c].width + GAP), "");
-        fwrite(t->text + cells[c].at, 1, cells[c].bytes, out);
+        fwrite(t->text + cells[c].offset, 1, cells[c].bytes, out);
         fputc('\n', out);
     }
 }
 
-invar_status invar_text_table_print(const invar_text_table *t, FILE *out, int width, bool colour)
+invar_status invar_text_table_print(const invar_text_table *t, FILE *out, int width, bool color)
 {
     size_t rows = t->count / t->columns;
-    column *columns;
+    column_layout *columns;
     bool fits;
 
     INVAR_TRY(invar_alloc((void **)&columns, t->columns, sizeof *columns, "table"));
-    column_measure(columns, t);
-    fits = width <= 0 || column_fit(columns, t->columns, (size_t)width);
+    measure_columns(columns, t);
+    fits = width <= 0 || fit_columns(columns, t->columns, (size_t)width);
     for (size_t i = fits ? 0 : 1; i < rows; i++) {
         if (!fits) {
-            print_record(out, t, i, colour);
+            print_record(out, t, i, color);
             continue;
         }
-        fputs(invar_term_escape(colour && i == 0, INVAR_TERM_STYLE_BOLD), out);
+        fputs(invar_term_escape(color && i == 0, INVAR_TERM_STYLE_BOLD), out);
         print_row(out, t, columns, &t->cells[i * t->columns]);
-        fputs(invar_term_escape(colour && i == 0, INVAR_TERM_STYLE_PLAIN), out);
+        fputs(invar_term_escape(color && i == 0, INVAR_TERM_STYLE_PLAIN), out);
         fputc('\n', out);
     }
     invar_free(columns);

@@ -1,10 +1,11 @@
 /*
- * text_table.h - aligned tables.
+ * text_table.h - aligned text tables that fit the terminal.
  *
- * Cells are added from left to right; the first row is the head. Columns that hold only numbers are
- * aligned at the right. On a terminal the head is bold and rows are made to fit: texts are cut, the
- * widest first, with an ellipsis; never the first column, which names the row. Where that is not
- * enough every row is shown as lines of its own, "column  value", whole. Elsewhere all is shown.
+ * Cells are added row by row; the first row is the heading. Columns with only numbers are
+ * right-aligned. On a terminal the heading is bold, and texts are cut with an ellipsis, the widest
+ * first, until rows fit; the first column, which names the row, is never cut. If that is not
+ * enough, every row is printed as lines "column  value" with complete texts. Without a terminal
+ * nothing is cut.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,24 +26,30 @@ extern "C" {
 typedef struct invar_text_table invar_text_table;
 
 invar_status invar_text_table_new(invar_text_table **out, int columns) INVAR_MUST_USE;
-void invar_text_table_free(invar_text_table *table); /* NULL is allowed */
+void invar_text_table_free(invar_text_table *table); /* `table` may be NULL */
 
-/* The next cell; made safe for a terminal (cli/safe_text.h). An empty one fits among numbers. */
+/*
+ * Adds the next cell; the text is escaped for terminals (cli/safe_text.h). An empty cell may be in
+ * a column of numbers.
+ */
 invar_status invar_text_table_text(invar_text_table *table, const char *text,
                                    size_t bytes) INVAR_MUST_USE;
 invar_status invar_text_table_number(invar_text_table *table, const char *digits) INVAR_MUST_USE;
 
-/* The same for strings, integers and reals: of these 4 digits that count, or `exact`, all. */
+/*
+ * Add strings, integers and reals. Reals have 4 significant digits, or all digits if `exact` is
+ * set.
+ */
 invar_status invar_text_table_string(invar_text_table *table, const char *text) INVAR_MUST_USE;
 invar_status invar_text_table_int(invar_text_table *table, int64_t value) INVAR_MUST_USE;
 invar_status invar_text_table_real(invar_text_table *table, double value,
                                    bool exact) INVAR_MUST_USE;
 
-/* `width`: of the lines, 0: as wide as they are. */
+/* Prints the table. `width` is the maximal line width; 0 for no limit. */
 invar_status invar_text_table_print(const invar_text_table *table, FILE *out, int width,
-                                    bool colour) INVAR_MUST_USE;
+                                    bool color) INVAR_MUST_USE;
 
-/* As the stream's terminal wants it. */
+/* Prints the table with the width and colors of the stream's terminal. */
 invar_status invar_text_table_show(const invar_text_table *table, FILE *out) INVAR_MUST_USE;
 
 #ifdef __cplusplus

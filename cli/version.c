@@ -1,8 +1,8 @@
 /*
- * version.c - invar version: what this program is, as a report of a problem should quote it.
+ * version.c - invar version: prints what this program was built from, for bug reports.
  *
- * Commit and compiler are read from the file that the build left beside the program
- * (ledger/provenance.h); a build without the ledger knows its version and compiler only.
+ * Commit and compiler come from the build file next to the program (ledger/provenance.h). A build
+ * without the ledger knows only its version and compiler.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,12 +27,12 @@ typedef struct settings {
 
 enum { LINE = 1024 };
 
-typedef struct about {
+typedef struct build_summary {
     char commit[LINE], compiler[LINE], devices[LINE], numerics[LINE];
-} about;
+} build_summary;
 
 #ifdef INVAR_LEDGER
-static const char *ledger_fact_fact(const invar_ledger_fact *facts, size_t count, const char *key)
+static const char *find_build_fact(const invar_ledger_fact *facts, size_t count, const char *key)
 {
     for (size_t i = 0; i < count; i++)
         if (strcmp(facts[i].scope, "build") == 0 && strcmp(facts[i].key, key) == 0)
@@ -40,7 +40,7 @@ static const char *ledger_fact_fact(const invar_ledger_fact *facts, size_t count
     return NULL;
 }
 
-static invar_status read_build(about *a)
+static invar_status read_build(build_summary *a)
 {
     invar_provenance *found;
     const char *commit, *dirty, *compiler, *type, *flags;
@@ -48,11 +48,11 @@ static invar_status read_build(about *a)
 
     INVAR_TRY(invar_provenance_gather(&found, NULL));
     const invar_ledger_fact *facts = invar_provenance_facts(&count, found);
-    commit = ledger_fact_fact(facts, count, "commit");
-    dirty = ledger_fact_fact(facts, count, "dirty");
-    compiler = ledger_fact_fact(facts, count, "compiler");
-    type = ledger_fact_fact(facts, count, "type");
-    flags = ledger_fact_fact(facts, count, "flags");
+    commit = find_build_fact(facts, count, "commit");
+    dirty = find_build_fact(facts, count, "dirty");
+    compiler = find_build_fact(facts, count, "compiler");
+    type = find_build_fact(facts, count, "type");
+    flags = find_build_fact(facts, count, "flags");
     if (commit && dirty)
         (void)snprintf(a->commit, LINE, "%s%s%s", commit, strcmp(dirty, "clean") == 0 ? "" : ", ",
                        strcmp(dirty, "clean") == 0 ? "" : dirty);
@@ -63,15 +63,15 @@ static invar_status read_build(about *a)
     return INVAR_OK;
 }
 #else
-static invar_status read_build(about *a)
+static invar_status read_build(build_summary *a)
 {
     (void)a;
     return INVAR_OK;
 }
 #endif
 
-/* Which ones this build can use; whether they are here and sound is what `doctor` looks at. */
-static void describe_devices(about *a)
+/* Lists the devices that this build supports. `invar doctor` checks whether they exist and work. */
+static void describe_devices(build_summary *a)
 {
     struct utsname system;
 
@@ -80,8 +80,8 @@ static void describe_devices(about *a)
                    invar_backend_cuda() ? ", cuda (sm_90a)" : "; no cuda: no module invar-cuda.so");
 }
 
-/* The ops whose bits have changed since the first revision, by name. */
-static void describe_numerics(about *a)
+/* Lists the ops whose bits have changed since their first revision. */
+static void describe_numerics(build_summary *a)
 {
     int used, changed = 0;
 
@@ -96,7 +96,7 @@ static void describe_numerics(about *a)
         (void)snprintf(a->numerics + used, (size_t)(LINE - used), " of revision 1");
 }
 
-static void about_print(const about *a, bool json)
+static void print_summary(const build_summary *a, bool json)
 {
     const struct {
         const char *name, *text;
@@ -117,7 +117,7 @@ static void about_print(const about *a, bool json)
     fputs(json ? "}\n" : "", stdout);
 }
 
-static const invar_option *cmd_version_options(settings *s)
+static const invar_option *version_options(settings *s)
 {
     static invar_option list[2];
 
@@ -128,29 +128,29 @@ static const invar_option *cmd_version_options(settings *s)
 static int cmd_version(int argc, char **argv)
 {
     settings s = {0};
-    about a = {.commit = "not known", .compiler = __VERSION__};
+    build_summary a = {.commit = "not known", .compiler = __VERSION__};
 
-    if (invar_options_parse(cmd_version_options(&s), argc, argv) != INVAR_OK ||
+    if (invar_options_parse(version_options(&s), argc, argv) != INVAR_OK ||
         read_build(&a) != INVAR_OK)
         return invar_report_error();
     describe_devices(&a);
     describe_numerics(&a);
-    about_print(&a, s.json);
+    print_summary(&a, s.json);
     return INVAR_EXIT_OK;
 }
 
-static void cmd_version_help(void)
+static void version_help(void)
 {
     settings s;
 
     invar_help_text(
         "Shows the version, commit and compiler of this program, the devices that it can use, its\n"
         "numerics, and the revision of every op. Quote this in bug reports.\n");
-    invar_options_help(cmd_version_options(&s));
+    invar_options_help(version_options(&s));
 }
 
 const invar_cli_command invar_verb_version = {.name = "version",
                                               .summary = "show what this program was built from",
                                               .run = cmd_version,
-                                              .help = cmd_version_help,
+                                              .help = version_help,
                                               .multi_process = true};

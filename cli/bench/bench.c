@@ -1,10 +1,10 @@
 /*
- * bench.c - invar bench: what each op costs, beside a peer measured in the same run.
+ * bench.c - invar bench: times every op, next to a peer that is measured in the same run.
  *
- * A row is the median of several timed repetitions, after one that warms up. The peers are found at
- * run time: OpenBLAS by dlopen (sgemm on the same matrices), memcpy by as many threads for ops that
- * mostly move data, XXH3 over the same bytes in one call, and our own ieee chain for sm90. An op
- * without a fair peer has none. The cases are in ops.c.
+ * A row is the median of several timed repetitions after a warm-up. Peers are found at run time:
+ * OpenBLAS by dlopen (sgemm on the same matrices), memcpy with the same number of threads for ops
+ * that mostly move data, XXH3 over the same bytes in one call, and our own ieee chain for sm90. An
+ * op without a fair peer has none. The cases of the ops are in ops.c and experts.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,25 +30,25 @@ typedef void (*sgemm_fn)(int order, int trans_a, int trans_b, int m, int n, int 
                          const float *a, int lda, const float *b, int ldb, float beta, float *c,
                          int ldc);
 
-typedef struct blas {
+typedef struct blas_library {
     bool sought;
-    sgemm_fn sgemm; /* NULL: none here */
+    sgemm_fn sgemm; /* NULL if OpenBLAS was not found */
     void (*set_threads)(int threads);
-} blas;
+} blas_library;
 
 enum { MAX_POOLS = 2 };
 
 struct invar_bench {
     bool json;
-    bool colour;
+    bool color;
     int rows;
-    invar_op op;                 /* the current one */
-    bool first_of_op;            /* no row of it yet */
-    invar_pool *pool[MAX_POOLS]; /* 1 thread, then as many as asked for */
+    invar_op op;                 /* current op */
+    bool first_of_op;            /* no row of the current op was printed yet */
+    invar_pool *pool[MAX_POOLS]; /* pools of 1 thread and of the requested number of threads */
     int pools;
     void *memory; /* tensors of the current op */
     size_t used;
-    blas library;
+    blas_library library;
 };
 
 #define MEMORY_BYTES ((size_t)1 << 30)
@@ -72,7 +72,7 @@ double invar_bench_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The sum of four bytes. */
+/* Sums four random bytes, which is approximately normal. */
 float invar_bench_noise(uint64_t *state)
 {
     uint64_t s = *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
@@ -95,10 +95,10 @@ static invar_status time_calls(double *out, timed_fn run, void *payload, int64_t
 }
 
 /*
- * The median of 7 repetitions, each long enough to be told from the clock's grain; of 3 where a
- * call is so long that its own length evens out what disturbs it.
+ * Measures the median of 7 repetitions, each long enough for the resolution of the clock. Calls of
+ * more than 0.15 s have 3 repetitions, because their length averages out disturbances.
  */
-static invar_status measure(double *out, timed_fn run, void *payload)
+static invar_status measure_median(double *out, timed_fn run, void *payload)
 {
     enum { MOST = 7, FEW = 3 };
     const double grain = 0.02, slow = 0.15;
@@ -127,24 +127,27 @@ static invar_status measure(double *out, timed_fn run, void *payload)
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-typedef struct call {
+typedef struct op_call {
     invar_device dev;
     invar_op op;
     const void *args;
-} call;
+} op_call;
 
 static invar_status run_call(void *payload)
 {
-    const call *c = payload;
+    const op_call *c = payload;
 
     return invar_op_run(&c->dev, c->op, c->args);
 }
 
-/* The op, timed, on a device that has just the scratch it needs; out NULL: only run, once. */
+/*
+ * Times an op on a device with exactly the scratch memory that it needs. With a NULL `out` the op
+ * only runs once.
+ */
 static invar_status run_op(double *out, invar_op op, const void *args, invar_pool *pool,
                            invar_numerics numerics)
 {
-    call c = {{.backend = invar_backend_cpu(), .numerics = numerics, .pool = pool}, op, args};
+    op_call c = {{.backend = invar_backend_cpu(), .numerics = numerics, .pool = pool}, op, args};
     invar_status status;
     size_t bytes;
 
@@ -154,7 +157,7 @@ static invar_status run_op(double *out, invar_op op, const void *args, invar_poo
     if (status == INVAR_OK)
         status = invar_arena_reserve(c.dev.scratch);
     if (status == INVAR_OK)
-        status = out ? measure(out, run_call, &c) : run_call(&c);
+        status = out ? measure_median(out, run_call, &c) : run_call(&c);
     invar_arena_free(c.dev.scratch);
     return status;
 }
@@ -166,7 +169,7 @@ invar_status invar_bench_prepare(invar_bench *bench, invar_op op, const void *ar
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-/* A pointer to data becomes a pointer to a function, as POSIX promises for dlsym. */
+/* Converts a data pointer to a function pointer, as POSIX guarantees for dlsym. */
 static void find_symbol(void *out, void *library, const char *name)
 {
     void *symbol = dlsym(library, name);
@@ -174,8 +177,10 @@ static void find_symbol(void *out, void *library, const char *name)
     memcpy(out, &symbol, sizeof symbol);
 }
 
-/* On the first product, so that a run without one neither loads nor misses it. */
-static void find_blas(blas *out)
+/*
+ * Called for the first matrix product, so that a run without one neither loads nor misses OpenBLAS.
+ */
+static void find_blas(blas_library *out)
 {
     void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
 
@@ -221,7 +226,7 @@ typedef struct copy_call {
     invar_pool *pool;
 } copy_call;
 
-/* One part per thread. */
+/* Copies the part of one thread. */
 static invar_status copy_part(void *payload, int64_t task, int worker)
 {
     const copy_call *c = payload;
@@ -247,8 +252,9 @@ static invar_status measure_copy(double *out, invar_bench *b, size_t moved, inva
     copy_call copy = {invar_bench_take(b, bytes), invar_bench_take(b, bytes), bytes, pool};
     invar_status status;
 
-    memset(copy.to, 1, 2 * invar_aligned(bytes)); // pages that exist, unlike fresh zeros
-    status = measure(out, run_copy, &copy);
+    // touches the pages, because untouched zero pages are faster to copy
+    memset(copy.to, 1, 2 * invar_aligned(bytes));
+    status = measure_median(out, run_copy, &copy);
     b->used = mark;
     return status;
 }
@@ -267,7 +273,7 @@ static invar_status run_hash(void *payload)
     return INVAR_OK;
 }
 
-/* *name = NULL where there is no peer. */
+/* *name is NULL if there is no peer. */
 static invar_status measure_peer(double *out, const char **name, invar_bench *b,
                                  const invar_bench_case *c, invar_pool *pool)
 {
@@ -284,18 +290,19 @@ static invar_status measure_peer(double *out, const char **name, invar_bench *b,
             return INVAR_OK;
         *name = "OpenBLAS sgemm";
         b->library.set_threads(invar_pool_threads(pool));
-        return measure(out, run_sgemm, &(sgemm_call){b->library.sgemm, c});
+        return measure_median(out, run_sgemm, &(sgemm_call){b->library.sgemm, c});
     case INVAR_BENCH_PEER_XXH3:
         *name = "XXH3, one call";
-        return measure(out, run_hash, &(hash_call){.data = c->hashed, .bytes = (size_t)c->work});
+        return measure_median(out, run_hash,
+                              &(hash_call){.data = c->hashed, .bytes = (size_t)c->work});
     }
     return INVAR_FAIL(INVAR_E_INVALID, 0, "peer %d does not exist", (int)c->peer);
 }
 
 /* ---- rows of the table ----------------------------------------------------------------------- */
 
-typedef struct row {
-    const char *op; /* the table leaves out what the row above says too */
+typedef struct bench_row {
+    const char *op; /* the table omits values that are equal to those of the row above */
     const char *shape;
     const char *type;
     invar_numerics numerics;
@@ -303,13 +310,13 @@ typedef struct row {
     double seconds;
     double rate;
     const char *unit;
-    const char *peer; /* NULL: none */
+    const char *peer; /* NULL if there is no peer */
     double peer_seconds;
     bool first_of_op;
     bool first_of_case;
-} row;
+} bench_row;
 
-static void print_json(const row *r, bool first)
+static void print_json(const bench_row *r, bool first)
 {
     printf("%s\n    {\"op\": \"%s\", \"shape\": \"%s\", \"type\": \"%s\", \"numerics\": \"%s\", "
            "\"threads\": %d, \"seconds\": %.9g, \"rate\": %.6g, \"unit\": \"%s\"",
@@ -321,7 +328,7 @@ static void print_json(const row *r, bool first)
     printf("}");
 }
 
-static void print_line(const row *r)
+static void print_line(const bench_row *r)
 {
     printf("%-15s %-17s %-5s %-4s %4d %10.3f %9.*f %-6s", r->first_of_op ? r->op : "",
            r->first_of_case ? r->shape : "", r->first_of_case ? r->type : "",
@@ -332,15 +339,15 @@ static void print_line(const row *r)
     printf("\n");
 }
 
-static void print_head(bool colour)
+static void print_head(bool color)
 {
     printf("%s%-15s %-17s %-5s %-4s %4s %10s %9s %-6s %6s  %s%s\n",
-           invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op", "shape", "type", "num", "thr",
+           invar_term_escape(color, INVAR_TERM_STYLE_BOLD), "op", "shape", "type", "num", "thr",
            "time ms", "rate", "", "ratio", "peer",
-           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+           invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
 }
 
-static void print_row(invar_bench *b, const row *r)
+static void print_row(invar_bench *b, const bench_row *r)
 {
     if (b->json)
         print_json(r, b->rows == 0);
@@ -350,7 +357,7 @@ static void print_row(invar_bench *b, const row *r)
     b->rows++;
 }
 
-/* "1024x2048" */
+/* Formats a shape as "1024x2048". */
 static void format_shape(char *out, size_t size, const int64_t *shape)
 {
     size_t length = 0;
@@ -361,7 +368,7 @@ static void format_shape(char *out, size_t size, const int64_t *shape)
             (size_t)snprintf(out + length, size - length, "%s%" PRId64, i > 0 ? "x" : "", shape[i]);
 }
 
-static void set_rate(row *r, const invar_bench_case *c)
+static void set_rate(bench_row *r, const invar_bench_case *c)
 {
     switch (c->unit) {
     case INVAR_BENCH_UNIT_MAC: r->unit = "GMAC/s"; break;
@@ -373,14 +380,14 @@ static void set_rate(row *r, const invar_bench_case *c)
 
 invar_status invar_bench_run(invar_bench *b, const invar_bench_case *c)
 {
-    // f32 operands use fmaf under every numerics: sm90 would repeat the ieee rows
+    // f32 operands use fmaf under all numerics, so sm90 would repeat the ieee rows
     bool step = invar_op_depends_on_numerics(b->op) && c->type != INVAR_DTYPE_F32;
     double ieee[MAX_POOLS] = {0};
     char shape[64];
-    row r = {.op = invar_op_name(b->op),
-             .shape = shape,
-             .type = invar_dtype_name(c->type),
-             .first_of_case = true};
+    bench_row r = {.op = invar_op_name(b->op),
+                   .shape = shape,
+                   .type = invar_dtype_name(c->type),
+                   .first_of_case = true};
 
     format_shape(shape, sizeof shape, c->shape);
     for (int n = 0; n < (step ? INVAR_NUMERICS_COUNT : 1); n++)
@@ -403,7 +410,7 @@ invar_status invar_bench_run(invar_bench *b, const invar_bench_case *c)
     return INVAR_OK;
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 typedef struct settings {
     invar_option_choice device;
@@ -411,11 +418,11 @@ typedef struct settings {
     int64_t threads;
     invar_gpu_compare_options race;
 #ifdef INVAR_LEDGER
-    invar_bench_model_options whole; /* without a model: ops */
+    invar_bench_model_options whole; /* without a model single ops are measured */
 #endif
 } settings;
 
-static bool settings_selected(const settings *s, invar_op op)
+static bool is_selected(const settings *s, invar_op op)
 {
     return strstr(invar_op_name(op), s->op) != NULL;
 }
@@ -423,7 +430,7 @@ static bool settings_selected(const settings *s, invar_op op)
 static invar_status check_selection(const settings *s)
 {
     for (int op = 0; op < INVAR_OP_COUNT; op++)
-        if (settings_selected(s, (invar_op)op))
+        if (is_selected(s, (invar_op)op))
             return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0, "--op: no op has '%s' in its name", s->op);
 }
@@ -431,7 +438,7 @@ static invar_status check_selection(const settings *s)
 static invar_status run_selected(invar_bench *b, const settings *s)
 {
     for (int op = 0; op < INVAR_OP_COUNT; op++) {
-        if (!settings_selected(s, (invar_op)op))
+        if (!is_selected(s, (invar_op)op))
             continue;
         b->op = (invar_op)op;
         b->first_of_op = true;
@@ -455,7 +462,7 @@ static invar_status run_bench(invar_bench *b, const settings *s)
     if (b->json)
         printf("{\n  \"rows\": [");
     else
-        print_head(b->colour);
+        print_head(b->color);
     status = run_selected(b, s);
     if (b->json)
         invar_safe_text_end_json(stdout, status);
@@ -467,7 +474,7 @@ static invar_status run_bench(invar_bench *b, const settings *s)
 #ifdef INVAR_LEDGER
 enum { MODEL_OPTIONS = 13 };
 
-/* The first of them is --model; the others make no sense without it. */
+/* Adds the options of --model. The first one is --model; the others require it. */
 static int add_model_options(invar_option *list, invar_bench_model_options *o)
 {
     const struct {
@@ -528,7 +535,7 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
 }
 #endif
 
-static const invar_option *cmd_bench_options(settings *s)
+static const invar_option *bench_options(settings *s)
 {
     static invar_option list[21];
     int n = 6;
@@ -567,7 +574,7 @@ static const invar_option *cmd_bench_options(settings *s)
     return list;
 }
 
-/* The first of these options that is among the words; NULL: none is. */
+/* Returns the first of these options that is among the words, or NULL. */
 static const char *first_given(const invar_option *options, int argc, char **argv)
 {
     for (; options->name; options++)
@@ -581,8 +588,8 @@ static const char *first_given(const invar_option *options, int argc, char **arg
     return NULL;
 }
 
-/* What is asked for and would be passed over in silence is refused. */
-static invar_status check_together(settings *s, int argc, char **argv)
+/* Rejects options that would have no effect. */
+static invar_status check_option_combinations(settings *s, int argc, char **argv)
 {
     static const invar_option ops[] = {{.name = "op"}, {.name = "burst"}, {0}};
     static const invar_option gpu[] = {{.name = "burst"}, {.name = "optimizer-cpu-offload"}, {0}};
@@ -606,8 +613,8 @@ static invar_status check_together(settings *s, int argc, char **argv)
     return INVAR_OK;
 }
 
-/* On a GPU that is not there nothing can be said. */
-static int answer(invar_status status)
+/* Returns the exit code; a missing GPU is an error. */
+static int exit_code_of(invar_status status)
 {
     return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
@@ -620,21 +627,21 @@ static int run_on_gpu(const settings *s)
     if (status == INVAR_OK)
         status = invar_bench_gpu(s->op, &s->race, pool);
     invar_pool_free(pool);
-    return answer(status);
+    return exit_code_of(status);
 }
 
 static int run_on_cpu(const settings *s)
 {
-    invar_bench b = {.colour = invar_term_colour(stdout), .json = s->race.json};
+    invar_bench b = {.color = invar_term_colour(stdout), .json = s->race.json};
     invar_status status = run_bench(&b, s);
 
     for (int p = 0; p < b.pools; p++)
         invar_pool_free(b.pool[p]);
     invar_free(b.memory);
-    return answer(status);
+    return exit_code_of(status);
 }
 
-static settings defaults(void)
+static settings default_settings(void)
 {
     return (settings){
         .device = {&invar_device_kind_choices, INVAR_DEVICE_CPU},
@@ -654,12 +661,12 @@ static settings defaults(void)
 
 static int cmd_bench(int argc, char **argv)
 {
-    settings s = defaults();
+    settings s = default_settings();
     bool cuda;
 
-    if (invar_options_parse(cmd_bench_options(&s), argc, argv) != INVAR_OK)
+    if (invar_options_parse(bench_options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
-    if (check_selection(&s) != INVAR_OK || check_together(&s, argc, argv) != INVAR_OK)
+    if (check_selection(&s) != INVAR_OK || check_option_combinations(&s, argc, argv) != INVAR_OK)
         return invar_report_error();
     cuda = s.device.value == INVAR_DEVICE_CUDA;
 #ifdef INVAR_LEDGER
@@ -668,7 +675,7 @@ static int cmd_bench(int argc, char **argv)
         s.whole.threads = s.threads;
         s.whole.json = s.race.json;
         s.whole.peer = s.race.peer;
-        return answer(invar_bench_model(&s.whole));
+        return exit_code_of(invar_bench_model(&s.whole));
     }
 #endif
     if (!cuda && s.race.peer[0]) {
@@ -679,9 +686,9 @@ static int cmd_bench(int argc, char **argv)
     return cuda ? run_on_gpu(&s) : run_on_cpu(&s);
 }
 
-static void cmd_bench_help(void)
+static void bench_help(void)
 {
-    settings s = defaults();
+    settings s = default_settings();
 
     invar_help_text(
         "Measures the speed of every op and, in the same run, of a peer to compare it with:\n"
@@ -705,12 +712,12 @@ static void cmd_bench_help(void)
                     "  0    done\n"
                     "  1    bits on the GPU differ from the CPU's\n"
                     "  125  no such device here\n");
-    invar_options_help(cmd_bench_options(&s));
+    invar_options_help(bench_options(&s));
 }
 
 const invar_cli_command invar_verb_bench = {.name = "bench",
                                             .summary =
                                                 "measure the speed of ops or of a whole model",
                                             .run = cmd_bench,
-                                            .help = cmd_bench_help,
+                                            .help = bench_help,
                                             .multi_process = true};

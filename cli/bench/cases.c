@@ -1,5 +1,9 @@
 /*
- * cases.c - tensors and cases of invar bench.
+ * cases.c - tensors and cases of invar bench: fills tensors with pseudo-random values and counts
+ * work.
+ *
+ * Values come from a small generator without zeros and repeated rows. The work of a case is counted
+ * in bytes, tokens or multiply-adds per call.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,9 +1,9 @@
 /*
- * decode.c - what a pass costs in which every sequence gets one token.
+ * decode.c - measures a decode pass, in which every sequence gets one token.
  *
- * Random prompts of the same length, no two the same, go through the rollout with a cache that has
- * room for all of them. Timed are passes in which all sequences drew a token and none was still
- * reading its prompt, one after the other.
+ * Different random prompts of equal length go through the rollout with a KV cache that has room for
+ * all of them. Timed are consecutive passes in which all sequences drew a token and none was still
+ * in prefill.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,25 +16,25 @@
 
 #include "base/invar_banned.h"
 
-enum { WARM_UP = 3, PAGE = 16, MOST_TIMES = 256, PASSES_PER_REPETITION = 4 };
+enum { WARM_UP = 3, PAGE = 16, MAX_TIMES = 256, PASSES_PER_REPETITION = 4 };
 
-/* A rollout that is watched pass by pass. */
-typedef struct watch {
+/* State of a rollout that is timed pass by pass. */
+typedef struct pass_watch {
     const invar_bench_subject *on;
     int64_t batch;
-    int64_t wanted;   /* passes to time */
-    int64_t profiled; /* passes after them to profile */
-    int64_t tokens;   /* before this pass */
-    int64_t full;     /* passes so far in which all sequences drew a token */
-    double begun, last, prefilled;
-    double times[MOST_TIMES];
+    int64_t n_timed;    /* number of passes to time */
+    int64_t n_profiled; /* number of further passes to profile */
+    int64_t tokens;     /* tokens drawn before this pass */
+    int64_t full;       /* consecutive passes in which all sequences drew a token */
+    double begin_s, last_pass_s, prefill_s;
+    double times[MAX_TIMES];
     int64_t count;
     bool enough;
-} watch;
+} pass_watch;
 
-static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+static invar_status time_pass(void *payload, int64_t samples_done, int64_t tokens_done)
 {
-    watch *w = payload;
+    pass_watch *w = payload;
     double now = invar_bench_now();
     bool full = tokens_done - w->tokens == w->batch;
 
@@ -43,16 +43,16 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     if (!full)
         w->full = 0;
     else if (w->full++ == 0)
-        w->prefilled = now - w->begun; // the prompts of the last ones were in this pass
-    else if (w->full > WARM_UP && w->count < w->wanted)
-        w->times[w->count++] = now - w->last;
-    w->last = invar_bench_now();
-    if (w->count < w->wanted)
+        w->prefill_s = now - w->begin_s; // the last prompts were part of this pass
+    else if (w->full > WARM_UP && w->count < w->n_timed)
+        w->times[w->count++] = now - w->last_pass_s;
+    w->last_pass_s = invar_bench_now();
+    if (w->count < w->n_timed)
         return INVAR_OK;
-    if (w->profiled > 0 && w->full == WARM_UP + w->wanted)
+    if (w->n_profiled > 0 && w->full == WARM_UP + w->n_timed)
         INVAR_TRY(invar_profiling_backend_begin(w->on->meter, &w->on->dev));
-    w->enough = w->full >= WARM_UP + w->wanted + w->profiled;
-    if (w->enough && w->profiled > 0)
+    w->enough = w->full >= WARM_UP + w->n_timed + w->n_profiled;
+    if (w->enough && w->n_profiled > 0)
         invar_profiling_backend_end(w->on->meter);
     return w->enough ? INVAR_FAIL(INVAR_E_STATE, 0, "bench: it has run long enough") : INVAR_OK;
 }
@@ -73,26 +73,29 @@ static invar_status make_prompts(invar_rl_sample *samples, int64_t count, int64_
     return INVAR_OK;
 }
 
-/* Tokens that the first sequence has drawn when the last one has read its prompt, and then some. */
-static int64_t bench_decode_response(const invar_bench_decode *d, const watch *w, int64_t chunk)
+/*
+ * Returns the response length that keeps the first sequence running until the last prompt is read
+ * and all passes are timed.
+ */
+static int64_t response_length(const invar_bench_decode *d, const pass_watch *w, int64_t chunk)
 {
-    return 2 * ((d->batch * d->context + chunk - 1) / chunk) + WARM_UP + w->wanted + w->profiled +
-           8;
+    return 2 * ((d->batch * d->context + chunk - 1) / chunk) + WARM_UP + w->n_timed +
+           w->n_profiled + 8;
 }
 
-static invar_status cmd_decode(watch *w, invar_bench_decode *d, invar_rl_sample *samples)
+static invar_status run_rollout(pass_watch *w, invar_bench_decode *d, invar_rl_sample *samples)
 {
     const invar_bench_subject *on = w->on;
     int64_t chunk = invar_device_is_local(&on->dev) ? 4096 : 512, longest;
     invar_sampling_params sampling = {.seed = 1,
                                       .temperature = 1.0f,
                                       .top_p = 1.0f,
-                                      .max_response = bench_decode_response(d, w, chunk)};
+                                      .max_response = response_length(d, w, chunk)};
     invar_rollout_exec_options limits = {.concurrency = d->batch,
                                          .prefill_chunk = chunk,
                                          .page_size = PAGE,
                                          .no_graphs =
-                                             w->profiled > 0}; // ops in a graph have no times
+                                             w->n_profiled > 0}; // ops in a graph cannot be timed
     invar_rollout *rollout = NULL;
     invar_status status;
 
@@ -100,9 +103,9 @@ static invar_status cmd_decode(watch *w, invar_bench_decode *d, invar_rl_sample 
     limits.pages = d->batch * ((longest + PAGE - 1) / PAGE + 1);
     INVAR_TRY(invar_rollout_new(&rollout, on->model, NULL, &on->dev, &limits));
     status = make_prompts(samples, d->batch, d->context, on->model->spec.vocab);
-    w->begun = w->last = invar_bench_now();
+    w->begin_s = w->last_pass_s = invar_bench_now();
     if (status == INVAR_OK)
-        status = invar_rollout_run(rollout, samples, d->batch, &sampling, tick, w);
+        status = invar_rollout_run(rollout, samples, d->batch, &sampling, time_pass, w);
     if (w->enough) {
         invar_error_clear();
         status = INVAR_OK;
@@ -116,43 +119,44 @@ static invar_status cmd_decode(watch *w, invar_bench_decode *d, invar_rl_sample 
     return status;
 }
 
-static invar_status watch_measure(watch *w, invar_bench_decode *d)
+static invar_status run_watched(pass_watch *w, invar_bench_decode *d)
 {
     invar_rl_sample *samples = NULL;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&samples, (size_t)d->batch, sizeof *samples, "samples"));
     memset(samples, 0, (size_t)d->batch * sizeof *samples);
-    status = cmd_decode(w, d, samples);
+    status = run_rollout(w, d, samples);
     for (int64_t i = 0; i < d->batch; i++)
         invar_rl_sample_release(&samples[i]);
     invar_free(samples);
     return status;
 }
 
-/* Passes of a rollout of their own, op by op. */
-static invar_status bench_decode_profile(invar_bench_profile *out, invar_bench_decode *d,
-                                         const invar_bench_subject *on)
+/* Profiles the passes of a separate rollout, op by op. */
+static invar_status profile_passes(invar_bench_profile *out, invar_bench_decode *d,
+                                   const invar_bench_subject *on)
 {
-    watch w = {.on = on, .batch = d->batch, .wanted = 1, .profiled = PASSES_PER_REPETITION};
+    pass_watch w = {.on = on, .batch = d->batch, .n_timed = 1, .n_profiled = PASSES_PER_REPETITION};
 
     if (!on->profile)
         return INVAR_OK;
-    INVAR_TRY(watch_measure(&w, d));
-    return invar_bench_profile_take(out, on->meter, w.profiled);
+    INVAR_TRY(run_watched(&w, d));
+    return invar_bench_profile_take(out, on->meter, w.n_profiled);
 }
 
-/* Of whatever is behind the meter. */
+/* Measures the backend that is currently behind the profiling backend. */
 static invar_status measure_all(double *out, double *prefill_out, invar_bench_profile *profile_out,
                                 invar_bench_decode *d, const invar_bench_subject *on)
 {
-    watch w = {.on = on, .batch = d->batch, .wanted = PASSES_PER_REPETITION * on->repetitions};
+    pass_watch w = {
+        .on = on, .batch = d->batch, .n_timed = PASSES_PER_REPETITION * on->repetitions};
 
-    INVAR_CHECK(w.wanted <= MOST_TIMES);
-    INVAR_TRY(bench_decode_profile(profile_out, d, on));
-    INVAR_TRY(watch_measure(&w, d));
+    INVAR_CHECK(w.n_timed <= MAX_TIMES);
+    INVAR_TRY(profile_passes(profile_out, d, on));
+    INVAR_TRY(run_watched(&w, d));
     *out = invar_bench_median(w.times, w.count);
-    *prefill_out = w.prefilled;
+    *prefill_out = w.prefill_s;
     return INVAR_OK;
 }
 

@@ -1,5 +1,8 @@
 /*
- * experts.c - the cases of invar bench: the ops of a mixture of experts.
+ * experts.c - cases of invar bench for the ops of a mixture of experts.
+ *
+ * Tokens are routed by the routing ops themselves, so experts get different numbers of rows. The
+ * sgemm peer of a product computes one matrix product per expert.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +16,7 @@ enum {
     EXPERTS = 16,
     SLOTS = 4,
     EXPERT_ROWS = TOKENS * SLOTS,
-    INNER = 512 /* of an expert */
+    INNER = 512 /* hidden size of an expert */
 };
 
 static const invar_moe_router router = {.scoring = INVAR_MOE_SOFTMAX,
@@ -23,7 +26,7 @@ static const invar_moe_router router = {.scoring = INVAR_MOE_SOFTMAX,
                                         .normalise = 1,
                                         .scale = 1.0f};
 
-static invar_moe_route_fwd_args bench_route(invar_bench *b)
+static invar_moe_route_fwd_args make_route_args(invar_bench *b)
 {
     return (invar_moe_route_fwd_args){
         .ids = invar_case_zero(b, INVAR_DTYPE_I32, TOKENS, SLOTS),
@@ -33,18 +36,18 @@ static invar_moe_route_fwd_args bench_route(invar_bench *b)
         .router = router};
 }
 
-/* The choice for every token, and the rows sorted by it. */
-typedef struct dispatch {
+/* Routing of every token, and the rows sorted by expert. */
+typedef struct expert_routing {
     invar_moe_route_fwd_args route;
     invar_moe_plan_args plan;
     int64_t start[EXPERTS + 1];
-} dispatch;
+} expert_routing;
 
-static invar_status make_dispatch(dispatch *out, invar_bench *b)
+static invar_status make_routing(expert_routing *out, invar_bench *b)
 {
     invar_tensor row_token = invar_case_zero(b, INVAR_DTYPE_I32, 1, EXPERT_ROWS);
 
-    out->route = bench_route(b);
+    out->route = make_route_args(b);
     INVAR_TRY(invar_bench_prepare(b, INVAR_OP_MOE_ROUTE_FWD, &out->route));
     out->plan =
         (invar_moe_plan_args){.row_token = invar_case_1d(&row_token),
@@ -57,7 +60,7 @@ static invar_status make_dispatch(dispatch *out, invar_bench *b)
 
 invar_status invar_bench_op_moe_route_fwd(invar_bench *b)
 {
-    invar_moe_route_fwd_args args = bench_route(b);
+    invar_moe_route_fwd_args args = make_route_args(b);
 
     return invar_case_run(b, invar_case_decides(&args, INVAR_DTYPE_F32, TOKENS), TOKENS, EXPERTS,
                           SLOTS);
@@ -65,7 +68,7 @@ invar_status invar_bench_op_moe_route_fwd(invar_bench *b)
 
 invar_status invar_bench_op_moe_route_bwd(invar_bench *b)
 {
-    invar_moe_route_fwd_args fwd = bench_route(b);
+    invar_moe_route_fwd_args fwd = make_route_args(b);
     invar_moe_route_bwd_args args = {.dlogits =
                                          invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, EXPERTS),
                                      .dweights = invar_case_make(b, INVAR_DTYPE_F32, TOKENS, SLOTS),
@@ -80,9 +83,9 @@ invar_status invar_bench_op_moe_route_bwd(invar_bench *b)
 
 invar_status invar_bench_op_moe_plan(invar_bench *b)
 {
-    dispatch d;
+    expert_routing d;
 
-    INVAR_TRY(make_dispatch(&d, b));
+    INVAR_TRY(make_routing(&d, b));
     return invar_case_run(b, invar_case_decides(&d.plan, INVAR_DTYPE_I32, TOKENS), TOKENS, EXPERTS,
                           SLOTS);
 }
@@ -92,9 +95,9 @@ invar_status invar_bench_op_moe_gather_fwd(invar_bench *b)
     invar_moe_gather_fwd_args args = {.out =
                                           invar_case_make(b, INVAR_DTYPE_BF16, EXPERT_ROWS, WIDTH),
                                       .x = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDTH)};
-    dispatch d;
+    expert_routing d;
 
-    INVAR_TRY(make_dispatch(&d, b));
+    INVAR_TRY(make_routing(&d, b));
     args.row_token = d.plan.row_token;
     return invar_case_run(
         b, invar_case_moves(&args, INVAR_DTYPE_BF16, 2 * invar_case_bytes(&args.out)), TOKENS,
@@ -106,9 +109,9 @@ invar_status invar_bench_op_moe_gather_bwd(invar_bench *b)
     invar_moe_gather_bwd_args args = {.dx = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDTH),
                                       .dout =
                                           invar_case_make(b, INVAR_DTYPE_BF16, EXPERT_ROWS, WIDTH)};
-    dispatch d;
+    expert_routing d;
 
-    INVAR_TRY(make_dispatch(&d, b));
+    INVAR_TRY(make_routing(&d, b));
     args.slot_row = d.plan.slot_row;
     return invar_case_run(
         b,
@@ -119,22 +122,22 @@ invar_status invar_bench_op_moe_gather_bwd(invar_bench *b)
 
 static const int64_t expert_shape[] = {EXPERT_ROWS, INNER, WIDTH};
 
-/* The rows of one expert, where each has `rows` of its own (weights) or those that it was sent. */
-static invar_tensor own_rows(const invar_tensor *t, int64_t expert, int64_t rows)
+/* Returns the rows of one expert: a fixed number of its own (weights), or those routed to it. */
+static invar_tensor weight_rows(const invar_tensor *t, int64_t expert, int64_t rows)
 {
     return invar_tensor_rows(t, expert * rows, rows);
 }
 
-static invar_tensor sent_rows(const invar_tensor *t, const dispatch *d, int64_t expert)
+static invar_tensor routed_rows(const invar_tensor *t, const expert_routing *d, int64_t expert)
 {
     return invar_tensor_rows(t, d->start[expert], d->start[expert + 1] - d->start[expert]);
 }
 
 invar_status invar_bench_op_moe_linear_fwd(invar_bench *b)
 {
-    dispatch d;
+    expert_routing d;
 
-    INVAR_TRY(make_dispatch(&d, b));
+    INVAR_TRY(make_routing(&d, b));
     for (int i = 0; i < 2; i++) {
         invar_dtype type = invar_case_types[i];
         invar_moe_linear_fwd_args args = {.y = invar_case_make(b, type, EXPERT_ROWS, INNER),
@@ -144,9 +147,9 @@ invar_status invar_bench_op_moe_linear_fwd(invar_bench *b)
                                           .k_shards = 1};
         invar_bench_gemm products[EXPERTS];
         for (int64_t e = 0; e < EXPERTS; e++)
-            products[e] = (invar_bench_gemm){.c = sent_rows(&args.y, &d, e),
-                                             .a = sent_rows(&args.x, &d, e),
-                                             .b = own_rows(&args.w, e, INNER),
+            products[e] = (invar_bench_gemm){.c = routed_rows(&args.y, &d, e),
+                                             .a = routed_rows(&args.x, &d, e),
+                                             .b = weight_rows(&args.w, e, INNER),
                                              .transpose_b = true};
         INVAR_TRY(invar_case_products(b, &args, type, expert_shape, EXPERTS, products));
     }
@@ -155,9 +158,9 @@ invar_status invar_bench_op_moe_linear_fwd(invar_bench *b)
 
 invar_status invar_bench_op_moe_linear_dx(invar_bench *b)
 {
-    dispatch d;
+    expert_routing d;
 
-    INVAR_TRY(make_dispatch(&d, b));
+    INVAR_TRY(make_routing(&d, b));
     for (int i = 0; i < 2; i++) {
         invar_dtype type = invar_case_types[i];
         invar_linear_part part = {invar_case_make(b, type, EXPERT_ROWS, INNER),
@@ -169,9 +172,9 @@ invar_status invar_bench_op_moe_linear_dx(invar_bench *b)
                                          .k_shards = 1};
         invar_bench_gemm products[EXPERTS];
         for (int64_t e = 0; e < EXPERTS; e++)
-            products[e] = (invar_bench_gemm){.c = sent_rows(&args.dx, &d, e),
-                                             .a = sent_rows(&part.dy, &d, e),
-                                             .b = own_rows(&part.w, e, INNER)};
+            products[e] = (invar_bench_gemm){.c = routed_rows(&args.dx, &d, e),
+                                             .a = routed_rows(&part.dy, &d, e),
+                                             .b = weight_rows(&part.w, e, INNER)};
         INVAR_TRY(invar_case_products(b, &args, type, expert_shape, EXPERTS, products));
     }
     return INVAR_OK;
@@ -179,9 +182,9 @@ invar_status invar_bench_op_moe_linear_dx(invar_bench *b)
 
 invar_status invar_bench_op_moe_linear_dw(invar_bench *b)
 {
-    dispatch d;
+    expert_routing d;
 
-    INVAR_TRY(make_dispatch(&d, b));
+    INVAR_TRY(make_routing(&d, b));
     for (int i = 0; i < 2; i++) {
         invar_dtype type = invar_case_types[i];
         invar_moe_linear_dw_args args = {
@@ -193,9 +196,9 @@ invar_status invar_bench_op_moe_linear_dw(invar_bench *b)
             .units = invar_case_whole};
         invar_bench_gemm products[EXPERTS];
         for (int64_t e = 0; e < EXPERTS; e++)
-            products[e] = (invar_bench_gemm){.c = own_rows(&args.dw, e, INNER),
-                                             .a = sent_rows(&args.dy, &d, e),
-                                             .b = sent_rows(&args.x, &d, e),
+            products[e] = (invar_bench_gemm){.c = weight_rows(&args.dw, e, INNER),
+                                             .a = routed_rows(&args.dy, &d, e),
+                                             .b = routed_rows(&args.x, &d, e),
                                              .transpose_a = true,
                                              .accumulate = true};
         INVAR_TRY(invar_case_products(b, &args, type, expert_shape, EXPERTS, products));
@@ -203,13 +206,13 @@ invar_status invar_bench_op_moe_linear_dw(invar_bench *b)
     return INVAR_OK;
 }
 
-/* Combine, or back: who got which row is filled in here. */
+/* Runs a combine op, forward or backward; routing weights and slots are filled in here. */
 static invar_status run_combine(invar_bench *b, void *args, invar_tensor *weights,
                                 invar_tensor *slot_row, double bytes)
 {
-    dispatch d;
+    expert_routing d;
 
-    INVAR_TRY(make_dispatch(&d, b));
+    INVAR_TRY(make_routing(&d, b));
     *weights = d.route.weights;
     *slot_row = d.plan.slot_row;
     return invar_case_run(b, invar_case_moves(args, INVAR_DTYPE_BF16, bytes), TOKENS, SLOTS, WIDTH);

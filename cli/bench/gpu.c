@@ -1,11 +1,10 @@
 /*
- * gpu.c - invar bench --device cuda: ops at the sizes of training and decoding, on the GPU.
+ * gpu.c - invar bench --device cuda: times ops on the GPU at the sizes of training and decoding.
  *
- * The rows of gpu_compare.c: products and attention beside what --peer brings, ops that move data
- * beside a copy, over as many sets of operands as it takes to overflow the cache. Before it is
- * timed an op runs once, and some of what it yields is computed by the CPU, too, and compared bit
- * by bit: elements of products and rows of attention by the audit of the engine, and of all others
- * some rows.
+ * Products and attention are compared with the ops of --peer, ops that move data with a copy, over
+ * enough sets of operands to exceed the cache (gpu_compare.c). Before the timing each op runs once,
+ * and a part of its result is computed on the CPU and compared bit by bit: elements of products and
+ * rows of attention through the audit of the engine, some rows of all other ops.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +22,7 @@
 
 #include "base/invar_banned.h"
 
-#define CACHE_BYTES ((size_t)120 << 20) /* twice the second-level cache */
+#define CACHE_BYTES ((size_t)120 << 20) /* twice the size of the L2 cache */
 #define NOISE_BYTES ((size_t)1 << 24)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -36,7 +35,7 @@ invar_status invar_gpu_bench_take(void **out, invar_gpu_bench *b, size_t bytes)
     return INVAR_OK;
 }
 
-static void give_all(invar_gpu_bench *b)
+static void free_row_blocks(invar_gpu_bench *b)
 {
     while (b->n_taken > 0)
         invar_device_free(&b->gpu, b->row_blocks[--b->n_taken]);
@@ -57,7 +56,7 @@ static invar_status make_noise(invar_gpu_bench *b)
 
 invar_status invar_gpu_bench_fill(invar_gpu_bench *b, void *to, size_t bytes)
 {
-    size_t period = NOISE_BYTES - 2 * 997; // rows do not repeat
+    size_t period = NOISE_BYTES - 2 * 997; // offset, so that rows do not repeat
 
     for (size_t at = 0; at < bytes; at += period)
         INVAR_TRY(invar_device_upload(&b->gpu, (char *)to + at, b->noise,
@@ -98,9 +97,9 @@ invar_status invar_gpu_bench_array(void **out, invar_gpu_bench *b, const void *f
     return invar_device_upload(&b->gpu, *out, from, bytes);
 }
 
-/* ---- a row ----------------------------------------------------------------------------------- */
+/* ---- one row --------------------------------------------------------------------------------- */
 
-/* Scratch of exactly what a call needs; the caller frees it with end_scratch. */
+/* Allocates exactly the scratch memory that a call needs. The caller frees it with end_scratch. */
 static invar_status begin_scratch(invar_device *dev, invar_op op, const void *args)
 {
     size_t bytes;
@@ -125,10 +124,10 @@ invar_status invar_gpu_bench_race(invar_gpu_bench *b, const invar_gpu_compare_ca
     return invar_gpu_compare_run(b->race, row);
 }
 
-/* ---- bits ------------------------------------------------------------------------------------ */
+/* ---- comparison with the CPU ----------------------------------------------------------------- */
 
 #ifdef INVAR_LEDGER
-static invar_status note_difference(void *payload, const invar_audit_finding *finding)
+static invar_status count_difference(void *payload, const invar_audit_finding *finding)
 {
     (void)finding;
     ++*(int64_t *)payload;
@@ -137,7 +136,8 @@ static invar_status note_difference(void *payload, const invar_audit_finding *fi
 
 static invar_status run_audited(invar_op_runner *caller, const invar_gpu_compare_case *row)
 {
-    for (int64_t step = 0; step < 2; step++) { // the first time the audit learns what there is
+    // in the first step the audit only collects the tensors
+    for (int64_t step = 0; step < 2; step++) {
         invar_audit_begin(caller->audit, step, INVAR_AUDIT_TRAIN);
         INVAR_TRY(invar_op_runner_run(caller, row->op, row->args[0]));
         invar_audit_end(caller->audit);
@@ -149,7 +149,7 @@ invar_status invar_gpu_bench_audit(invar_gpu_compare_case *row, const invar_gpu_
 {
     enum { ELEMENTS = 16 };
     invar_audit_options options = {
-        .elements = ELEMENTS, .found = note_difference, .payload = &row->different};
+        .elements = ELEMENTS, .found = count_difference, .payload = &row->different};
     invar_op_runner caller;
     invar_status status;
     int64_t differ;
@@ -171,27 +171,28 @@ invar_status invar_gpu_bench_audit(invar_gpu_compare_case *row, const invar_gpu_
 }
 #endif
 
-/* Where the rows of a tensor lie on the GPU and here, before the op and, of results, after it. */
-typedef struct excerpt {
-    const char *far;
+/* Rows of a tensor on the GPU and on the host, before the op and, for results, after it. */
+typedef struct row_excerpt {
+    const char *device_rows;
     size_t bytes;
-    char *near, *after;
-} excerpt;
+    char *host_rows, *result_rows;
+} row_excerpt;
 
-static invar_status gpu_bench_fetch(excerpt *out, const invar_gpu_bench *b, invar_tensor *t,
-                                    int64_t all, int64_t rows)
+static invar_status fetch_rows(row_excerpt *out, const invar_gpu_bench *b, invar_tensor *t,
+                               int64_t all, int64_t rows)
 {
     size_t row = (size_t)(t->row_stride * invar_dtype_bits(t->dtype)) / 8;
-    bool cut = t->shape[0] == all; // a weight is there as a whole
+    bool cut = t->shape[0] == all; // weights are used completely
 
     if (cut)
         t->shape[0] = rows;
-    out->far = (char *)t->data + (cut ? (size_t)invar_gpu_row_check_first(all, rows) * row : 0);
+    out->device_rows =
+        (char *)t->data + (cut ? (size_t)invar_gpu_row_check_first(all, rows) * row : 0);
     out->bytes = (size_t)t->shape[0] * row;
-    INVAR_TRY(invar_alloc((void **)&out->near, out->bytes, 1, "rows of a benchmark"));
-    INVAR_TRY(invar_alloc((void **)&out->after, out->bytes, 1, "rows of a benchmark"));
-    t->data = out->near;
-    return invar_device_download(&b->gpu, out->near, out->far, out->bytes);
+    INVAR_TRY(invar_alloc((void **)&out->host_rows, out->bytes, 1, "rows of a benchmark"));
+    INVAR_TRY(invar_alloc((void **)&out->result_rows, out->bytes, 1, "rows of a benchmark"));
+    t->data = out->host_rows;
+    return invar_device_download(&b->gpu, out->host_rows, out->device_rows, out->bytes);
 }
 
 invar_status invar_gpu_bench_run(invar_device *dev, invar_op op, const void *args)
@@ -218,19 +219,19 @@ invar_status invar_gpu_bench_quantized(invar_tensor *out, invar_gpu_bench *b, in
 }
 
 static invar_status compare_excerpts(invar_gpu_compare_case *row, invar_gpu_bench *b,
-                                     const invar_gpu_row_check *s, excerpt *e)
+                                     const invar_gpu_row_check *s, row_excerpt *e)
 {
     int64_t all = s->tensors[0]->shape[0];
 
     for (int i = 0; i < s->count; i++)
-        INVAR_TRY(gpu_bench_fetch(&e[i], b, s->tensors[i], all, s->rows));
+        INVAR_TRY(fetch_rows(&e[i], b, s->tensors[i], all, s->rows));
     INVAR_TRY(invar_gpu_bench_run(&b->gpu, row->op, row->args[0]));
     INVAR_TRY(invar_gpu_bench_run(&b->cpu, row->op, s->args));
     for (int i = 0; i < s->results; i++) {
         size_t size = (size_t)invar_dtype_bits(s->tensors[i]->dtype) / 8;
-        INVAR_TRY(invar_device_download(&b->gpu, e[i].after, e[i].far, e[i].bytes));
+        INVAR_TRY(invar_device_download(&b->gpu, e[i].result_rows, e[i].device_rows, e[i].bytes));
         for (size_t at = 0; at < e[i].bytes; at += size)
-            row->different += memcmp(e[i].near + at, e[i].after + at, size) != 0;
+            row->different += memcmp(e[i].host_rows + at, e[i].result_rows + at, size) != 0;
         row->compared += (int64_t)(e[i].bytes / size);
     }
     return INVAR_OK;
@@ -239,37 +240,38 @@ static invar_status compare_excerpts(invar_gpu_compare_case *row, invar_gpu_benc
 invar_status invar_gpu_bench_compare(invar_gpu_compare_case *row, invar_gpu_bench *b,
                                      const invar_gpu_row_check *s)
 {
-    excerpt e[INVAR_GPU_ROW_CHECK_TENSORS] = {{0}};
+    row_excerpt e[INVAR_GPU_ROW_CHECK_TENSORS] = {{0}};
     invar_status status = compare_excerpts(row, b, s, e);
 
     for (int i = 0; i < INVAR_GPU_ROW_CHECK_TENSORS; i++) {
-        invar_free(e[i].near);
-        invar_free(e[i].after);
+        invar_free(e[i].host_rows);
+        invar_free(e[i].result_rows);
     }
     return status;
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-typedef struct size3 {
+typedef struct product_size {
     int64_t m, n, k;
-} size3;
+} product_size;
 
-static const size3 forward_sizes[] = {
+static const product_size forward_sizes[] = {
     {8192, 8192, 8192}, {4096, 4096, 4096},  {8192, 4096, 14336}, {8192, 14336, 4096},
     {8192, 896, 4864},  {8192, 151936, 896}, {16384, 1024, 3072}, {1024, 4096, 4096},
     {256, 4096, 4096},  {64, 4096, 4096},    {16, 4096, 4096},    {1, 4096, 4096},
 };
-enum { DECODING = 9 }; /* from this size on */
+enum { DECODING = 9 }; /* sizes from this index on are those of decoding */
 enum { SHARDS = 8, SHARD_ATOM = 128 };
-static const size3 shard_sizes[] = {
+static const product_size shard_sizes[] = {
     {8192, 8192, 8192}, {16384, 1024, 2048}, {16384, 1024, 3072}, {256, 1024, 2048}};
-static const size3 weight_sizes[] = {{1024, 3072, 16384}, {2048, 1024, 16384}, {4096, 4096, 16384}};
+static const product_size weight_sizes[] = {
+    {1024, 3072, 16384}, {2048, 1024, 16384}, {4096, 4096, 16384}};
 
 enum { SHAPE_SIZE = 64 };
 
-/* (m, n) by k products each, with operands of this type. */
-static invar_gpu_compare_case product_row(invar_op op, invar_dtype type, size3 z,
+/* Returns the row of a product (m, k) by (k, n) with operands of this type. */
+static invar_gpu_compare_case product_row(invar_op op, invar_dtype type, product_size z,
                                           char shape[SHAPE_SIZE])
 {
     size_t touched = invar_gpu_bench_bytes(type, z.m + z.n, z.k) +
@@ -285,7 +287,7 @@ static invar_gpu_compare_case product_row(invar_op op, invar_dtype type, size3 z
                                     .work = 2.0 * (double)z.m * (double)z.n * (double)z.k};
 }
 
-static void name_shards(char shape[SHAPE_SIZE], int32_t shards)
+static void append_shards(char shape[SHAPE_SIZE], int32_t shards)
 {
     size_t used = strlen(shape);
 
@@ -293,13 +295,13 @@ static void name_shards(char shape[SHAPE_SIZE], int32_t shards)
         snprintf(shape + used, SHAPE_SIZE - used, " V%" PRId32, shards);
 }
 
-static invar_status gpu_bench_forward(invar_gpu_bench *b, size3 z, int32_t shards)
+static invar_status bench_linear_fwd(invar_gpu_bench *b, product_size z, int32_t shards)
 {
     invar_linear_fwd_args args[INVAR_GPU_COMPARE_SETS];
     char shape[SHAPE_SIZE];
     invar_gpu_compare_case row = product_row(INVAR_OP_LINEAR_FWD, INVAR_DTYPE_BF16, z, shape);
 
-    name_shards(shape, shards);
+    append_shards(shape, shards);
     for (int i = 0; i < row.sets; i++) {
         args[i] = (invar_linear_fwd_args){.k_shards = shards, .k_atom = SHARD_ATOM};
         INVAR_TRY(invar_gpu_bench_make(&args[i].x, b, INVAR_DTYPE_BF16, z.m, z.k));
@@ -311,13 +313,13 @@ static invar_status gpu_bench_forward(invar_gpu_bench *b, size3 z, int32_t shard
     return invar_gpu_bench_race(b, &row);
 }
 
-static invar_status input_gradient(invar_gpu_bench *b, size3 z, int32_t shards)
+static invar_status bench_linear_dx(invar_gpu_bench *b, product_size z, int32_t shards)
 {
     invar_linear_dx_args args[INVAR_GPU_COMPARE_SETS];
     char shape[SHAPE_SIZE];
     invar_gpu_compare_case row = product_row(INVAR_OP_LINEAR_DX, INVAR_DTYPE_BF16, z, shape);
 
-    name_shards(shape, shards);
+    append_shards(shape, shards);
     for (int i = 0; i < row.sets; i++) {
         args[i] = (invar_linear_dx_args){.n_parts = 1, .k_shards = shards, .k_atom = {SHARD_ATOM}};
         INVAR_TRY(invar_gpu_bench_room(&args[i].dx, b, INVAR_DTYPE_BF16, z.m, z.n));
@@ -329,7 +331,7 @@ static invar_status input_gradient(invar_gpu_bench *b, size3 z, int32_t shards)
     return invar_gpu_bench_race(b, &row);
 }
 
-static invar_status weight_gradient(invar_gpu_bench *b, size3 z)
+static invar_status bench_linear_dw(invar_gpu_bench *b, product_size z)
 {
     enum { UNITS = 8 };
     int64_t start[UNITS + 1];
@@ -352,9 +354,11 @@ static invar_status weight_gradient(invar_gpu_bench *b, size3 z)
     return invar_gpu_bench_race(b, &row);
 }
 
-static const size3 fp8_sizes[] = {{8192, 8192, 8192}, {4096, 4096, 4096}, {8192, 4096, 14336}};
+static const product_size fp8_sizes[] = {
+    {8192, 8192, 8192}, {4096, 4096, 4096}, {8192, 4096, 14336}};
 
-static invar_status forward_quantized(invar_gpu_bench *b, invar_dtype dtype, size3 z)
+static invar_status bench_linear_fwd_quantized(invar_gpu_bench *b, invar_dtype dtype,
+                                               product_size z)
 {
     bool weights_only = dtype == INVAR_DTYPE_INT4;
     invar_linear_fwd_args args[INVAR_GPU_COMPARE_SETS];
@@ -378,7 +382,7 @@ static invar_status forward_quantized(invar_gpu_bench *b, invar_dtype dtype, siz
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-#define SPAN 8192 /* of keys and of queries, as recipes have it by default */
+#define SPAN 8192 /* span of keys and queries, as in recipes by default */
 
 typedef struct attention_size {
     int64_t batch, heads, kv_heads, length, dim;
@@ -397,7 +401,7 @@ static invar_status make_heads(invar_tensor *out, invar_gpu_bench *b, int64_t to
     return INVAR_OK;
 }
 
-static invar_status gpu_bench_attention(invar_gpu_bench *b, attention_size z)
+static invar_status bench_attention(invar_gpu_bench *b, attention_size z)
 {
     int64_t tokens = z.batch * z.length, start[17], span = z.length > SPAN ? SPAN : 0;
     invar_attention_fwd_args f = {.shape = {.kv_span = span, .q_span = span}};
@@ -450,65 +454,66 @@ static invar_status gpu_bench_attention(invar_gpu_bench *b, attention_size z)
 invar_status invar_gpu_bench_end_row(invar_gpu_bench *b, invar_status status)
 {
     end_scratch(&b->gpu);
-    give_all(b);
+    free_row_blocks(b);
     return status;
 }
 
 #define SIZES(list) (sizeof(list) / sizeof *(list))
 
-static bool gpu_bench_wanted(const invar_gpu_bench *b, invar_op op)
+static bool is_selected(const invar_gpu_bench *b, invar_op op)
 {
     return strstr(invar_op_name(op), b->only) != NULL;
 }
 
-static invar_status gpu_bench_products(invar_gpu_bench *b)
+static invar_status bench_products(invar_gpu_bench *b)
 {
-    for (size_t i = 0; i < SIZES(forward_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_FWD); i++)
-        INVAR_TRY(invar_gpu_bench_end_row(b, gpu_bench_forward(b, forward_sizes[i], 1)));
-    for (size_t i = 0; i < SIZES(shard_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_FWD); i++)
-        INVAR_TRY(invar_gpu_bench_end_row(b, gpu_bench_forward(b, shard_sizes[i], SHARDS)));
-    for (size_t i = 0; i < SIZES(fp8_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_FWD); i++) {
-        INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_FP8, fp8_sizes[i])));
-        INVAR_TRY(
-            invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_MXFP8, fp8_sizes[i])));
-        INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_INT4, fp8_sizes[i])));
+    for (size_t i = 0; i < SIZES(forward_sizes) && is_selected(b, INVAR_OP_LINEAR_FWD); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, bench_linear_fwd(b, forward_sizes[i], 1)));
+    for (size_t i = 0; i < SIZES(shard_sizes) && is_selected(b, INVAR_OP_LINEAR_FWD); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, bench_linear_fwd(b, shard_sizes[i], SHARDS)));
+    for (size_t i = 0; i < SIZES(fp8_sizes) && is_selected(b, INVAR_OP_LINEAR_FWD); i++) {
+        INVAR_TRY(invar_gpu_bench_end_row(
+            b, bench_linear_fwd_quantized(b, INVAR_DTYPE_FP8, fp8_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(
+            b, bench_linear_fwd_quantized(b, INVAR_DTYPE_MXFP8, fp8_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(
+            b, bench_linear_fwd_quantized(b, INVAR_DTYPE_INT4, fp8_sizes[i])));
     }
-    for (size_t i = DECODING; i < SIZES(forward_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_FWD);
+    for (size_t i = DECODING; i < SIZES(forward_sizes) && is_selected(b, INVAR_OP_LINEAR_FWD);
          i++) {
-        INVAR_TRY(
-            invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_MXFP8, forward_sizes[i])));
-        INVAR_TRY(
-            invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_INT4, forward_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(
+            b, bench_linear_fwd_quantized(b, INVAR_DTYPE_MXFP8, forward_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(
+            b, bench_linear_fwd_quantized(b, INVAR_DTYPE_INT4, forward_sizes[i])));
     }
-    for (size_t i = 0; i < SIZES(fp8_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_DX); i++)
-        INVAR_TRY(invar_gpu_bench_end_row(b, input_gradient(b, fp8_sizes[i], 1)));
-    for (size_t i = 0; i < SIZES(shard_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_DX); i++)
-        INVAR_TRY(invar_gpu_bench_end_row(b, input_gradient(b, shard_sizes[i], SHARDS)));
-    for (size_t i = 0; i < SIZES(weight_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_DW); i++)
-        INVAR_TRY(invar_gpu_bench_end_row(b, weight_gradient(b, weight_sizes[i])));
+    for (size_t i = 0; i < SIZES(fp8_sizes) && is_selected(b, INVAR_OP_LINEAR_DX); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, bench_linear_dx(b, fp8_sizes[i], 1)));
+    for (size_t i = 0; i < SIZES(shard_sizes) && is_selected(b, INVAR_OP_LINEAR_DX); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, bench_linear_dx(b, shard_sizes[i], SHARDS)));
+    for (size_t i = 0; i < SIZES(weight_sizes) && is_selected(b, INVAR_OP_LINEAR_DW); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, bench_linear_dw(b, weight_sizes[i])));
     return INVAR_OK;
 }
 
-static invar_status gpu_bench_for_each(invar_gpu_bench *b, const invar_gpu_memory_bench *m)
+static invar_status bench_list(invar_gpu_bench *b, const invar_gpu_memory_bench *m)
 {
     for (; m->run; m++)
-        if (gpu_bench_wanted(b, m->op))
+        if (is_selected(b, m->op))
             INVAR_TRY(invar_gpu_bench_end_row(b, m->run(b)));
     return INVAR_OK;
 }
 
 static invar_status run_rows(invar_gpu_bench *b)
 {
-    INVAR_TRY(gpu_bench_products(b));
+    INVAR_TRY(bench_products(b));
     for (size_t i = 0; i < SIZES(attention_sizes); i++)
-        if (gpu_bench_wanted(b, INVAR_OP_ATTENTION_FWD) ||
-            gpu_bench_wanted(b, INVAR_OP_ATTENTION_BWD))
-            INVAR_TRY(invar_gpu_bench_end_row(b, gpu_bench_attention(b, attention_sizes[i])));
-    INVAR_TRY(gpu_bench_for_each(b, invar_gpu_movers));
-    return gpu_bench_for_each(b, invar_gpu_experts);
+        if (is_selected(b, INVAR_OP_ATTENTION_FWD) || is_selected(b, INVAR_OP_ATTENTION_BWD))
+            INVAR_TRY(invar_gpu_bench_end_row(b, bench_attention(b, attention_sizes[i])));
+    INVAR_TRY(bench_list(b, invar_gpu_movers));
+    return bench_list(b, invar_gpu_experts);
 }
 
-static invar_status cmd_gpu(invar_gpu_bench *b, const invar_gpu_compare_options *options)
+static invar_status run_gpu_bench(invar_gpu_bench *b, const invar_gpu_compare_options *options)
 {
     invar_status status;
     int rows;
@@ -543,7 +548,7 @@ invar_status invar_bench_gpu(const char *only, const invar_gpu_compare_options *
     invar_status status;
 
     INVAR_TRY(invar_backend_find(&b.gpu.backend, INVAR_DEVICE_CUDA));
-    status = cmd_gpu(&b, options);
+    status = run_gpu_bench(&b, options);
     invar_gpu_compare_free(b.race);
     invar_free(b.noise);
     invar_device_close(&b.gpu);

@@ -1,10 +1,10 @@
 /*
- * gpu_compare.c - see gpu_compare.h.
+ * gpu_compare.c - times a GPU op and its peers in turn, and prints one row per case.
  *
- * Ours and its peers run in turn, burst by burst, so that all of them meet the same clock of a GPU
- * that gets warm. A burst is calls that are queued without a wait in between and timed from an idle
- * device to an idle device; short calls are one graph, so that launching costs nobody anything. Of
- * the bursts of each the median counts.
+ * The op and its peers run in turn, burst by burst, so that all of them see the same clock of a GPU
+ * that warms up. A burst is a number of calls that are queued without synchronization and timed
+ * from idle to idle; short calls are captured as one graph, so that launch overhead does not count.
+ * The result is the median over the bursts.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,17 +23,17 @@
 
 #include "base/invar_banned.h"
 
-enum { WARM_ROUNDS = 2, ROUNDS = 7, MOST_RUNNERS = 4, MOST_FAMILIES = 64 };
-#define SHORT 8e-5 /* seconds of a call that launching could hold up */
+enum { WARM_ROUNDS = 2, ROUNDS = 7, MAX_RUNNERS = 4, MAX_FAMILIES = 64 };
+#define SHORT 8e-5 /* calls shorter than this (seconds) may be limited by the launch */
 
-/* The ratios of the rows of an op to a peer. */
-typedef struct family {
+/* Ratios of the rows of an op to one peer. */
+typedef struct ratio_family {
     invar_op op;
     const char *type, *peer;
     double least;
-    float logs; /* their sum */
+    float logs; /* sum of the logarithms */
     int rows;
-} family;
+} ratio_family;
 
 struct invar_gpu_compare {
     const invar_device *dev;
@@ -41,7 +41,7 @@ struct invar_gpu_compare {
     double burst; /* seconds */
     bool json;
     int rows;
-    family families[MOST_FAMILIES];
+    ratio_family families[MAX_FAMILIES];
     int n_families;
 };
 
@@ -81,19 +81,19 @@ static invar_status run_copy(const invar_device *dev, const void *args, void *wo
     return invar_device_copy(dev, c->to, c->from, c->bytes);
 }
 
-/* ---- time ------------------------------------------------------------------------------------ */
+/* ---- timing ---------------------------------------------------------------------------------- */
 
 typedef struct runner {
-    const char *name;         /* NULL: ours */
-    invar_gpu_compare_fn run; /* NULL: the op */
+    const char *name;         /* NULL for our op */
+    invar_gpu_compare_fn run; /* NULL to run the op */
     const void *const *args;
     int sets;
-    int calls; /* of a burst */
+    int calls; /* calls per burst */
     invar_device_graph *graph;
-    double times[ROUNDS]; /* of a call */
+    double times[ROUNDS]; /* seconds per call */
 } runner;
 
-static invar_status runner_queue(const invar_device *dev, invar_op op, const runner *r)
+static invar_status queue_calls(const invar_device *dev, invar_op op, const runner *r)
 {
     for (int i = 0; i < r->calls; i++) {
         const void *args = r->args[i % r->sets];
@@ -102,35 +102,37 @@ static invar_status runner_queue(const invar_device *dev, invar_op op, const run
     return INVAR_OK;
 }
 
-/* Seconds of a call. */
-static invar_status runner_burst(double *out, const invar_device *dev, invar_op op, const runner *r)
+/* Times one burst; *out is the seconds per call. */
+static invar_status time_burst(double *out, const invar_device *dev, invar_op op, const runner *r)
 {
     double begin;
 
     INVAR_TRY(invar_device_synchronize(dev));
     begin = invar_bench_now();
-    INVAR_TRY(r->graph ? dev->backend->graphs.launch(dev, r->graph) : runner_queue(dev, op, r));
+    INVAR_TRY(r->graph ? dev->backend->graphs.launch(dev, r->graph) : queue_calls(dev, op, r));
     INVAR_TRY(invar_device_synchronize(dev));
     *out = (invar_bench_now() - begin) / r->calls;
     return INVAR_OK;
 }
 
-/* The calls of its bursts and, where `graphs` allow it, a graph of them. */
-static invar_status runner_prepare(runner *r, const invar_device *dev, invar_op op, double length,
+/*
+ * Chooses the number of calls per burst and, if `graphs` is set and supported, captures them as a
+ * graph.
+ */
+static invar_status prepare_runner(runner *r, const invar_device *dev, invar_op op, double length,
                                    bool graphs)
 {
     double seconds;
     invar_status status;
 
     r->calls = 3;
-    INVAR_TRY(
-        runner_burst(&seconds, dev, op, r)); // the first calls find out and load what they need
-    INVAR_TRY(runner_burst(&seconds, dev, op, r));
+    INVAR_TRY(time_burst(&seconds, dev, op, r)); // the first calls load code and choose algorithms
+    INVAR_TRY(time_burst(&seconds, dev, op, r));
     r->calls = (int)(length / (seconds + 1e-7)) + 1;
     if (!graphs || !dev->backend->graphs.begin || seconds > SHORT)
         return INVAR_OK;
     INVAR_TRY(dev->backend->graphs.begin(dev));
-    status = runner_queue(dev, op, r);
+    status = queue_calls(dev, op, r);
     if (status == INVAR_OK)
         return dev->backend->graphs.end(&r->graph, dev);
     (void)dev->backend->graphs.end(NULL, dev);
@@ -156,27 +158,27 @@ static invar_status run_rounds(runner *runners, int count, const invar_gpu_compa
     const invar_device *dev = race->dev;
 
     for (int i = 0; i < count; i++)
-        INVAR_TRY(runner_prepare(&runners[i], dev, op, race->burst, graphs));
+        INVAR_TRY(prepare_runner(&runners[i], dev, op, race->burst, graphs));
     for (int round = -WARM_ROUNDS; round < ROUNDS; round++)
         for (int i = 0; i < count; i++)
-            INVAR_TRY(runner_burst(&runners[i].times[round < 0 ? 0 : round], dev, op, &runners[i]));
+            INVAR_TRY(time_burst(&runners[i].times[round < 0 ? 0 : round], dev, op, &runners[i]));
     return INVAR_OK;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void gpu_compare_record(invar_gpu_compare *race, const invar_gpu_compare_case *row,
-                               const char *peer, double ratio)
+static void add_ratio(invar_gpu_compare *race, const invar_gpu_compare_case *row, const char *peer,
+                      double ratio)
 {
-    family *f = race->families, *end = f + race->n_families;
+    ratio_family *f = race->families, *end = f + race->n_families;
 
     while (f < end &&
            !(f->op == row->op && strcmp(f->type, row->type) == 0 && strcmp(f->peer, peer) == 0))
         f++;
     if (f == end) {
-        INVAR_CHECK(race->n_families < MOST_FAMILIES);
+        INVAR_CHECK(race->n_families < MAX_FAMILIES);
         race->n_families++;
-        *f = (family){.op = row->op, .type = row->type, .peer = peer, .least = ratio};
+        *f = (ratio_family){.op = row->op, .type = row->type, .peer = peer, .least = ratio};
     }
     f->logs += invar_log((float)ratio);
     f->least = ratio < f->least ? ratio : f->least;
@@ -229,20 +231,20 @@ static void print_row(invar_gpu_compare *race, const invar_gpu_compare_case *row
     fflush(stdout);
     race->rows++;
     for (int i = 1; i < count; i++)
-        gpu_compare_record(race, row, runners[i].name, median(runners[i].times) / seconds);
+        add_ratio(race, row, runners[i].name, median(runners[i].times) / seconds);
 }
 
 invar_status invar_gpu_compare_run(invar_gpu_compare *race, const invar_gpu_compare_case *row)
 {
     copy_args copy = {row->copy_to, row->copy_from, (size_t)(row->work / 2)};
     const void *copies[] = {&copy};
-    runner runners[MOST_RUNNERS] = {{.args = row->args, .sets = row->sets}};
+    runner runners[MAX_RUNNERS] = {{.args = row->args, .sets = row->sets}};
     invar_status status;
     int count = 1;
 
     if (row->copy_from)
         runners[count++] = (runner){.name = "copy", .run = run_copy, .args = copies, .sets = 1};
-    for (const invar_gpu_compare_peer *p = race->peers; p->name && count < MOST_RUNNERS; p++)
+    for (const invar_gpu_compare_peer *p = race->peers; p->name && count < MAX_RUNNERS; p++)
         if (p->op == row->op && strcmp(p->type, row->type) == 0)
             runners[count++] =
                 (runner){.name = p->name, .run = p->run, .args = row->args, .sets = row->sets};
@@ -255,12 +257,12 @@ invar_status invar_gpu_compare_run(invar_gpu_compare *race, const invar_gpu_comp
     return status;
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- table ----------------------------------------------------------------------------------- */
 
 invar_status invar_gpu_compare_new(invar_gpu_compare **out, const invar_device *dev,
                                    const invar_gpu_compare_options *options)
 {
-    bool colour = invar_term_colour(stdout);
+    bool color = invar_term_colour(stdout);
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a benchmark"));
@@ -276,9 +278,9 @@ invar_status invar_gpu_compare_new(invar_gpu_compare **out, const invar_device *
         printf("{\n  \"rows\": [");
     else
         printf("%s%-16s %-6s %-24s %10s %8s %-8s %-9s %10s %7s  %s%s\n",
-               invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op", "type", "shape", "time us",
+               invar_term_escape(color, INVAR_TERM_STYLE_BOLD), "op", "type", "shape", "time us",
                "rate", "", "CPU", "peer us", "ratio", "peer",
-               invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+               invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
     return INVAR_OK;
 }
 
@@ -294,7 +296,7 @@ int invar_gpu_compare_end(invar_gpu_compare *race, invar_status status)
     else if (race->n_families > 0)
         printf("\nratio: the peer's time over ours; above 1 we are faster\n");
     for (int i = 0; i < race->n_families && !race->json; i++) {
-        const family *f = &race->families[i];
+        const ratio_family *f = &race->families[i];
         if (f->rows > 1)
             printf("%s %s beside %s: geometric mean of %d %.3f, least %.3f\n", invar_op_name(f->op),
                    f->type, f->peer, f->rows, (double)invar_exp(f->logs / (float)f->rows),

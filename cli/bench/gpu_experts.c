@@ -1,8 +1,8 @@
 /*
- * gpu_experts.c - invar bench --device cuda: the ops of a mixture of experts.
+ * gpu_experts.c - invar bench --device cuda: ops of a mixture of experts.
  *
- * Products beside what --peer brings, the rest beside a copy of the bytes that it has to read and
- * to write.
+ * Products are compared with the ops of --peer, the other ops with a copy of the bytes that they
+ * must read and write.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -59,11 +59,11 @@ static invar_status bench_route_bwd(invar_gpu_bench *b)
                                  ROUTED * (6.0 * EXPERTS + 8.0 * CHOSEN));
 }
 
-/* ---- rows to experts and back ---------------------------------------------------------------- */
+/* ---- gather and combine ---------------------------------------------------------------------- */
 
 enum { TOKENS = 4096, SLOTS = 4, ROWS = TOKENS * SLOTS, HIDDEN = 4096 };
 
-/* Every row once. */
+/* Makes slots that name every row exactly once. */
 static invar_status make_slots(invar_tensor *out, invar_gpu_bench *b)
 {
     INVAR_TRY(invar_gpu_bench_indices(out, b, ROWS, ROWS, 1021));
@@ -84,7 +84,10 @@ static invar_status bench_gather(invar_gpu_bench *b)
                                  2.0 * ROWS * HIDDEN * 2);
 }
 
-/* Here and below all rows are compared: some tokens alone would not name each row once. */
+/*
+ * All rows are compared here and below, because a subset of tokens does not name each row exactly
+ * once.
+ */
 static invar_status bench_gather_bwd(invar_gpu_bench *b)
 {
     invar_moe_gather_bwd_args a = {0}, part;
@@ -138,7 +141,7 @@ static invar_status bench_combine_bwd(invar_gpu_bench *b)
 
 enum { EACH = 256, ALL = EXPERTS * EACH, FFN = 768, WIDTH = 2048, BATCH = 4096 };
 
-/* So many rows of an expert. */
+/* Makes offsets with EACH rows per expert. */
 static invar_status make_experts(invar_row_offsets *out, invar_gpu_bench *b)
 {
     int64_t start[EXPERTS + 1];
@@ -151,8 +154,8 @@ static invar_status make_experts(invar_row_offsets *out, invar_gpu_bench *b)
     return INVAR_OK;
 }
 
-static invar_status gpu_bench_multiplies(invar_gpu_bench *b, invar_op op, const char *type,
-                                         const char *shape, const void *args)
+static invar_status compare_products(invar_gpu_bench *b, invar_op op, const char *type,
+                                     const char *shape, const void *args)
 {
     invar_gpu_compare_case row = {.op = op,
                                   .type = type,
@@ -176,7 +179,7 @@ static invar_status linear_bf16(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_room(&a.y, b, INVAR_DTYPE_BF16, ALL, FFN));
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, ALL, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.w, b, INVAR_DTYPE_BF16, EXPERTS * FFN, WIDTH));
-    return gpu_bench_multiplies(b, INVAR_OP_MOE_LINEAR_FWD, "bf16", GATE_SHAPE, &a);
+    return compare_products(b, INVAR_OP_MOE_LINEAR_FWD, "bf16", GATE_SHAPE, &a);
 }
 
 static invar_status linear_fp8(invar_gpu_bench *b, int64_t out, int64_t in, const char *shape)
@@ -188,7 +191,7 @@ static invar_status linear_fp8(invar_gpu_bench *b, int64_t out, int64_t in, cons
     INVAR_TRY(invar_gpu_bench_quantized(&a.x, b, INVAR_DTYPE_FP8, 1, ALL, in));
     INVAR_TRY(
         invar_gpu_bench_quantized(&a.w, b, INVAR_DTYPE_FP8, INVAR_FP8_BLOCK, EXPERTS * out, in));
-    return gpu_bench_multiplies(b, INVAR_OP_MOE_LINEAR_FWD, "fp8", shape, &a);
+    return compare_products(b, INVAR_OP_MOE_LINEAR_FWD, "fp8", shape, &a);
 }
 
 static invar_status bench_linear(invar_gpu_bench *b)
@@ -206,7 +209,7 @@ static invar_status bench_linear_dx(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_room(&a.dx, b, INVAR_DTYPE_BF16, ALL, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.parts[0].dy, b, INVAR_DTYPE_BF16, ALL, FFN));
     INVAR_TRY(invar_gpu_bench_make(&a.parts[0].w, b, INVAR_DTYPE_BF16, EXPERTS * FFN, WIDTH));
-    return gpu_bench_multiplies(b, INVAR_OP_MOE_LINEAR_DX, "bf16", GATE_SHAPE, &a);
+    return compare_products(b, INVAR_OP_MOE_LINEAR_DX, "bf16", GATE_SHAPE, &a);
 }
 
 static invar_status bench_linear_dw(invar_gpu_bench *b)
@@ -225,10 +228,10 @@ static invar_status bench_linear_dw(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_make(&a.dy, b, INVAR_DTYPE_BF16, ALL, FFN));
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, ALL, WIDTH));
     INVAR_TRY(invar_gpu_bench_indices(&a.row_token, b, ALL, BATCH, BATCH / EACH)); // ascending
-    return gpu_bench_multiplies(b, INVAR_OP_MOE_LINEAR_DW, "bf16", GATE_SHAPE, &a);
+    return compare_products(b, INVAR_OP_MOE_LINEAR_DW, "bf16", GATE_SHAPE, &a);
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- list of benchmarks ---------------------------------------------------------------------- */
 
 const invar_gpu_memory_bench invar_gpu_experts[] = {
     {INVAR_OP_MOE_ROUTE_FWD, bench_route},         {INVAR_OP_MOE_ROUTE_BWD, bench_route_bwd},

@@ -1,7 +1,8 @@
 /*
- * gpu_rows.c - invar bench --device cuda: ops that move data, beside a copy.
+ * gpu_rows.c - invar bench --device cuda: ops that move data, compared with a copy.
  *
- * The work of a row is the bytes that its op has to read and to write.
+ * The work of a row is the number of bytes that the op must read and write, so the ratio to the
+ * copy is the fraction of the achievable bandwidth.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,17 +14,18 @@
 
 #include "base/invar_banned.h"
 
-/* ---- a row ----------------------------------------------------------------------------------- */
+/* ---- one row --------------------------------------------------------------------------------- */
 
 enum { TOKENS = 16384, HIDDEN = 4096, VOCABULARY = 151936 };
 
-static invar_gpu_compare_case mover(invar_op op, const void *args, const char *shape, double bytes)
+static invar_gpu_compare_case make_copy_case(invar_op op, const void *args, const char *shape,
+                                             double bytes)
 {
     return (invar_gpu_compare_case){
         .op = op, .type = "bf16", .shape = shape, .args = {args}, .sets = 1, .work = bytes};
 }
 
-static invar_status race_copy(invar_gpu_bench *b, invar_gpu_compare_case *row)
+static invar_status compare_with_copy(invar_gpu_bench *b, invar_gpu_compare_case *row)
 {
     size_t half = (size_t)(row->work / 2);
 
@@ -36,15 +38,15 @@ static invar_status race_copy(invar_gpu_bench *b, invar_gpu_compare_case *row)
 invar_status invar_gpu_bench_moves(invar_gpu_bench *b, const invar_gpu_row_check *s, invar_op op,
                                    const void *args, const char *shape, double bytes)
 {
-    invar_gpu_compare_case row = mover(op, args, shape, bytes);
+    invar_gpu_compare_case row = make_copy_case(op, args, shape, bytes);
 
     INVAR_TRY(invar_gpu_bench_compare(&row, b, s));
-    return race_copy(b, &row);
+    return compare_with_copy(b, &row);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Two activations, and room for what is made of them. */
+/* Makes two activations and an uninitialized result. */
 static invar_status make_activations(invar_gpu_bench *b, invar_tensor *out, invar_tensor *x,
                                      invar_tensor *y)
 {
@@ -90,8 +92,11 @@ static invar_status bench_swiglu(invar_gpu_bench *b)
                                  3.0 * TOKENS * HIDDEN * 2);
 }
 
-/* Activations, a scale for each row and block. */
-static invar_status quantize(invar_gpu_bench *b, invar_dtype dtype)
+/*
+ * Benchmarks the quantization of activations with one scale per row and block. Scales are compared
+ * separately.
+ */
+static invar_status bench_quantize_format(invar_gpu_bench *b, invar_dtype dtype)
 {
     static float here[2 * HIDDEN / INVAR_FP8_BLOCK], there[2 * HIDDEN / INVAR_FP8_BLOCK];
     invar_quantize_args a = {.q = invar_tensor_quantized(NULL, NULL, dtype, 1, TOKENS, HIDDEN)};
@@ -99,7 +104,7 @@ static invar_status quantize(invar_gpu_bench *b, invar_dtype dtype)
     invar_gpu_row_check s = {&part, 2, 2, 1, {&part.q, &part.x}};
     size_t bytes = invar_tensor_scale_bytes(&a.q), row_bytes = bytes / TOKENS;
     invar_gpu_compare_case row =
-        mover(INVAR_OP_QUANTIZE, &a, "16384x4096", 3.0 * TOKENS * HIDDEN + (double)bytes);
+        make_copy_case(INVAR_OP_QUANTIZE, &a, "16384x4096", 3.0 * TOKENS * HIDDEN + (double)bytes);
 
     row.type = invar_dtype_name(dtype);
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
@@ -114,18 +119,21 @@ static invar_status quantize(invar_gpu_bench *b, invar_dtype dtype)
         (size_t)s.rows * row_bytes));
     row.compared++;
     row.different += memcmp(here, there, (size_t)s.rows * row_bytes) != 0;
-    return race_copy(b, &row);
+    return compare_with_copy(b, &row);
 }
 
 static invar_status bench_quantize(invar_gpu_bench *b)
 {
-    INVAR_TRY(quantize(b, INVAR_DTYPE_FP8));
+    INVAR_TRY(bench_quantize_format(b, INVAR_DTYPE_FP8));
     INVAR_TRY(invar_gpu_bench_end_row(b, INVAR_OK));
-    return quantize(b, INVAR_DTYPE_MXFP8);
+    return bench_quantize_format(b, INVAR_DTYPE_MXFP8);
 }
 
-/* Runs an op of a whole tensor on the CPU: `x`, to which `args` point, is a copy here meanwhile. */
-static invar_status run_near(invar_gpu_bench *b, invar_op op, const void *args, invar_tensor *x)
+/*
+ * Runs an op of a complete tensor on the CPU. `args` point to *x, whose data is a host copy
+ * meanwhile.
+ */
+static invar_status run_on_cpu(invar_gpu_bench *b, invar_op op, const void *args, invar_tensor *x)
 {
     size_t bytes = invar_gpu_bench_bytes(x->dtype, x->shape[0], x->shape[1]);
     void *far = x->data;
@@ -140,7 +148,7 @@ static invar_status run_near(invar_gpu_bench *b, invar_op op, const void *args, 
     return status;
 }
 
-/* The whole digest. */
+/* Compares the digest of the complete tensor. */
 static invar_status compare_digest(invar_gpu_compare_case *row, invar_gpu_bench *b, invar_tensor *x,
                                    const invar_hash_tree_args *a)
 {
@@ -148,7 +156,7 @@ static invar_status compare_digest(invar_gpu_compare_case *row, invar_gpu_bench 
     invar_digest here, there;
 
     near.digest = &here;
-    INVAR_TRY(run_near(b, row->op, &near, x));
+    INVAR_TRY(run_on_cpu(b, row->op, &near, x));
     INVAR_TRY(invar_gpu_bench_run(&b->gpu, row->op, a));
     INVAR_TRY(invar_device_download(&b->gpu, &there, a->digest, sizeof there));
     row->compared = 1;
@@ -166,14 +174,14 @@ static invar_status bench_hash(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_make(&x, b, INVAR_DTYPE_BF16, 4 * TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_take(&digest, b, sizeof *a.digest));
     a.digest = digest;
-    row = mover(INVAR_OP_HASH_TREE, &a, "65536x4096", 4.0 * TOKENS * HIDDEN * 2);
+    row = make_copy_case(INVAR_OP_HASH_TREE, &a, "65536x4096", 4.0 * TOKENS * HIDDEN * 2);
     INVAR_TRY(compare_digest(&row, b, &x, &a));
-    return race_copy(b, &row);
+    return compare_with_copy(b, &row);
 }
 
 enum { PARAMETERS = 1 << 28 };
 
-/* It waits for the device: the host has its results. */
+/* The op synchronizes with the device, because its results are on the host. */
 static invar_status bench_grad_norm(invar_gpu_bench *b)
 {
     float there[2], here[2];
@@ -182,24 +190,25 @@ static invar_status bench_grad_norm(invar_gpu_bench *b)
     invar_grad_norm_args a = {
         .norm = &there[0], .clip = &there[1], .grads = &grad, .count = 1, .max_norm = 1.0f};
     invar_grad_norm_args near = a;
-    invar_gpu_compare_case row = mover(INVAR_OP_GRAD_NORM, &a, "268435456", 4.0 * PARAMETERS);
+    invar_gpu_compare_case row =
+        make_copy_case(INVAR_OP_GRAD_NORM, &a, "268435456", 4.0 * PARAMETERS);
 
     row.type = "f32";
     near.norm = &here[0];
     near.clip = &here[1];
     near.digest = &here_digest;
     INVAR_TRY(invar_gpu_bench_make(&grad, b, INVAR_DTYPE_F32, 1, PARAMETERS));
-    INVAR_TRY(run_near(b, row.op, &near, &grad));
+    INVAR_TRY(run_on_cpu(b, row.op, &near, &grad));
     INVAR_TRY(invar_gpu_bench_run(&b->gpu, row.op, &a));
     row.compared = 2;
     row.different = (here[0] != there[0]) + (here[1] != there[1]);
-    INVAR_TRY(race_copy(b, &row));
+    INVAR_TRY(compare_with_copy(b, &row));
     a.digest = &there_digest;
     INVAR_TRY(invar_gpu_bench_run(&b->gpu, row.op, &a));
     row.shape = "268435456 hashed";
     row.compared = 3;
     row.different += memcmp(&here_digest, &there_digest, sizeof here_digest) != 0;
-    return race_copy(b, &row);
+    return compare_with_copy(b, &row);
 }
 
 static invar_status bench_adamw(invar_gpu_bench *b)
@@ -227,7 +236,7 @@ static invar_status bench_adamw(invar_gpu_bench *b)
     part = a;
     INVAR_TRY(invar_gpu_bench_moves(b, &s, INVAR_OP_ADAMW, &a, "268435456", 30.0 * PARAMETERS));
     INVAR_TRY(invar_gpu_bench_take(&digest, b, sizeof *a.digest));
-    part = a; // the sample has led it to its own memory
+    part = a; // invar_gpu_bench_moves has replaced the tensors by host copies
     a.digest = digest;
     a.end = &a.master.shape[0];
     a.tensors = 1;
@@ -271,7 +280,7 @@ static invar_status bench_logprob(invar_gpu_bench *b)
                                  4.0 * LOGIT_ROWS * VOCABULARY);
 }
 
-/* The part of one of two ranks. */
+/* Benchmarks the part of one of two ranks. */
 static invar_status bench_logprob_sum(invar_gpu_bench *b)
 {
     enum { IDS = VOCABULARY / 2 };
@@ -311,7 +320,7 @@ static invar_status bench_sample(invar_gpu_bench *b)
 
 enum { UNITS = 8 };
 
-/* The tokens in equal parts, here and there. */
+/* Divides the tokens into equal units, in offsets on the host and on the device. */
 static invar_status make_units(int64_t start[UNITS + 1], invar_row_offsets *out, invar_gpu_bench *b)
 {
     void *there;
@@ -341,7 +350,7 @@ static invar_status bench_rmsnorm_bwd(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_make(&a.dweight, b, INVAR_DTYPE_F32, 1, HIDDEN));
     a.dweight = invar_tensor_1d(a.dweight.data, INVAR_DTYPE_F32, HIDDEN);
     part = a;
-    part.dweight = (invar_tensor){0}; // a sum over all rows
+    part.dweight = (invar_tensor){0}; // a sum over all rows, which a few rows cannot check
     part.units = (invar_row_offsets){few, 1};
     return invar_gpu_bench_moves(b, &s, INVAR_OP_RMSNORM_BWD, &a, "16384x4096",
                                  3.0 * TOKENS * HIDDEN * 2);
@@ -361,7 +370,7 @@ static invar_status bench_swiglu_bwd(invar_gpu_bench *b)
                                  5.0 * TOKENS * HIDDEN * 2);
 }
 
-/* All columns, and so all rows. */
+/* Compares all columns, and therefore all rows. */
 static invar_status bench_token_sum(invar_gpu_bench *b)
 {
     int64_t start[UNITS + 1];
@@ -435,7 +444,10 @@ static invar_status bench_embedding(invar_gpu_bench *b)
                                  2.0 * TOKENS * WIDTH * 2);
 }
 
-/* A table of which not all rows are asked for, some more than once; all of it is compared. */
+/*
+ * Uses a table of which some rows are not requested and others several times. All of it is
+ * compared.
+ */
 static invar_status bench_embedding_bwd(invar_gpu_bench *b)
 {
     enum { WIDTH = 1024, ROWS = 32768, ASKED = 12289 };
@@ -453,7 +465,7 @@ static invar_status bench_embedding_bwd(invar_gpu_bench *b)
                                  2.0 * TOKENS * WIDTH + 8.0 * ASKED * WIDTH);
 }
 
-static invar_status gpu_bench_rotate(invar_gpu_bench *b, invar_op op)
+static invar_status bench_rope_op(invar_gpu_bench *b, invar_op op)
 {
     enum { HEADS = 16, DIM = 128, POSITIONS = 4096 };
     invar_rope_fwd_args a = {0}, part;
@@ -473,23 +485,23 @@ static invar_status gpu_bench_rotate(invar_gpu_bench *b, invar_op op)
 
 static invar_status bench_rope(invar_gpu_bench *b)
 {
-    return gpu_bench_rotate(b, INVAR_OP_ROPE_FWD);
+    return bench_rope_op(b, INVAR_OP_ROPE_FWD);
 }
 
 static invar_status bench_rope_bwd(invar_gpu_bench *b)
 {
-    return gpu_bench_rotate(b, INVAR_OP_ROPE_BWD);
+    return bench_rope_op(b, INVAR_OP_ROPE_BWD);
 }
 
-/* Decoding over a cache: what is read are keys and values. */
+/* Decoding over a KV cache: the bytes that count are those of keys and values. */
 static invar_status bench_paged(invar_gpu_bench *b)
 {
     enum { SEQUENCES = 256, CONTEXT = 512, PAGE = 16, PAGES = CONTEXT / PAGE };
     enum { HEADS = 16, KV_HEADS = 8, DIM = 128, CACHED = SEQUENCES * CONTEXT };
     int64_t start[SEQUENCES + 1], lengths[SEQUENCES];
     invar_attention_paged_args a = {.rows = {NULL, SEQUENCES}};
-    invar_gpu_compare_case row =
-        mover(INVAR_OP_ATTENTION_PAGED, &a, "B256 H16/8 S512 D128", 4.0 * CACHED * KV_HEADS * DIM);
+    invar_gpu_compare_case row = make_copy_case(
+        INVAR_OP_ATTENTION_PAGED, &a, "B256 H16/8 S512 D128", 4.0 * CACHED * KV_HEADS * DIM);
     invar_tensor *queries[] = {&a.q, &a.o}, *cached[] = {&a.cache.k, &a.cache.v};
     void *at;
 
@@ -512,10 +524,10 @@ static invar_status bench_paged(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_array(&at, b, lengths, sizeof lengths));
     a.lengths = at;
     INVAR_TRY(invar_gpu_bench_audit(&row, b));
-    return race_copy(b, &row);
+    return compare_with_copy(b, &row);
 }
 
-/* A prompt of each sequence; all pages are compared. */
+/* Writes one prompt per sequence. All pages are compared. */
 static invar_status bench_kv_write(invar_gpu_bench *b)
 {
     enum { SEQUENCES = 64, LENGTH = TOKENS / SEQUENCES, PAGE = 16, PAGES = LENGTH / PAGE };
@@ -550,7 +562,7 @@ static invar_status bench_kv_write(invar_gpu_bench *b)
                                  4.0 * TOKENS * HEADS * DIM * 2);
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- list of benchmarks ---------------------------------------------------------------------- */
 
 const invar_gpu_memory_bench invar_gpu_movers[] = {
     {INVAR_OP_ADD, bench_add},

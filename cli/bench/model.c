@@ -1,5 +1,10 @@
 /*
- * model.c - invar bench --model: the shapes, the random model, the answer.
+ * model.c - invar bench --model: builds a model with random weights, runs the parts, prints the
+ * results.
+ *
+ * Weights are copied from a block of noise in device memory. Every result is printed as text or
+ * JSON as soon as its part is done. The measurements are in step.c, decode.c, rollout.c and
+ * speculation.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,8 +25,8 @@
 
 #include "base/invar_banned.h"
 
-#define PEAK_FLOPS 989e12 /* of an H100 or H200, bf16, dense */
-#define FEW 8             /* sequences that a GPU has time to guess for */
+#define PEAK_FLOPS 989e12 /* of an H100 or H200: bf16, dense */
+#define FEW_SEQUENCES 8   /* number of sequences at which a GPU has spare time for drafts */
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
@@ -33,47 +38,49 @@
 
 typedef struct shape {
     invar_model_spec spec;
-    int64_t samples, length;   /* of a step */
-    int64_t batch, context;    /* of decoding and of a rollout */
-    int64_t groups, group;     /* of a rollout: prompts, samples of each */
-    int64_t shortest, longest; /* and its responses */
+    int64_t samples, length;   /* samples of a step and tokens of each */
+    int64_t batch, context;    /* sequences and context of decoding and of a rollout */
+    int64_t groups, group;     /* prompts of a rollout and samples of each */
+    int64_t shortest, longest; /* response lengths of a rollout */
 } shape;
 
 #define QWEN                                                                                       \
     .vocab = 151936, .norm_eps = 1e-6f, .init_std = 0.02f, .head_dim = 128, .rope = {.theta = 1e6}
-#define USUAL                                                                                      \
+#define DEFAULT_SIZES                                                                              \
     .samples = 8, .length = 2048, .batch = 256, .context = 512, .groups = 256, .group = 8,         \
     .shortest = 100, .longest = 4000
 #define TINY                                                                                       \
     .vocab = 512, .hidden = 128, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 64,           \
     .intermediate = 256, .max_positions = 1024, .norm_eps = 1e-6f, .init_std = 0.02f,              \
     .tied = true, .qk_norm = true, .rope = {.theta = 1e6}
-#define TINY_USUAL                                                                                 \
+#define TINY_DEFAULT_SIZES                                                                         \
     .samples = 2, .length = 32, .batch = 4, .context = 16, .groups = 4, .group = 2, .shortest = 5, \
     .longest = 40
 
 static const shape shapes[INVAR_BENCH_SHAPE_COUNT] = {
-    [INVAR_BENCH_SHAPE_QWEN3_0_6B] = {USUAL,
+    [INVAR_BENCH_SHAPE_QWEN3_0_6B] = {DEFAULT_SIZES,
                                       .spec = {QWEN, .family = INVAR_FAMILY_QWEN3, .hidden = 1024,
                                                .layers = 28, .heads = 16, .kv_heads = 8,
                                                .intermediate = 3072, .max_positions = 40960,
                                                .tied = true, .qk_norm = true}},
-    [INVAR_BENCH_SHAPE_QWEN2_5_1_5B] = {USUAL,
+    [INVAR_BENCH_SHAPE_QWEN2_5_1_5B] = {DEFAULT_SIZES,
                                         .spec = {QWEN, .family = INVAR_FAMILY_QWEN2, .hidden = 1536,
                                                  .layers = 28, .heads = 12, .kv_heads = 2,
                                                  .intermediate = 8960, .max_positions = 32768,
                                                  .tied = true, .qkv_bias = true}},
-    [INVAR_BENCH_SHAPE_QWEN3_8B] = {USUAL, .spec = {QWEN, .family = INVAR_FAMILY_QWEN3,
-                                                    .hidden = 4096, .layers = 36, .heads = 32,
-                                                    .kv_heads = 8, .intermediate = 12288,
-                                                    .max_positions = 40960, .qk_norm = true}},
+    [INVAR_BENCH_SHAPE_QWEN3_8B] = {DEFAULT_SIZES,
+                                    .spec = {QWEN, .family = INVAR_FAMILY_QWEN3, .hidden = 4096,
+                                             .layers = 36, .heads = 32, .kv_heads = 8,
+                                             .intermediate = 12288, .max_positions = 40960,
+                                             .qk_norm = true}},
     [INVAR_BENCH_SHAPE_QWEN3_30B_A3B] =
-        {USUAL, .spec = {QWEN, .family = INVAR_FAMILY_QWEN3_MOE, .hidden = 2048, .layers = 48,
-                         .heads = 32, .kv_heads = 4, .intermediate = 6144, .max_positions = 40960,
-                         .qk_norm = true, .experts = 128, .experts_per_token = 8,
-                         .expert_intermediate = 768, .normalise_experts = true}},
-    [INVAR_BENCH_SHAPE_TINY] = {TINY_USUAL, .spec = {TINY, .family = INVAR_FAMILY_QWEN3}},
-    [INVAR_BENCH_SHAPE_TINY_MOE] = {TINY_USUAL,
+        {DEFAULT_SIZES,
+         .spec = {QWEN, .family = INVAR_FAMILY_QWEN3_MOE, .hidden = 2048, .layers = 48, .heads = 32,
+                  .kv_heads = 4, .intermediate = 6144, .max_positions = 40960, .qk_norm = true,
+                  .experts = 128, .experts_per_token = 8, .expert_intermediate = 768,
+                  .normalise_experts = true}},
+    [INVAR_BENCH_SHAPE_TINY] = {TINY_DEFAULT_SIZES, .spec = {TINY, .family = INVAR_FAMILY_QWEN3}},
+    [INVAR_BENCH_SHAPE_TINY_MOE] = {TINY_DEFAULT_SIZES,
                                     .spec = {TINY, .family = INVAR_FAMILY_QWEN3_MOE, .experts = 8,
                                              .experts_per_token = 2, .expert_intermediate = 128,
                                              .normalise_experts = true}},
@@ -91,7 +98,7 @@ static shape find_shape(const invar_bench_model_options *o)
     return found;
 }
 
-/* "8x2048" */
+/* Parses samples and tokens such as "8x2048". */
 static invar_status read_tokens(shape *out, const char *text)
 {
     char *end;
@@ -111,16 +118,17 @@ static invar_status read_tokens(shape *out, const char *text)
 
 /* ---- random weights -------------------------------------------------------------------------- */
 
-/* Numbers in the device's memory, as f32 and rounded to bf16, that parameters are cut from. */
-typedef struct noise {
+/* Random numbers in device memory, as f32 and rounded to bf16, from which parameters are copied. */
+typedef struct noise_block {
     const invar_device *dev;
     float *wide;
     uint16_t *narrow;
-} noise;
+} noise_block;
 
-enum { NOISE_COUNT = (1 << 22) - 3001 }; // rows of matrices do not repeat
+// not a power of two, so that rows of matrices do not repeat
+enum { NOISE_COUNT = (1 << 22) - 3001 };
 
-static invar_status make_noise(noise *n, float deviation)
+static invar_status make_noise(noise_block *n, float deviation)
 {
     float *wide = NULL;
     uint16_t *narrow = NULL;
@@ -147,9 +155,12 @@ static invar_status make_noise(noise *n, float deviation)
     return status;
 }
 
-/* `count` elements of `size` bytes, from place `first` of the noise on and over again. */
-static invar_status noise_spread(const noise *n, void *to, const void *from, size_t size,
-                                 int64_t count, int64_t first)
+/*
+ * Copies `count` elements of `size` bytes from the noise, starting at element `first` and wrapping
+ * around.
+ */
+static invar_status copy_noise(const noise_block *n, void *to, const void *from, size_t size,
+                               int64_t count, int64_t first)
 {
     for (int64_t at = 0, piece; at < count; at += piece, first = 0) {
         piece = NOISE_COUNT - first < count - at ? NOISE_COUNT - first : count - at;
@@ -165,7 +176,7 @@ static int64_t param_elements(const invar_param *p)
     return p->stack * p->rows * (p->cols ? p->cols : 1);
 }
 
-static invar_status fill_norm(const noise *n, const invar_param *p)
+static invar_status fill_norm(const noise_block *n, const invar_param *p)
 {
     size_t count = (size_t)param_elements(p);
     float *ones = NULL;
@@ -185,26 +196,26 @@ static invar_status fill_norm(const noise *n, const invar_param *p)
     return status;
 }
 
-/* The master, and what the format makes of it. */
-static invar_status fill_param(const noise *n, invar_op_runner *caller, const invar_param *p,
+/* Fills the master and the weight in its number format. */
+static invar_status fill_param(const noise_block *n, invar_op_runner *caller, const invar_param *p,
                                int64_t number)
 {
     int64_t first = number * 104729 % NOISE_COUNT;
 
     if (p->kind == INVAR_PARAM_NORM)
         return fill_norm(n, p);
-    INVAR_TRY(noise_spread(n, p->master.data, n->wide, sizeof *n->wide, param_elements(p), first));
+    INVAR_TRY(copy_noise(n, p->master.data, n->wide, sizeof *n->wide, param_elements(p), first));
     if (p->weight.dtype == INVAR_DTYPE_BF16)
-        return noise_spread(n, p->weight.data, n->narrow, sizeof *n->narrow, param_elements(p),
-                            first);
+        return copy_noise(n, p->weight.data, n->narrow, sizeof *n->narrow, param_elements(p),
+                          first);
     if (p->weight.dtype == INVAR_DTYPE_F32)
-        return INVAR_OK; // the master itself
+        return INVAR_OK; // the weight is the master itself
     return INVAR_CALL(caller, QUANTIZE, quantize, .q = p->weight, .x = p->master);
 }
 
 static invar_status fill_model(invar_model *model, const invar_device *dev)
 {
-    noise n = {.dev = dev};
+    noise_block n = {.dev = dev};
     invar_op_runner caller;
     invar_status status = make_noise(&n, model->spec.init_std);
 
@@ -253,8 +264,8 @@ invar_status invar_bench_profile_take(invar_bench_profile *out, invar_profiling_
     return INVAR_OK;
 }
 
-/* Everything that was found out. */
-typedef struct answer {
+/* All results of a run. */
+typedef struct model_results {
     const invar_bench_model_options *options;
     const invar_model *model;
     const invar_device *dev;
@@ -265,9 +276,9 @@ typedef struct answer {
     invar_bench_decode decode;
     invar_bench_rollout rollout;
     invar_bench_speculation speculation;
-} answer;
+} model_results;
 
-static void answer_measure(answer *a)
+static void count_parameters(model_results *a)
 {
     for (int64_t i = 0; i < a->model->n_params; i++) {
         const invar_param *p = &a->model->params[i];
@@ -280,14 +291,14 @@ static void answer_measure(answer *a)
     }
 }
 
-/* ---- for people ------------------------------------------------------------------------------ */
+/* ---- text output ----------------------------------------------------------------------------- */
 
-static double mib(size_t bytes)
+static double to_mib(size_t bytes)
 {
     return (double)bytes / 1048576.0;
 }
 
-/* The peer's seconds for the same calls; 0: it has none. */
+/* Returns the seconds of the peer for the same calls, or 0 if it has none. */
 static double peer_seconds(const invar_bench_profile *peer, const invar_profile_row *row)
 {
     for (int64_t i = 0; i < peer->count; i++)
@@ -297,8 +308,8 @@ static double peer_seconds(const invar_bench_profile *peer, const invar_profile_
     return 0.0;
 }
 
-/* The host's share: what no op and no copy took. */
-static double bench_profile_rest(const invar_bench_profile *p)
+/* Returns the time of the host: everything except ops and copies. */
+static double host_seconds(const invar_bench_profile *p)
 {
     double seconds = p->seconds;
 
@@ -323,7 +334,7 @@ static void print_profile(const invar_bench_profiles *p, const char *what)
 {
     const invar_bench_profile *own = &p->own;
     invar_profile_row host = {
-        .name = "the host", .calls = own->rounds, .seconds = bench_profile_rest(own)};
+        .name = "the host", .calls = own->rounds, .seconds = host_seconds(own)};
     invar_profile_row all = {.name = "all", .calls = own->rounds, .seconds = own->seconds};
 
     if (!own->rows)
@@ -332,7 +343,7 @@ static void print_profile(const invar_bench_profiles *p, const char *what)
            p->peer.rows ? "   peer ms" : "");
     for (int64_t i = 0; i < own->count; i++)
         print_row(p, &own->rows[i], peer_seconds(&p->peer, &own->rows[i]));
-    print_row(p, &host, p->peer.rows ? bench_profile_rest(&p->peer) : 0.0);
+    print_row(p, &host, p->peer.rows ? host_seconds(&p->peer) : 0.0);
     print_row(p, &all, p->peer.seconds);
 }
 
@@ -341,7 +352,7 @@ static void print_more(const char *what, double seconds, double base)
     printf("  %-38s %10.3f ms %+7.1f %%\n", what, 1e3 * seconds, 100.0 * (seconds / base - 1.0));
 }
 
-static void print_train(const answer *a)
+static void print_train(const model_results *a)
 {
     const invar_bench_train *t = &a->train;
     double rate = (double)(t->samples * t->length) / t->seconds;
@@ -360,12 +371,13 @@ static void print_train(const answer *a)
                100.0 * (t->seconds / t->peer_seconds - 1.0));
     }
     printf("  %-38s gradients %.0f, optimizer %.0f%s, activations %.0f, head %.0f, scratch %.0f\n",
-           "MiB", mib(t->gradients), mib(t->optimizer), a->options->offload ? " of the host" : "",
-           mib(t->activations), mib(t->head), mib(t->scratch));
+           "MiB", to_mib(t->gradients), to_mib(t->optimizer),
+           a->options->offload ? " of the host" : "", to_mib(t->activations), to_mib(t->head),
+           to_mib(t->scratch));
     print_profile(&t->profile, "training");
 }
 
-static void print_decode(const answer *a)
+static void print_decode(const model_results *a)
 {
     const invar_bench_decode *d = &a->decode;
     double batch = (double)d->batch;
@@ -379,7 +391,8 @@ static void print_decode(const answer *a)
                batch / d->peer_seconds);
     printf("  %-38s %10.3f ms %12.0f tokens/s\n", "reading the prompts", 1e3 * d->prefill_seconds,
            batch * (double)d->context / d->prefill_seconds);
-    printf("  %-38s cache %.0f, activations %.0f\n", "MiB", mib(d->cache), mib(d->activations));
+    printf("  %-38s cache %.0f, activations %.0f\n", "MiB", to_mib(d->cache),
+           to_mib(d->activations));
     print_profile(&d->profile, "decoding");
 }
 
@@ -390,13 +403,13 @@ static void print_passes(const char *what, const invar_bench_passes *p, double s
            100.0 * p->seconds / seconds, p->count);
 }
 
-/* Tokens per second of decoding without anything else. */
+/* Returns the tokens per second of decoding alone. */
 static double steady_rate(const invar_bench_rollout *r)
 {
     return (double)r->steady.batch / r->steady.seconds;
 }
 
-static void print_rollout(const answer *a)
+static void print_rollout(const model_results *a)
 {
     const invar_bench_rollout *r = &a->rollout;
 
@@ -413,10 +426,12 @@ static void print_rollout(const answer *a)
     printf("  decoding alone, context %-14" PRId64 " %10.3f ms %12.0f tokens/s; all of it: %.2f\n",
            r->steady.context, 1e3 * r->steady.seconds, steady_rate(r),
            (double)r->tokens / r->seconds / steady_rate(r));
-    printf("  %-38s cache %.0f, activations %.0f\n", "MiB", mib(r->cache), mib(r->activations));
+    printf("  %-38s cache %.0f, activations %.0f\n", "MiB", to_mib(r->cache),
+           to_mib(r->activations));
 }
 
-static void print_guessed(const invar_bench_draft_result *g, const invar_bench_draft_result *none)
+static void print_draft_result(const invar_bench_draft_result *g,
+                               const invar_bench_draft_result *none)
 {
     printf("  %-38" PRId64 " %10.3f ms %12.0f tokens/s %6.2f times, %" PRId64 " passes, %" PRId64
            " of %" PRId64 " guesses held\n",
@@ -424,7 +439,7 @@ static void print_guessed(const invar_bench_draft_result *g, const invar_bench_d
            g->passes, g->accepted, g->drafted);
 }
 
-static void print_speculation(const answer *a)
+static void print_speculation(const model_results *a)
 {
     static const char *const texts[INVAR_BENCH_TEXT_COUNT] = {
         [INVAR_BENCH_TEXT_TABLE] = "lines of a table",
@@ -435,25 +450,25 @@ static void print_speculation(const answer *a)
         printf("\nspeculation, %s, %" PRId64 " sequences; tokens guessed at a time\n", texts[text],
                s->batch);
         for (int i = 0; i < INVAR_BENCH_GUESSED; i++)
-            print_guessed(&s->guessed[text][i], &s->guessed[text][0]);
+            print_draft_result(&s->guessed[text][i], &s->guessed[text][0]);
     }
 }
 
-static void print_head(const answer *a)
+static void print_head(const model_results *a)
 {
-    bool colour = invar_term_colour(stdout);
+    bool color = invar_term_colour(stdout);
 
     printf("%s%s%s: %s, %s on %s, %" PRId64 " layers, %.1f M parameters\n",
-           invar_term_escape(colour, INVAR_TERM_STYLE_BOLD),
+           invar_term_escape(color, INVAR_TERM_STYLE_BOLD),
            invar_bench_shape_choices.words[a->options->model.value],
-           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), invar_format_name(a->model->format),
+           invar_term_escape(color, INVAR_TERM_STYLE_PLAIN), invar_format_name(a->model->format),
            invar_numerics_name(a->dev->numerics),
            invar_device_kind_choices.words[a->options->device], a->model->spec.layers,
            1e-6 * (double)a->parameters);
-    printf("  %-38s masters %.0f, weights %.0f\n", "MiB", mib(a->masters), mib(a->weights));
+    printf("  %-38s masters %.0f, weights %.0f\n", "MiB", to_mib(a->masters), to_mib(a->weights));
 }
 
-/* ---- for programs ---------------------------------------------------------------------------- */
+/* ---- JSON output ----------------------------------------------------------------------------- */
 
 static void json_rows(const char *name, const invar_bench_profile *p)
 {
@@ -475,7 +490,7 @@ static void json_profile(const invar_bench_profiles *p)
     json_rows("peer_profile", &p->peer);
 }
 
-static void json_head(const answer *a)
+static void json_head(const model_results *a)
 {
     printf("{\n  \"model\": \"%s\", \"dtype\": \"%s\", \"numerics\": \"%s\", \"device\": \"%s\", "
            "\"layers\": %" PRId64 ", \"parameters\": %" PRId64
@@ -492,7 +507,7 @@ static void json_record(const char *level, const invar_bench_record *r, const ch
            then);
 }
 
-static void json_train(const answer *a)
+static void json_train(const model_results *a)
 {
     const invar_bench_train *t = &a->train;
 
@@ -516,7 +531,7 @@ static void json_train(const answer *a)
     printf("}");
 }
 
-static void json_decode(const answer *a)
+static void json_decode(const model_results *a)
 {
     const invar_bench_decode *d = &a->decode;
 
@@ -538,7 +553,7 @@ static void json_passes(const char *name, const invar_bench_passes *p)
            p->count, p->tokens, p->seconds);
 }
 
-static void json_rollout(const answer *a)
+static void json_rollout(const model_results *a)
 {
     const invar_bench_rollout *r = &a->rollout;
 
@@ -557,7 +572,7 @@ static void json_rollout(const answer *a)
     printf(", \"bytes\": {\"cache\": %zu, \"activations\": %zu}}", r->cache, r->activations);
 }
 
-static void json_speculation(const answer *a)
+static void json_speculation(const model_results *a)
 {
     const invar_bench_speculation *s = &a->speculation;
 
@@ -579,31 +594,31 @@ static void json_speculation(const answer *a)
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-/* Whole rollouts take their time: they are measured where they are asked for. */
-static bool bench_model_options_wanted(const invar_bench_model_options *o, invar_bench_part part)
+/* Returns true if a part is measured. Rollout and speculation take long and run only on request. */
+static bool part_is_selected(const invar_bench_model_options *o, invar_bench_part part)
 {
     return o->only.value < 0 ? part < INVAR_BENCH_PART_ROLLOUT : o->only.value == (int)part;
 }
 
-/* What is known is printed before the next part begins. */
-static invar_status measure_parts(answer *a, const invar_bench_subject *subject)
+/* Prints the results of each part before the next one starts. */
+static invar_status measure_parts(model_results *a, const invar_bench_subject *subject)
 {
     const invar_bench_model_options *o = a->options;
 
-    if (bench_model_options_wanted(o, INVAR_BENCH_PART_TRAIN)) {
+    if (part_is_selected(o, INVAR_BENCH_PART_TRAIN)) {
         a->train = (invar_bench_train){
             .samples = a->shape.samples, .length = a->shape.length, .micro_batch = o->micro_batch};
         INVAR_TRY(invar_bench_train_run(&a->train, subject));
         (o->json ? json_train : print_train)(a);
         fflush(stdout);
     }
-    if (bench_model_options_wanted(o, INVAR_BENCH_PART_DECODE)) {
+    if (part_is_selected(o, INVAR_BENCH_PART_DECODE)) {
         a->decode = (invar_bench_decode){.batch = o->batch ? o->batch : a->shape.batch,
                                          .context = o->context ? o->context : a->shape.context};
         INVAR_TRY(invar_bench_decode_run(&a->decode, subject));
         (o->json ? json_decode : print_decode)(a);
     }
-    if (bench_model_options_wanted(o, INVAR_BENCH_PART_ROLLOUT)) {
+    if (part_is_selected(o, INVAR_BENCH_PART_ROLLOUT)) {
         a->rollout = (invar_bench_rollout){.groups = a->shape.groups,
                                            .group = a->shape.group,
                                            .batch = o->batch ? o->batch : a->shape.batch,
@@ -613,22 +628,22 @@ static invar_status measure_parts(answer *a, const invar_bench_subject *subject)
         INVAR_TRY(invar_bench_rollout_run(&a->rollout, subject));
         (o->json ? json_rollout : print_rollout)(a);
     }
-    if (bench_model_options_wanted(o, INVAR_BENCH_PART_SPECULATION)) {
-        a->speculation = (invar_bench_speculation){.batch = o->batch ? o->batch : FEW};
+    if (part_is_selected(o, INVAR_BENCH_PART_SPECULATION)) {
+        a->speculation = (invar_bench_speculation){.batch = o->batch ? o->batch : FEW_SEQUENCES};
         INVAR_TRY(invar_bench_speculation_run(&a->speculation, subject));
         (o->json ? json_speculation : print_speculation)(a);
     }
     return INVAR_OK;
 }
 
-static invar_status measure_model(answer *a, const invar_bench_subject *subject)
+static invar_status measure_model(model_results *a, const invar_bench_subject *subject)
 {
     const invar_bench_model_options *o = a->options;
     invar_status status;
 
     a->model = subject->model;
     a->dev = &subject->dev;
-    answer_measure(a);
+    count_parameters(a);
     (o->json ? json_head : print_head)(a);
     status = measure_parts(a, subject);
     if (!o->json)
@@ -668,7 +683,7 @@ static invar_status find_peer(invar_bench_subject *subject, const char *path)
     return INVAR_OK;
 }
 
-static invar_status open_subject(invar_bench_subject *subject, const answer *a)
+static invar_status open_subject(invar_bench_subject *subject, const model_results *a)
 {
     const invar_bench_model_options *o = a->options;
     const invar_numerics usual =
@@ -697,7 +712,7 @@ static void close_subject(invar_bench_subject *subject)
 
 invar_status invar_bench_model(const invar_bench_model_options *options)
 {
-    answer a = {.options = options, .shape = find_shape(options)};
+    model_results a = {.options = options, .shape = find_shape(options)};
     invar_bench_subject subject = {.repetitions = options->repetitions,
                                    .offload = options->offload,
                                    .profile = options->profile};

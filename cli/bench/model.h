@@ -1,8 +1,9 @@
 /*
- * model.h - invar bench --model: a training step, decoding and a rollout, of random weights.
+ * model.h - invar bench --model: measures a training step, decoding and a rollout with random
+ * weights.
  *
- * model.c makes the model, asks for the measurements and prints them; step.c trains, decode.c
- * generates, rollout.c does so as a whole rollout, speculation.c with guesses of tokens. All use
+ * model.c builds the model, runs the measurements and prints them. step.c trains, decode.c times
+ * decode passes, rollout.c a complete rollout, speculation.c speculative decoding. All of them use
  * the engine as a run does.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -22,21 +23,24 @@
 #undef INVAR_CHOICE
 
 typedef struct invar_bench_model_options {
-    invar_option_choice model; /* an invar_bench_shape; none: single ops are measured */
+    invar_option_choice model; /* an invar_bench_shape; negative to measure single ops */
     invar_device_kind device;
     invar_option_choice dtype;
-    invar_option_choice numerics; /* none: sm90 on a GPU, ieee on the CPU */
-    const char *tokens; /* "8x2048": samples of a step and the tokens of each; "": the shape's */
-    invar_option_choice only; /* an invar_bench_part; none: train and decode */
-    const char *peer;         /* a shared object, see invar_bench_peer_fn; "": none */
-    int64_t micro_batch;      /* samples; 0: all in one */
-    int64_t batch;            /* sequences; 0: as the shape has it, here and below */
-    int64_t context;          /* tokens of each before the first that is timed */
+    invar_option_choice numerics; /* negative for the default: sm90 on a GPU, ieee on the CPU */
+    const char *tokens;           /* such as "8x2048": samples of a step and tokens of each; empty
+                                     for those of the shape */
+    invar_option_choice only;     /* an invar_bench_part; negative for train and decode */
+    const char *peer;             /* path of a shared object (invar_bench_peer_fn); empty if there
+                                     is no peer */
+    int64_t micro_batch;          /* samples; 0 for all samples in one micro-batch */
+    int64_t batch;                /* sequences; 0 for the number of the shape */
+    int64_t context;              /* tokens of each sequence before the timing begins; 0 for the
+                                     number of the shape */
     int64_t layers;
-    int64_t logical_tp; /* pieces of sums */
+    int64_t logical_tp; /* logical shards of sums; 0 for the default of 1 */
     int64_t repetitions;
     int64_t threads;
-    bool offload; /* the optimizer's moments are in the host's memory */
+    bool offload; /* keep the optimizer's moments in host memory */
     bool profile;
     bool json;
 } invar_bench_model_options;
@@ -44,65 +48,66 @@ typedef struct invar_bench_model_options {
 invar_status invar_bench_model(const invar_bench_model_options *options) INVAR_MUST_USE;
 
 /*
- * What a peer exports as invar_bench_peer: a table with other ops and the same memory, or NULL. A
- * device of `own` may be used with it.
+ * Function that a peer exports as invar_bench_peer. Returns a backend with other ops and the same
+ * memory functions, or NULL. It must accept devices of `own`.
  */
 typedef const invar_backend *(*invar_bench_peer_fn)(const invar_backend *own);
 
-/* ---- between the files ----------------------------------------------------------------------- */
+/* ---- interface between the files ------------------------------------------------------------- */
 
-/* What is measured. */
+/* The measured model and its device. */
 typedef struct invar_bench_subject {
-    invar_device dev; /* its backend is the meter's */
+    invar_device dev; /* its backend is the one of `meter` */
     invar_profiling_backend *meter;
-    const invar_backend *backend; /* behind the meter */
-    const invar_backend *peer;    /* NULL: none */
+    const invar_backend *backend; /* backend behind `meter` */
+    const invar_backend *peer;    /* NULL if there is no peer */
     invar_model *model;
     int64_t repetitions;
     bool offload;
     bool profile;
 } invar_bench_subject;
 
-/* Tokens below `vocabulary`, the next of a sequence. */
+/* Writes the next pseudo-random tokens below `vocabulary`. */
 void invar_bench_tokens(int32_t *out, int64_t count, uint64_t *state, int64_t vocabulary);
 
-/* The median of `count` times, which are put in order. */
+/* Returns the median of `count` times. Sorts them. */
 double invar_bench_median(double *times, int64_t count);
 
 typedef struct invar_bench_profile {
-    invar_profile_row *rows; /* (count), the longest first; invar_free */
+    invar_profile_row *rows; /* (count) rows, the longest time first; free with invar_free */
     int64_t count;
-    double seconds; /* of what was profiled, everything included */
-    int64_t rounds; /* steps or passes in it */
+    double seconds; /* total time of the profiled steps or passes */
+    int64_t rounds; /* number of profiled steps or passes */
 } invar_bench_profile;
 
-/* Its own, and the peer's; rows NULL: not asked for. */
+/* Profiles of our backend and of the peer; `rows` is NULL if not requested. */
 typedef struct invar_bench_profiles {
     invar_bench_profile own, peer;
 } invar_bench_profiles;
 
-/* What the meter has measured over `rounds`. */
+/* Copies the rows that the profiling backend has measured over `rounds`. */
 invar_status invar_bench_profile_take(invar_bench_profile *out, invar_profiling_backend *meter,
                                       int64_t rounds) INVAR_MUST_USE;
 
 enum { INVAR_BENCH_LEVELS = INVAR_PROBE_FULL + 1 };
 
-/* A step with its entry of a ledger, at one level of digests. */
+/* Result of a step that records an entry in a ledger, at one level of digests. */
 typedef struct invar_bench_record {
     double seconds;
-    int64_t points; /* digests of the entry */
+    int64_t points; /* number of digests in the entry */
 } invar_bench_record;
 
 typedef struct invar_bench_train {
-    int64_t samples, length; /* tokens of each that are computed */
-    int64_t micro_batch;     /* samples; 0: all */
-    /* out */
-    double seconds; /* a step */
-    double flop;    /* of it: invar_flop_train */
+    int64_t samples, length; /* samples and computed tokens of each */
+    int64_t micro_batch;     /* samples; 0 for all samples in one micro-batch */
+    /* results of the measurement */
+    double seconds; /* seconds of a step */
+    double flop;    /* FLOP of a step by invar_flop_train */
     invar_bench_record recorded[INVAR_BENCH_LEVELS];
-    double peer_seconds;                                     /* 0: no peer */
-    double peer_norm_ratio;                                  /* of the peer's gradient to ours */
-    double norm;                                             /* of the gradient of the first step */
+    double peer_seconds;                                     /* 0 without a peer */
+    double peer_norm_ratio;                                  /* gradient norm of the peer divided by
+                                                                ours */
+    double norm;                                             /* gradient norm of the first step */
     size_t gradients, optimizer, activations, head, scratch; /* bytes */
     invar_bench_profiles profile;
 } invar_bench_train;
@@ -112,11 +117,11 @@ invar_status invar_bench_train_run(invar_bench_train *train,
 
 typedef struct invar_bench_decode {
     int64_t batch, context;
-    /* out */
-    double seconds;            /* a pass that gives every sequence one token */
-    double peer_seconds;       /* 0: no peer */
-    double prefill_seconds;    /* until every sequence had its first token */
-    int64_t last_context;      /* of the longest sequence, in the end */
+    /* results of the measurement */
+    double seconds;            /* seconds of a pass that gives every sequence one token */
+    double peer_seconds;       /* 0 without a peer */
+    double prefill_seconds;    /* seconds until every sequence had its first token */
+    int64_t last_context;      /* context of the longest sequence at the end */
     size_t cache, activations; /* bytes */
     invar_bench_profiles profile;
 } invar_bench_decode;
@@ -125,42 +130,43 @@ invar_status invar_bench_decode_run(invar_bench_decode *decode,
                                     const invar_bench_subject *subject) INVAR_MUST_USE;
 
 typedef struct invar_bench_passes {
-    int64_t count, tokens; /* tokens that were drawn */
+    int64_t count, tokens; /* number of drawn tokens */
     double seconds;
 } invar_bench_passes;
 
 typedef struct invar_bench_rollout {
-    int64_t groups, group;     /* prompts, and the samples of each */
-    int64_t batch, context;    /* sequences at a time; tokens of a prompt */
-    int64_t shortest, longest; /* responses */
-    /* out */
-    int64_t tokens;          /* of all responses */
-    int64_t recomputed_rows; /* rows that were computed again: other samples needed their pages */
-    double seconds;          /* of all of it */
+    int64_t groups, group;     /* prompts, and samples of each */
+    int64_t batch, context;    /* concurrent sequences, and tokens of a prompt */
+    int64_t shortest, longest; /* range of response lengths */
+    /* results of the measurement */
+    int64_t tokens;          /* tokens of all responses */
+    int64_t recomputed_rows; /* rows computed again after a preemption */
+    double seconds;          /* seconds of the complete rollout */
     invar_bench_passes prompts, all, fewer;
     size_t cache, activations; /* bytes */
-    invar_bench_decode steady; /* as many sequences with the mean context of a token, no others */
+    invar_bench_decode steady; /* decoding alone: the same number of sequences with the mean
+                                  context */
 } invar_bench_rollout;
 
-/* The committed list of lengths: response tokens of a sample, log-uniform between the two. */
+/* Returns the response length of a sample from a fixed list, log-uniform between the two bounds. */
 int64_t invar_bench_rollout_length(int64_t shortest, int64_t longest, int64_t sample);
 
 invar_status invar_bench_rollout_run(invar_bench_rollout *rollout,
                                      const invar_bench_subject *subject) INVAR_MUST_USE;
 
-/* A rollout of given responses. */
+/* Result of a rollout with given responses. */
 typedef struct invar_bench_draft_result {
-    int64_t ahead;  /* tokens guessed at a time; 0: none */
-    int64_t tokens; /* of all responses */
+    int64_t ahead;  /* draft tokens per pass; 0 without speculation */
+    int64_t tokens; /* tokens of all responses */
     int64_t passes, drafted, accepted;
     double seconds;
 } invar_bench_draft_result;
 
-enum { INVAR_BENCH_GUESSED = 4 }; /* numbers of tokens at a time, the first is 0 */
+enum { INVAR_BENCH_GUESSED = 4 }; /* number of measured draft lengths; the first one is 0 */
 
 typedef struct invar_bench_speculation {
-    int64_t batch; /* sequences */
-    /* out */
+    int64_t batch; /* number of sequences */
+    /* results of the measurement */
     invar_bench_draft_result guessed[INVAR_BENCH_TEXT_COUNT][INVAR_BENCH_GUESSED];
 } invar_bench_speculation;
 

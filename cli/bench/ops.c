@@ -1,5 +1,9 @@
 /*
- * ops.c - the cases of invar bench: every op at the shapes of a small model, but for experts.
+ * ops.c - cases of invar bench: every op at the shapes of a small model, except expert ops.
+ *
+ * Each function builds the arguments of one op, states its work, and names a peer where a fair one
+ * exists. The list at the end has an entry per op of ops.def, so a new op without a case does not
+ * link.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -42,7 +46,7 @@ static invar_tensor make_heads(invar_bench *b, int64_t tokens, int64_t heads, in
     return invar_tensor_3d(t.data, t.dtype, tokens, heads, dim);
 }
 
-/* Ids below `limit`, scattered; the last eighth repeats the first. */
+/* Makes scattered ids below `limit`; the last eighth repeats the first ones. */
 static invar_tensor make_ids(invar_bench *b, int64_t n, int64_t limit)
 {
     invar_tensor t = invar_case_zero(b, INVAR_DTYPE_I32, 1, n);
@@ -52,7 +56,7 @@ static invar_tensor make_ids(invar_bench *b, int64_t n, int64_t limit)
     return invar_case_1d(&t);
 }
 
-static invar_tensor make_counting(invar_bench *b, int64_t n)
+static invar_tensor make_sequence(invar_bench *b, int64_t n)
 {
     invar_tensor t = invar_case_zero(b, INVAR_DTYPE_I32, 1, n);
 
@@ -61,9 +65,9 @@ static invar_tensor make_counting(invar_bench *b, int64_t n)
     return invar_case_1d(&t);
 }
 
-/* Room for a quantized tensor. */
-static invar_tensor make_format(invar_bench *b, invar_dtype format, int64_t rows, int64_t cols,
-                                int32_t scale_rows)
+/* Makes an uninitialized quantized tensor. */
+static invar_tensor make_quantized_output(invar_bench *b, invar_dtype format, int64_t rows,
+                                          int64_t cols, int32_t scale_rows)
 {
     invar_tensor q = invar_case_zero(b, format, rows, cols);
 
@@ -75,7 +79,7 @@ static invar_tensor make_format(invar_bench *b, invar_dtype format, int64_t rows
 static invar_status make_quantized(invar_tensor *out, invar_bench *b, invar_dtype format,
                                    int64_t rows, int64_t cols, int32_t scale_rows)
 {
-    *out = make_format(b, format, rows, cols, scale_rows);
+    *out = make_quantized_output(b, format, rows, cols, scale_rows);
     return invar_bench_prepare(
         b, INVAR_OP_QUANTIZE,
         &(invar_quantize_args){.q = *out, .x = invar_case_make(b, INVAR_DTYPE_BF16, rows, cols)});
@@ -211,7 +215,7 @@ invar_status invar_bench_op_quantize(invar_bench *b)
 {
     for (int i = 0; i < FORMATS; i++) {
         invar_quantize_args args = {
-            .q = make_format(b, formats[i], TOKENS, WIDE, weight_scale_rows(formats[i])),
+            .q = make_quantized_output(b, formats[i], TOKENS, WIDE, weight_scale_rows(formats[i])),
             .x = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE)};
         double bytes = invar_case_bytes(&args.q) + invar_case_bytes(&args.x);
         INVAR_TRY(invar_case_run(b, invar_case_moves(&args, formats[i], bytes), TOKENS, WIDE, 0));
@@ -254,7 +258,7 @@ invar_status invar_bench_op_embedding_bwd(invar_bench *b)
                                      .ids = make_ids(b, TOKENS, VOCABULARY),
                                      .units = invar_case_whole};
 
-    // each row of dout meets a row of f32 that is read and written: 1 + 2 * 2 times its bytes
+    // each row of dout updates a row of f32, which is read and written: 1 + 2 * 2 times its bytes
     return invar_case_run(
         b, invar_case_moves(&args, INVAR_DTYPE_BF16, 5 * invar_case_bytes(&args.dout)), TOKENS,
         VOCABULARY, WIDTH);
@@ -326,13 +330,13 @@ invar_status invar_bench_op_rope_table(invar_bench *b)
                           HEAD_DIM / 2, 0);
 }
 
-/* Forward and backward take the same arguments. */
-static invar_status bench_rope(invar_bench *b)
+/* Runs rope forward or backward, which have the same arguments. */
+static invar_status run_rope_case(invar_bench *b)
 {
     invar_rope_table_args table = rope_tables(b);
     invar_rope_fwd_args args = {.y = make_heads(b, TOKENS, HEADS, HEAD_DIM),
                                 .x = make_heads(b, TOKENS, HEADS, HEAD_DIM),
-                                .positions = make_counting(b, TOKENS),
+                                .positions = make_sequence(b, TOKENS),
                                 .cosine = table.cosine,
                                 .sine = table.sine};
 
@@ -346,12 +350,12 @@ static invar_status bench_rope(invar_bench *b)
 
 invar_status invar_bench_op_rope_fwd(invar_bench *b)
 {
-    return bench_rope(b);
+    return run_rope_case(b);
 }
 
 invar_status invar_bench_op_rope_bwd(invar_bench *b)
 {
-    return bench_rope(b);
+    return run_rope_case(b);
 }
 
 invar_status invar_bench_op_swiglu_fwd(invar_bench *b)
@@ -380,7 +384,7 @@ invar_status invar_bench_op_swiglu_bwd(invar_bench *b)
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* `sequences` 0: packed, not in a cache. */
+/* Runs an attention case. `sequences` is 0 for packed rows without a KV cache. */
 static invar_status run_attention(invar_bench *b, const void *args, double macs, int64_t sequences)
 {
     static const int64_t shape[] = {TOKENS, HEADS, KV_HEADS, HEAD_DIM};
@@ -391,7 +395,7 @@ static invar_status run_attention(invar_bench *b, const void *args, double macs,
     return invar_bench_run(b, &c);
 }
 
-static invar_attention_fwd_args bench_attention(invar_bench *b)
+static invar_attention_fwd_args make_attention_args(invar_bench *b)
 {
     return (invar_attention_fwd_args){.o = make_heads(b, TOKENS, HEADS, HEAD_DIM),
                                       .lse2 = invar_case_make(b, INVAR_DTYPE_F32, TOKENS, HEADS),
@@ -401,19 +405,19 @@ static invar_attention_fwd_args bench_attention(invar_bench *b)
                                       .samples = invar_case_whole};
 }
 
-/* Causal: half of two products of tokens^2 * dim per head. */
+/* Causal attention has half of two products of tokens^2 * dim per head. */
 static const double attention_macs = (double)TOKENS * TOKENS * HEAD_DIM * HEADS;
 
 invar_status invar_bench_op_attention_fwd(invar_bench *b)
 {
-    invar_attention_fwd_args args = bench_attention(b);
+    invar_attention_fwd_args args = make_attention_args(b);
 
     return run_attention(b, &args, attention_macs, 0);
 }
 
 invar_status invar_bench_op_attention_bwd(invar_bench *b)
 {
-    invar_attention_fwd_args fwd = bench_attention(b);
+    invar_attention_fwd_args fwd = make_attention_args(b);
     invar_attention_bwd_args args = {.dq = make_heads(b, TOKENS, HEADS, HEAD_DIM),
                                      .dk = make_heads(b, TOKENS, KV_HEADS, HEAD_DIM),
                                      .dv = make_heads(b, TOKENS, KV_HEADS, HEAD_DIM),
@@ -429,7 +433,9 @@ invar_status invar_bench_op_attention_bwd(invar_bench *b)
     return run_attention(b, &args, 2.5 * attention_macs, 0); // five products instead of two
 }
 
-/* Sequences of TOKENS positions each, their pages interleaved as growing together leaves them. */
+/*
+ * Makes a KV cache for sequences of TOKENS positions, with interleaved pages as in a real rollout.
+ */
 static invar_kv_pages make_cache(invar_bench *b)
 {
     enum { PAGES = SEQUENCES * SEQUENCE_PAGES };
@@ -448,7 +454,7 @@ static invar_kv_pages make_cache(invar_bench *b)
 static const int64_t full_lengths[SEQUENCES] = {TOKENS, TOKENS, TOKENS, TOKENS,
                                                 TOKENS, TOKENS, TOKENS, TOKENS};
 
-/* Decode: one new row for each sequence. */
+/* Decode: one new row per sequence. */
 invar_status invar_bench_op_attention_paged(invar_bench *b)
 {
     static const int64_t rows[SEQUENCES + 1] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
@@ -478,7 +484,7 @@ invar_status invar_bench_op_kv_write(invar_bench *b)
                           TOKENS, KV_HEADS, HEAD_DIM);
 }
 
-/* ---- log-probabilities and sampling ---------------------------------------------------------- */
+/* ---- log-probs and sampling ------------------------------------------------------------------ */
 
 static invar_tensor make_logits(invar_bench *b)
 {
@@ -488,7 +494,7 @@ static invar_tensor make_logits(invar_bench *b)
     return logits;
 }
 
-static invar_logprob_fwd_args bench_logprob(invar_bench *b)
+static invar_logprob_fwd_args make_logprob_args(invar_bench *b)
 {
     return (invar_logprob_fwd_args){.logp = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
                                     .entropy = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
@@ -501,7 +507,7 @@ static invar_logprob_fwd_args bench_logprob(invar_bench *b)
 
 invar_status invar_bench_op_logprob_fwd(invar_bench *b)
 {
-    invar_logprob_fwd_args args = bench_logprob(b);
+    invar_logprob_fwd_args args = make_logprob_args(b);
 
     return invar_case_run(b,
                           invar_case_moves(&args, INVAR_DTYPE_F32, invar_case_bytes(&args.logits)),
@@ -510,7 +516,7 @@ invar_status invar_bench_op_logprob_fwd(invar_bench *b)
 
 invar_status invar_bench_op_logprob_bwd(invar_bench *b)
 {
-    invar_logprob_fwd_args fwd = bench_logprob(b);
+    invar_logprob_fwd_args fwd = make_logprob_args(b);
     invar_logprob_bwd_args args = {.dlogits =
                                        invar_case_make(b, INVAR_DTYPE_BF16, LOGIT_ROWS, VOCABULARY),
                                    .dlogp = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
@@ -530,7 +536,7 @@ invar_status invar_bench_op_logprob_bwd(invar_bench *b)
         LOGIT_ROWS, VOCABULARY, 0);
 }
 
-/* The part of one of RANKS ranks. */
+/* Benchmarks the part of one of RANKS ranks. */
 invar_status invar_bench_op_logprob_sum(invar_bench *b)
 {
     int64_t ids = VOCABULARY / INVAR_LOGPROB_CHUNK / RANKS * INVAR_LOGPROB_CHUNK;
@@ -616,7 +622,7 @@ invar_status invar_bench_op_adamw(invar_bench *b)
                              .beta1_power = 0.9f,
                              .beta2_power = 0.95f};
 
-    // reads four f32 and writes three; writes the rounded weight
+    // reads four f32 values, writes three and the rounded weight
     return invar_case_run(
         b,
         invar_case_moves(&args, INVAR_DTYPE_F32,
@@ -637,7 +643,7 @@ invar_status invar_bench_op_hash_tree(invar_bench *b)
     return invar_case_run(b, c, ROWS, COLS, 0);
 }
 
-/* The same bytes in samples, which hash.tree knows nothing of. */
+/* Hashes the same bytes as hash.tree, divided into samples, which hash.tree does not know. */
 invar_status invar_bench_op_hash_leaves(invar_bench *b)
 {
     enum { ROWS = 1024, COLS = 65536, SAMPLES = 8, LEAVES = ROWS * (COLS * 2 / 16384) };

@@ -1,5 +1,10 @@
 /*
- * profiling_backend.c - the table of the meter.
+ * profiling_backend.c - backend that forwards all calls to another one, times ops and counts
+ * memory.
+ *
+ * Every op gets a generated wrapper in the table. While profiling is on, each op and copy is
+ * followed by a synchronization, whose cost on an idle device is measured before and subtracted.
+ * Not thread-safe.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,43 +19,44 @@
 
 #include "base/invar_banned.h"
 
-enum { MOST_ROWS = 128, MOST_BLOCKS = 256 };
+enum { MAX_ROWS = 128, MAX_BLOCKS = 256 };
 
-typedef struct block {
+typedef struct memory_block {
     void *at;
     size_t bytes;
     char what[40];
-} block;
+} memory_block;
 
 struct invar_profiling_backend {
-    invar_backend table; /* first: a device's backend is the meter */
+    invar_backend table; /* first member, so that a device's backend pointer can be converted to
+                            this struct */
     const invar_backend *behind;
     bool on;
     double begun, seconds;
-    double idle; /* seconds of a wait for nothing */
+    double idle; /* seconds of a synchronization with an idle device */
     int64_t waits;
-    invar_profile_row rows[MOST_ROWS];
+    invar_profile_row rows[MAX_ROWS];
     int64_t n_rows;
-    block blocks[MOST_BLOCKS];
+    memory_block blocks[MAX_BLOCKS];
     int n_blocks;
 };
 
-static invar_profiling_backend *meter_of(const invar_device *dev)
+static invar_profiling_backend *backend_of(const invar_device *dev)
 {
     return (invar_profiling_backend *)(uintptr_t)dev->backend;
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static void profiling_backend_record(invar_profiling_backend *m, const char *name,
-                                     const char *shape, double seconds)
+static void add_time(invar_profiling_backend *m, const char *name, const char *shape,
+                     double seconds)
 {
     int64_t i = 0;
 
     while (i < m->n_rows &&
            (strcmp(m->rows[i].name, name) != 0 || strcmp(m->rows[i].shape, shape) != 0))
         i++;
-    if (i == MOST_ROWS) { // the last one takes what has no row of its own
+    if (i == MAX_ROWS) { // the last row collects everything without a row of its own
         i--;
         m->rows[i].name = "others";
         m->rows[i].shape[0] = '\0';
@@ -62,17 +68,17 @@ static void profiling_backend_record(invar_profiling_backend *m, const char *nam
     m->rows[i].seconds += seconds;
 }
 
-/* The time since `begun`, once the device has done what was begun. */
-static invar_status close_row(const invar_device *dev, const char *name, const char *shape,
-                              double begun)
+/* Waits for the device and adds the time since `begun` to a row. */
+static invar_status finish_call(const invar_device *dev, const char *name, const char *shape,
+                                double begun)
 {
-    invar_profiling_backend *m = meter_of(dev);
+    invar_profiling_backend *m = backend_of(dev);
     double seconds;
 
     INVAR_TRY(m->behind->memory.synchronize(dev));
     seconds = invar_bench_now() - begun - m->idle;
     m->waits++;
-    profiling_backend_record(m, name, shape, seconds > 0.0 ? seconds : 0.0);
+    add_time(m, name, shape, seconds > 0.0 ? seconds : 0.0);
     return INVAR_OK;
 }
 
@@ -85,8 +91,8 @@ static void format_product(char *out, int64_t rows, int64_t outputs, int64_t inp
                    type);
 }
 
-/* What tells calls of an op apart, where they differ much in work. */
-static void describe(char *out, invar_op op, const void *args)
+/* Formats the properties that distinguish calls of an op with much different work. */
+static void format_shape(char *out, invar_op op, const void *args)
 {
     out[0] = '\0';
     if (op == INVAR_OP_LINEAR_FWD) {
@@ -107,7 +113,7 @@ static void describe(char *out, invar_op op, const void *args)
         format_product(out, a->dw.shape[0], a->dw.shape[1], a->x.shape[0],
                        invar_dtype_name(a->x.dtype));
     } else if (op == INVAR_OP_RMSNORM_FWD || op == INVAR_OP_RMSNORM_BWD) {
-        // the output comes first in both
+        // the output is the first member in both structs
         const invar_tensor *y = args;
         (void)snprintf(out, SHAPE_SIZE, "%" PRId64 "x%" PRId64 "x%" PRId64, y->shape[0],
                        y->shape[1], y->shape[2]);
@@ -116,7 +122,7 @@ static void describe(char *out, invar_op op, const void *args)
 
 static invar_status run_op(const invar_device *dev, invar_op op, const void *args, void *workspace)
 {
-    invar_profiling_backend *m = meter_of(dev);
+    invar_profiling_backend *m = backend_of(dev);
     char shape[SHAPE_SIZE];
     double begun;
 
@@ -124,14 +130,14 @@ static invar_status run_op(const invar_device *dev, invar_op op, const void *arg
         return m->behind->ops[op].run(dev, args, workspace);
     begun = invar_bench_now();
     INVAR_TRY(m->behind->ops[op].run(dev, args, workspace));
-    describe(shape, op, args);
-    return close_row(dev, invar_op_name(op), shape, begun);
+    format_shape(shape, op, args);
+    return finish_call(dev, invar_op_name(op), shape, begun);
 }
 
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     static size_t workspace_##fn(const invar_device *dev, const void *args)                        \
     {                                                                                              \
-        return meter_of(dev)->behind->ops[INVAR_OP_##ID].workspace(dev, args);                     \
+        return backend_of(dev)->behind->ops[INVAR_OP_##ID].workspace(dev, args);                   \
     }                                                                                              \
     static invar_status run_##fn(const invar_device *dev, const void *args, void *workspace)       \
     {                                                                                              \
@@ -148,12 +154,13 @@ static const invar_op_impl impls[INVAR_OP_COUNT] = {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+static invar_status profile_alloc(const invar_device *dev, void **out, size_t bytes,
+                                  const char *what)
 {
-    invar_profiling_backend *m = meter_of(dev);
-    block *b = &m->blocks[m->n_blocks];
+    invar_profiling_backend *m = backend_of(dev);
+    memory_block *b = &m->blocks[m->n_blocks];
 
-    INVAR_CHECK(m->n_blocks < MOST_BLOCKS);
+    INVAR_CHECK(m->n_blocks < MAX_BLOCKS);
     INVAR_TRY(m->behind->memory.alloc(dev, out, bytes, what));
     b->at = *out;
     b->bytes = bytes;
@@ -162,9 +169,9 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
     return INVAR_OK;
 }
 
-static void give(const invar_device *dev, void *at)
+static void profile_free(const invar_device *dev, void *at)
 {
-    invar_profiling_backend *m = meter_of(dev);
+    invar_profiling_backend *m = backend_of(dev);
 
     for (int i = 0; i < m->n_blocks; i++)
         if (m->blocks[i].at == at) {
@@ -174,60 +181,62 @@ static void give(const invar_device *dev, void *at)
     m->behind->memory.free(dev, at);
 }
 
-static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
+static invar_status profile_upload(const invar_device *dev, void *to, const void *from,
+                                   size_t bytes)
 {
-    invar_profiling_backend *m = meter_of(dev);
+    invar_profiling_backend *m = backend_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
     INVAR_TRY(m->behind->memory.upload(dev, to, from, bytes));
-    return m->on ? close_row(dev, "to the device", "", begun) : INVAR_OK;
+    return m->on ? finish_call(dev, "to the device", "", begun) : INVAR_OK;
 }
 
-static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
+static invar_status profile_download(const invar_device *dev, void *to, const void *from,
+                                     size_t bytes)
 {
-    invar_profiling_backend *m = meter_of(dev);
+    invar_profiling_backend *m = backend_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
     INVAR_TRY(m->behind->memory.download(dev, to, from, bytes));
-    if (m->on) // it has waited already
-        profiling_backend_record(m, "from the device", "", invar_bench_now() - begun);
+    if (m->on) // a download has synchronized already
+        add_time(m, "from the device", "", invar_bench_now() - begun);
     return INVAR_OK;
 }
 
-static invar_status copy(const invar_device *dev, void *to, const void *from, size_t bytes)
+static invar_status profile_copy(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
-    invar_profiling_backend *m = meter_of(dev);
+    invar_profiling_backend *m = backend_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
     INVAR_TRY(m->behind->memory.copy(dev, to, from, bytes));
-    return m->on ? close_row(dev, "on the device", "", begun) : INVAR_OK;
+    return m->on ? finish_call(dev, "on the device", "", begun) : INVAR_OK;
 }
 
-static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
-                              size_t stride, size_t count)
+static invar_status profile_copy_strided(const invar_device *dev, void *to, const void *from,
+                                         size_t bytes, size_t stride, size_t count)
 {
-    invar_profiling_backend *m = meter_of(dev);
+    invar_profiling_backend *m = backend_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
     INVAR_TRY(m->behind->memory.copy_strided(dev, to, from, bytes, stride, count));
-    return m->on ? close_row(dev, "on the device", "", begun) : INVAR_OK;
+    return m->on ? finish_call(dev, "on the device", "", begun) : INVAR_OK;
 }
 
-static invar_status zero(const invar_device *dev, void *at, size_t bytes)
+static invar_status profile_zero(const invar_device *dev, void *at, size_t bytes)
 {
-    invar_profiling_backend *m = meter_of(dev);
+    invar_profiling_backend *m = backend_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
     INVAR_TRY(m->behind->memory.zero(dev, at, bytes));
-    return m->on ? close_row(dev, "zeros", "", begun) : INVAR_OK;
+    return m->on ? finish_call(dev, "zeros", "", begun) : INVAR_OK;
 }
 
-static invar_status wait(const invar_device *dev)
+static invar_status profile_synchronize(const invar_device *dev)
 {
-    return meter_of(dev)->behind->memory.synchronize(dev);
+    return backend_of(dev)->behind->memory.synchronize(dev);
 }
 
-/* ---- the object ------------------------------------------------------------------------------ */
+/* ---- interface ------------------------------------------------------------------------------- */
 
 invar_status invar_profiling_backend_new(invar_profiling_backend **out, const invar_backend *behind)
 {
@@ -237,14 +246,14 @@ invar_status invar_profiling_backend_new(invar_profiling_backend **out, const in
     INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a meter"));
     memset(m, 0, sizeof *m);
     m->table = *behind;
-    m->table.memory.alloc = take;
-    m->table.memory.free = give;
-    m->table.memory.upload = put;
-    m->table.memory.download = get;
-    m->table.memory.copy = copy;
-    m->table.memory.copy_strided = copy_each;
-    m->table.memory.zero = zero;
-    m->table.memory.synchronize = wait;
+    m->table.memory.alloc = profile_alloc;
+    m->table.memory.free = profile_free;
+    m->table.memory.upload = profile_upload;
+    m->table.memory.download = profile_download;
+    m->table.memory.copy = profile_copy;
+    m->table.memory.copy_strided = profile_copy_strided;
+    m->table.memory.zero = profile_zero;
+    m->table.memory.synchronize = profile_synchronize;
     for (int op = 0; op < INVAR_OP_COUNT; op++)
         if (behind->ops[op].run)
             m->table.ops[op] = impls[op];
@@ -277,7 +286,8 @@ invar_status invar_profiling_backend_begin(invar_profiling_backend *meter, const
         double begun = invar_bench_now(), seconds;
         INVAR_TRY(meter->behind->memory.synchronize(dev));
         seconds = invar_bench_now() - begun;
-        if (i > 0 && seconds < meter->idle) // the first may have had something to wait for
+        // the first synchronization may have waited for earlier work
+        if (i > 0 && seconds < meter->idle)
             meter->idle = seconds;
     }
     meter->n_rows = meter->waits = 0;

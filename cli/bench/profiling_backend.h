@@ -1,11 +1,11 @@
 /*
- * profiling_backend.h - a backend that passes everything on to another one, and measures.
+ * profiling_backend.h - backend that forwards all calls to another one, times ops and counts
+ * memory.
  *
- * Its table stands where a backend's own would stand, so the engine above it is the one that runs
- * otherwise. Its own memory, not the host's, is always counted. Time is taken while the meter is
- * on: then the device is waited for after every op and every copy, so that each has its own; what
- * such a wait takes on an idle device is left out again. The backend behind it can be exchanged
- * between ops for one with the same memory.
+ * It replaces the backend of a device, so the engine runs unchanged on top of it. Device memory is
+ * always counted by name. While profiling is on, the device is synchronized after every op and
+ * copy, so that each has a time of its own; the cost of synchronizing an idle device is subtracted.
+ * The backend behind it can be exchanged between ops for one with the same memory functions.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,32 +20,38 @@ invar_status invar_profiling_backend_new(invar_profiling_backend **out,
                                          const invar_backend *behind) INVAR_MUST_USE;
 void invar_profiling_backend_free(invar_profiling_backend *meter);
 
-/* For a device, and all that is made with it; the meter outlives them. */
+/*
+ * Returns the backend for a device. The profiling backend must outlive the device and everything
+ * allocated with it.
+ */
 const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *meter);
 
 void invar_profiling_backend_exchange(invar_profiling_backend *meter, const invar_backend *behind);
 
-/* Takes times from now on, and forgets those it has; or ends it, and keeps them. */
+/* Start and stop profiling. Starting discards earlier times; stopping keeps them. */
 invar_status invar_profiling_backend_begin(invar_profiling_backend *meter,
                                            const invar_device *dev) INVAR_MUST_USE;
 void invar_profiling_backend_end(invar_profiling_backend *meter);
 
-/* All calls of an op with operands of these extents, or all copies in one direction. */
+/*
+ * Total time of all calls of an op with operands of equal extents, or of all copies in one
+ * direction.
+ */
 typedef struct invar_profile_row {
-    const char *name; /* "linear.fwd" */
-    char shape[48];   /* rows x outputs x inputs and the like; "": not told apart */
+    const char *name; /* such as "linear.fwd" */
+    char shape[48];   /* rows x outputs x inputs or similar; empty if calls are not distinguished */
     int64_t calls;
     double seconds;
 } invar_profile_row;
 
-/* The longest first; borrowed until the next begin. */
+/* Returns the rows, the longest time first; borrowed until profiling starts again. */
 const invar_profile_row *invar_profiling_backend_rows(int64_t *count_out,
                                                       invar_profiling_backend *meter);
 
-/* Seconds from begin to end, without the waits. */
+/* Returns the seconds between start and stop, without the synchronizations. */
 double invar_profiling_backend_seconds(const invar_profiling_backend *meter);
 
-/* Bytes that are taken now under this name; NULL: of all names. */
+/* Returns the bytes that are allocated under a name with this prefix; NULL for all names. */
 size_t invar_profiling_backend_taken(const invar_profiling_backend *meter, const char *what);
 
 #endif

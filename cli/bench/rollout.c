@@ -1,13 +1,12 @@
 /*
- * rollout.c - what a whole rollout costs: prompts, decoding, sampling, stops and admission.
+ * rollout.c - measures a complete rollout: prefill, decoding, sampling, stops and admission.
  *
- * Random prompts of one length, each with several samples, whose responses are given: as many
- * tokens as the list of lengths says, whatever is drawn. So the passes and draws are those of a
- * rollout whose samples end at different times, and the same in every run and on every machine. A
- * pass counts as one that reads prompts (or computes tokens again, for want of pages), as one in
- * which all sequences drew a token, or as one with fewer sequences: those that a cache has no room
- * for, and the end of the rollout. Beside it stands what decoding alone reaches: the same number of
- * sequences, each with the context that a token of the rollout has on average.
+ * Random prompts of one length have several samples each, whose responses are given: their lengths
+ * come from a fixed list, whatever is drawn. Passes and draws are those of a rollout whose samples
+ * end at different times, and are equal in every run and on every machine. A pass counts as one
+ * with prefill or recomputed tokens, as one in which all sequences drew a token, or as one with
+ * fewer sequences, because the KV cache is full or the rollout ends. For comparison, decoding alone
+ * is measured with the same number of sequences, each with the mean context.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,13 +21,13 @@
 
 #include "base/invar_banned.h"
 
-/* A rollout that is watched pass by pass. */
-typedef struct watch {
+/* State of a rollout that is timed pass by pass. */
+typedef struct pass_watch {
     const invar_rollout *rollout;
     invar_bench_rollout *out;
     double last;
-    int64_t tokens, known; /* before this pass: drawn, and computed from what was known */
-} watch;
+    int64_t tokens, known; /* drawn tokens and computed prompt tokens before this pass */
+} pass_watch;
 
 int64_t invar_bench_rollout_length(int64_t shortest, int64_t longest, int64_t sample)
 {
@@ -45,9 +44,9 @@ static int64_t rollout_length(const invar_bench_rollout *r, int64_t i)
     return invar_bench_rollout_length(r->shortest, r->longest, i);
 }
 
-static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+static invar_status time_pass(void *payload, int64_t samples_done, int64_t tokens_done)
 {
-    watch *w = payload;
+    pass_watch *w = payload;
     invar_rollout_counters counted;
     invar_bench_passes *passes;
     double now = invar_bench_now();
@@ -94,13 +93,13 @@ static invar_status make_samples(invar_rl_sample *samples, const invar_bench_rol
     return INVAR_OK;
 }
 
-static invar_status bench_rollout_follow(invar_bench_rollout *r, const invar_bench_subject *on,
-                                         const invar_rl_sample *samples)
+static invar_status run_watched(invar_bench_rollout *r, const invar_bench_subject *on,
+                                const invar_rl_sample *samples)
 {
     const invar_sampling_params sampling = {
         .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = r->longest};
     const invar_rollout_exec_options limits = {.concurrency = r->batch};
-    watch w = {.out = r};
+    pass_watch w = {.out = r};
     invar_rollout_counters counted;
     invar_rollout *rollout;
     invar_status status;
@@ -109,8 +108,8 @@ static invar_status bench_rollout_follow(invar_bench_rollout *r, const invar_ben
     INVAR_TRY(invar_rollout_new(&rollout, on->model, NULL, &on->dev, &limits));
     w.rollout = rollout;
     begun = w.last = invar_bench_now();
-    status =
-        invar_rollout_teacher_force(rollout, samples, r->groups * r->group, &sampling, tick, &w);
+    status = invar_rollout_teacher_force(rollout, samples, r->groups * r->group, &sampling,
+                                         time_pass, &w);
     r->seconds = invar_bench_now() - begun;
     r->tokens = w.tokens;
     invar_rollout_get_counters(&counted, rollout);
@@ -121,7 +120,7 @@ static invar_status bench_rollout_follow(invar_bench_rollout *r, const invar_ben
     return status;
 }
 
-/* Tokens before a token of a response, on average. */
+/* Returns the mean number of tokens before a response token. */
 static int64_t mean_context(const invar_bench_rollout *r)
 {
     int64_t tokens = 0, before = 0;
@@ -144,7 +143,7 @@ invar_status invar_bench_rollout_run(invar_bench_rollout *r, const invar_bench_s
     memset(samples, 0, (size_t)count * sizeof *samples);
     status = make_samples(samples, r, on->model->spec.vocab);
     if (status == INVAR_OK)
-        status = bench_rollout_follow(r, on, samples);
+        status = run_watched(r, on, samples);
     for (int64_t i = 0; i < count; i++)
         invar_rl_sample_release(&samples[i]);
     invar_free(samples);

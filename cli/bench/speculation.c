@@ -1,10 +1,10 @@
 /*
- * speculation.c - what guesses of tokens save: the same responses, with and without them.
+ * speculation.c - measures speculative decoding: the same responses with and without drafts.
  *
- * Responses are given, so which guesses hold is decided by the text and is the same on every
- * machine; passes and draws are those of a rollout. Two texts: lines of a table, in which one word
- * of each is new, and worked answers of word problems, whose prompts are the questions. A word, a
- * digit and a sign are a token each. Sequences are of groups of their own.
+ * Responses are given, so the acceptance of drafts depends on the text alone and is equal on every
+ * machine; passes and draws are those of a rollout. Two texts: lines of a table, each with one new
+ * word, and worked answers of word problems, whose prompts are the questions. Words, digits and
+ * signs are one token each. Every sequence is a group of its own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +17,7 @@
 
 #include "base/invar_banned.h"
 
-enum { LINE = 24, LINES = 12, MOST_TOKENS = 512 };
+enum { LINE = 24, LINES = 12, MAX_TOKENS = 512 };
 
 typedef struct problem {
     const char *question, *answer;
@@ -38,8 +38,8 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Appends the tokens of a text: any numbers that are the same for the same word. */
-static int64_t split(int32_t *out, const char *text, int64_t vocab)
+/* Writes the tokens of a text: arbitrary ids, equal for equal words. */
+static int64_t tokenize(int32_t *out, const char *text, int64_t vocab)
 {
     int64_t n = 0;
 
@@ -51,12 +51,12 @@ static int64_t split(int32_t *out, const char *text, int64_t vocab)
         while (is_letter(*text++) && is_letter(*text));
         if (text[-1] != ' ')
             out[n++] = (int32_t)((hash >> 32) % (uint64_t)vocab);
-        INVAR_CHECK(n < MOST_TOKENS / 2);
+        INVAR_CHECK(n < MAX_TOKENS / 2);
     }
     return n;
 }
 
-/* A table's head is the prompt. */
+/* Writes a table. Its heading is the prompt. */
 static void write_table(invar_rl_sample *s, int64_t vocab, uint64_t state)
 {
     invar_bench_tokens(s->tokens, LINE, &state, vocab);
@@ -71,9 +71,9 @@ static void write_table(invar_rl_sample *s, int64_t vocab, uint64_t state)
 
 static void write_problem(invar_rl_sample *s, int64_t vocab, int64_t i)
 {
-    s->prompt_tokens = split(s->tokens, problems[i % PROBLEMS].question, vocab);
+    s->prompt_tokens = tokenize(s->tokens, problems[i % PROBLEMS].question, vocab);
     s->n_tokens = s->prompt_tokens +
-                  split(s->tokens + s->prompt_tokens, problems[i % PROBLEMS].answer, vocab);
+                  tokenize(s->tokens + s->prompt_tokens, problems[i % PROBLEMS].answer, vocab);
 }
 
 static invar_status write_samples(invar_rl_sample *samples, int64_t count, int64_t vocab,
@@ -83,7 +83,7 @@ static invar_status write_samples(invar_rl_sample *samples, int64_t count, int64
         invar_rl_sample *s = &samples[i];
 
         INVAR_TRY(
-            invar_alloc((void **)&s->tokens, MOST_TOKENS, sizeof *s->tokens, "tokens of a text"));
+            invar_alloc((void **)&s->tokens, MAX_TOKENS, sizeof *s->tokens, "tokens of a text"));
         s->index = s->group = i;
         s->draw_index = (uint32_t)i;
         s->finish = INVAR_FINISH_LENGTH;
@@ -97,7 +97,7 @@ static invar_status write_samples(invar_rl_sample *samples, int64_t count, int64
 
 /* ---- measurement ----------------------------------------------------------------------------- */
 
-static invar_status note_tokens(void *payload, int64_t samples_done, int64_t tokens_done)
+static invar_status store_tokens(void *payload, int64_t samples_done, int64_t tokens_done)
 {
     invar_bench_draft_result *g = payload;
 
@@ -106,13 +106,12 @@ static invar_status note_tokens(void *payload, int64_t samples_done, int64_t tok
     return INVAR_OK;
 }
 
-/* The second of two runs: the first one has recorded the graphs. */
-static invar_status bench_draft_result_measure(invar_bench_draft_result *g,
-                                               const invar_bench_subject *on,
-                                               const invar_rl_sample *samples, int64_t count)
+/* Measures the second of two runs, because the first one captures the graphs. */
+static invar_status measure_drafts(invar_bench_draft_result *g, const invar_bench_subject *on,
+                                   const invar_rl_sample *samples, int64_t count)
 {
     const invar_sampling_params sampling = {
-        .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = MOST_TOKENS};
+        .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = MAX_TOKENS};
     const invar_rollout_exec_options limits = {
         .concurrency = count,
         .speculation = {g->ahead ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
@@ -127,7 +126,7 @@ static invar_status bench_draft_result_measure(invar_bench_draft_result *g,
     INVAR_TRY(invar_rollout_new(&rollout, on->model, NULL, &on->dev, &limits));
     for (int i = 0; i < 2 && status == INVAR_OK; i++) {
         double begun = invar_bench_now();
-        status = invar_rollout_teacher_force(rollout, samples, count, &sampling, note_tokens, g);
+        status = invar_rollout_teacher_force(rollout, samples, count, &sampling, store_tokens, g);
         g->seconds = invar_bench_now() - begun;
     }
     invar_rollout_get_counters(&counted, rollout);
@@ -146,7 +145,7 @@ static invar_status measure_text(invar_bench_speculation *s, const invar_bench_s
     INVAR_TRY(write_samples(samples, s->batch, on->model->spec.vocab, text));
     for (int i = 0; i < INVAR_BENCH_GUESSED; i++) {
         s->guessed[text][i].ahead = ahead[i];
-        INVAR_TRY(bench_draft_result_measure(&s->guessed[text][i], on, samples, s->batch));
+        INVAR_TRY(measure_drafts(&s->guessed[text][i], on, samples, s->batch));
     }
     return INVAR_OK;
 }

@@ -1,13 +1,13 @@
 /*
- * step.c - what an optimizer step costs, and what its record adds.
+ * step.c - measures an optimizer step, and the additional time of recording it.
  *
- * A step is what a run does with samples that are there: forward, head, loss, backward, norm,
- * AdamW, new compute weights. The loss is the mean log-probability of random tokens, negated. The
- * recorded step adds what a run's recorder makes of it (engine/record/recorder.h): digests, of the
- * layers and of every call at the finer levels, and an entry of a ledger, which is written to a
- * temporary folder.
- * Kinds of steps that are compared take turns, several steps each: the device grows warm for all of
- * them, and each has the clock that steps of its kind leave, as in a run.
+ * A step is what a run does with given samples: forward, head, loss, backward, norm, AdamW, new
+ * compute weights. The loss is the negated mean log-prob of random tokens. A recorded step adds the
+ * work of the recorder (engine/record/recorder.h): digests, at finer levels of layers and of every
+ * call, and an entry in a ledger in a temporary folder.
+ *
+ * Variants that are compared run alternately, several steps each, so that the device warms up for
+ * all of them and each runs at the clock that its own steps cause.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,9 +24,9 @@
 
 #include "base/invar_banned.h"
 
-enum { WARM_UP = 2, IN_A_ROW = 5, MOST_TIMES = 64 };
+enum { WARM_UP = 2, IN_A_ROW = 5, MAX_TIMES = 64 };
 
-/* ---- what a run keeps of a step -------------------------------------------------------------- */
+/* ---- recording a step ------------------------------------------------------------------------ */
 
 typedef struct recorder {
     invar_recorder is;
@@ -64,7 +64,7 @@ static void recorder_close(recorder *r)
     invar_error before;
 
     invar_recorder_close(&r->is);
-    // what stays in /tmp makes the measurement none the worse
+    // a folder that stays in /tmp does not affect the measurement
     invar_error_take(&before);
     if (r->folder[0] && invar_held_folder_remove(r->folder) != INVAR_OK)
         invar_error_clear();
@@ -73,14 +73,14 @@ static void recorder_close(recorder *r)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-typedef struct lesson {
+typedef struct train_bench {
     const invar_bench_subject *on;
     invar_bench_train *train;
     invar_rl_samples samples; /* (train->samples) */
     invar_token_arrays flat;
     invar_trainer *trainer;
     invar_learner learner;
-} lesson;
+} train_bench;
 
 static invar_status mean_loss(void *payload, int64_t first, int64_t count, const float *now,
                               const float *entropy, float *dnow, float *dentropy)
@@ -93,8 +93,8 @@ static invar_status mean_loss(void *payload, int64_t first, int64_t count, const
     return INVAR_OK;
 }
 
-/* Up to the norm; the gradients are zero before. */
-static invar_status forward_backward(lesson *l)
+/* Computes the gradients and their norm. The gradients must be zero. */
+static invar_status forward_backward(train_bench *l)
 {
     const invar_trainer_loss loss = {.run = mean_loss, .payload = l->train};
     invar_trainer_result result = {.train_logp = l->flat.train_logp};
@@ -103,22 +103,22 @@ static invar_status forward_backward(lesson *l)
                                           l->samples.count, &loss, &result);
 }
 
-/* All of it begun. */
-static invar_status lesson_advance(lesson *l, bool watched)
+/* Starts all work of a step without waiting for it. */
+static invar_status queue_step(train_bench *l, bool watched)
 {
     l->learner.options.no_hashing = !watched;
     INVAR_TRY(forward_backward(l));
     return invar_learner_step(&l->learner, 0, false);
 }
 
-static invar_status optimizer_step(lesson *l)
+static invar_status optimizer_step(train_bench *l)
 {
-    INVAR_TRY(lesson_advance(l, false));
+    INVAR_TRY(queue_step(l, false));
     INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
     return invar_device_synchronize(&l->on->dev);
 }
 
-static invar_status learn_recorded(lesson *l, recorder *r)
+static invar_status recorded_step(train_bench *l, recorder *r)
 {
     invar_step_report step = {.number = r->step++,
                               .samples = l->samples.items,
@@ -132,7 +132,7 @@ static invar_status learn_recorded(lesson *l, recorder *r)
 
     INVAR_TRY(invar_recorder_begin(&r->is, &step, ""));
     invar_recorder_watch(&r->is, l->trainer, "");
-    status = lesson_advance(l, true);
+    status = queue_step(l, true);
     invar_recorder_watch(&r->is, l->trainer, NULL);
     INVAR_TRY(status);
     INVAR_TRY(invar_recorder_end(&r->is));
@@ -141,21 +141,21 @@ static invar_status learn_recorded(lesson *l, recorder *r)
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* A kind of step. */
-typedef struct turn {
-    recorder *recorder;        /* NULL: nothing is recorded */
-    const invar_backend *peer; /* whose ops it takes; NULL: our own */
+/* A variant of the step that is timed. */
+typedef struct timed_variant {
+    recorder *recorder;        /* NULL to record nothing */
+    const invar_backend *peer; /* backend whose ops are used; NULL for our own */
     double *median_out;
-    double times[MOST_TIMES];
-} turn;
+    double times[MAX_TIMES];
+} timed_variant;
 
-static invar_status take_step(lesson *l, const turn *t)
+static invar_status run_step(train_bench *l, const timed_variant *t)
 {
     const invar_bench_subject *on = l->on;
     invar_status status;
 
     if (t->recorder)
-        return learn_recorded(l, t->recorder);
+        return recorded_step(l, t->recorder);
     if (!t->peer)
         return optimizer_step(l);
     invar_profiling_backend_exchange(on->meter, t->peer);
@@ -164,66 +164,70 @@ static invar_status take_step(lesson *l, const turn *t)
     return status;
 }
 
-/* So many steps of a kind, after `idle` that are not timed. */
-static invar_status take_turn(lesson *l, turn *t, int64_t idle, int64_t first, int64_t count)
+/* Runs `count` steps of a variant after `idle` steps that are not timed. */
+static invar_status run_variant(train_bench *l, timed_variant *t, int64_t idle, int64_t first,
+                                int64_t count)
 {
     for (int64_t i = -idle; i < count; i++) {
         double begun = invar_bench_now();
-        INVAR_TRY(take_step(l, t));
+        INVAR_TRY(run_step(l, t));
         if (i >= 0)
             t->times[first + i] = invar_bench_now() - begun;
     }
     return INVAR_OK;
 }
 
-/* The median of each kind. */
-static invar_status lesson_measure(lesson *l, turn *turns, int n_turns)
+/* Measures the median of each variant. */
+static invar_status measure_variants(train_bench *l, timed_variant *turns, int n_turns)
 {
     int64_t count = l->on->repetitions;
 
-    INVAR_CHECK(count <= MOST_TIMES);
+    INVAR_CHECK(count <= MAX_TIMES);
     for (int64_t first = 0; first < count; first += IN_A_ROW) {
         int64_t left = count - first, idle = first == 0 || n_turns > 1 ? WARM_UP : 0;
-        for (turn *t = turns; t < turns + n_turns; t++)
-            INVAR_TRY(take_turn(l, t, idle, first, left < IN_A_ROW ? left : IN_A_ROW));
+        for (timed_variant *t = turns; t < turns + n_turns; t++)
+            INVAR_TRY(run_variant(l, t, idle, first, left < IN_A_ROW ? left : IN_A_ROW));
     }
-    for (turn *t = turns; t < turns + n_turns; t++)
+    for (timed_variant *t = turns; t < turns + n_turns; t++)
         *t->median_out = invar_bench_median(t->times, count);
     return INVAR_OK;
 }
 
-/* The step, what its record adds, and with the ops of a peer, if there is one. */
-static invar_status measure_step(lesson *l)
+/*
+ * Measures the step, the step with recording, and the step with the ops of a peer if there is one.
+ */
+static invar_status measure_step(train_bench *l)
 {
     invar_bench_train *out = l->train;
     recorder r;
-    turn turns[] = {{.median_out = &out->seconds},
-                    {.recorder = &r, .median_out = &out->recorded[INVAR_PROBE_STEP].seconds},
-                    {.peer = l->on->peer, .median_out = &out->peer_seconds}};
+    timed_variant turns[] = {
+        {.median_out = &out->seconds},
+        {.recorder = &r, .median_out = &out->recorded[INVAR_PROBE_STEP].seconds},
+        {.peer = l->on->peer, .median_out = &out->peer_seconds}};
     invar_status status = recorder_open(&r, l->on, INVAR_PROBE_STEP);
 
     if (status == INVAR_OK)
-        status = lesson_measure(l, turns, l->on->peer ? 3 : 2);
+        status = measure_variants(l, turns, l->on->peer ? 3 : 2);
     out->recorded[INVAR_PROBE_STEP].points = r.is.points;
     recorder_close(&r);
     return status;
 }
 
-static invar_status measure_finer(lesson *l, int64_t level)
+static invar_status measure_finer(train_bench *l, int64_t level)
 {
     invar_bench_record *out = &l->train->recorded[level];
     recorder r;
-    turn fine = {.recorder = &r, .median_out = &out->seconds};
+    timed_variant fine = {.recorder = &r, .median_out = &out->seconds};
     invar_status status = recorder_open(&r, l->on, level);
 
     if (status == INVAR_OK)
-        status = lesson_measure(l, &fine, 1);
+        status = measure_variants(l, &fine, 1);
     out->points = r.is.points;
     recorder_close(&r);
     return status;
 }
 
-static invar_status lesson_profile(invar_bench_profile *out, lesson *l)
+static invar_status profile_step(invar_bench_profile *out, train_bench *l)
 {
     if (!l->on->profile)
         return INVAR_OK;
@@ -233,12 +237,14 @@ static invar_status lesson_profile(invar_bench_profile *out, lesson *l)
     return invar_bench_profile_take(out, l->on->meter, 1);
 }
 
-/* A peer that computes something else is none. */
-static invar_status try_peer(lesson *l, float own)
+/*
+ * Rejects a peer whose gradient norm differs by more than 2 %, because it computes something else.
+ */
+static invar_status try_peer(train_bench *l, float own)
 {
     invar_bench_train *t = l->train;
 
-    // our own gradients are still there, and would stand for what it leaves undone
+    // clears our gradients, which would otherwise stand in for work that the peer omits
     INVAR_TRY(invar_device_zero(&l->on->dev, l->learner.grads->memory, l->learner.grads->bytes));
     INVAR_TRY(forward_backward(l));
     INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
@@ -248,10 +254,10 @@ static invar_status try_peer(lesson *l, float own)
                           "--peer: its gradient has a norm of %g, ours of %g: it computes "
                           "something else",
                           (double)l->learner.norm, (double)own);
-    return lesson_profile(&t->profile.peer, l);
+    return profile_step(&t->profile.peer, l);
 }
 
-static invar_status check_peer(lesson *l)
+static invar_status check_peer(train_bench *l)
 {
     const invar_bench_subject *on = l->on;
     invar_status status;
@@ -266,7 +272,7 @@ static invar_status check_peer(lesson *l)
     return status;
 }
 
-static void record_memory(invar_bench_train *t, const lesson *l)
+static void record_memory(invar_bench_train *t, const train_bench *l)
 {
     const invar_profiling_backend *meter = l->on->meter;
 
@@ -277,7 +283,7 @@ static void record_memory(invar_bench_train *t, const lesson *l)
     t->scratch = invar_profiling_backend_taken(meter, "arena scratch of ops");
 }
 
-static invar_status measure_all(lesson *l)
+static invar_status measure_all(train_bench *l)
 {
     invar_bench_train *t = l->train;
 
@@ -290,13 +296,13 @@ static invar_status measure_all(lesson *l)
     INVAR_TRY(measure_step(l));
     INVAR_TRY(measure_finer(l, INVAR_PROBE_POINT));
     INVAR_TRY(measure_finer(l, INVAR_PROBE_FULL));
-    return lesson_profile(&t->profile.own, l);
+    return profile_step(&t->profile.own, l);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- setup ----------------------------------------------------------------------------------- */
 
-/* A token more than is computed: the last one is only predicted. */
-static invar_status make_samples(lesson *l)
+/* Samples have one token more than is computed, because the last one is only predicted. */
+static invar_status make_samples(train_bench *l)
 {
     int64_t tokens = l->train->length + 1;
     uint64_t state = 7;
@@ -313,8 +319,8 @@ static invar_status make_samples(lesson *l)
     return INVAR_OK;
 }
 
-/* What a run would have computed before the step. */
-static invar_status make_flat(lesson *l)
+/* Fills in the arrays that a run computes before the step. */
+static invar_status make_flat(train_bench *l)
 {
     invar_token_arrays *f = &l->flat;
     size_t bytes;
@@ -327,7 +333,7 @@ static invar_status make_flat(lesson *l)
     return INVAR_OK;
 }
 
-static invar_status open_lesson(lesson *l)
+static invar_status open_train_bench(train_bench *l)
 {
     const invar_bench_subject *on = l->on;
     const invar_trainer_options options = {
@@ -348,7 +354,7 @@ static invar_status open_lesson(lesson *l)
     return invar_learner_open(&l->learner, on->model, true, &learner);
 }
 
-static void close_lesson(lesson *l)
+static void close_train_bench(train_bench *l)
 {
     invar_rl_samples_reset(&l->samples);
     invar_token_arrays_release(&l->flat);
@@ -358,11 +364,11 @@ static void close_lesson(lesson *l)
 
 invar_status invar_bench_train_run(invar_bench_train *train, const invar_bench_subject *subject)
 {
-    lesson l = {.on = subject, .train = train};
-    invar_status status = open_lesson(&l);
+    train_bench l = {.on = subject, .train = train};
+    invar_status status = open_train_bench(&l);
 
     if (status == INVAR_OK)
         status = measure_all(&l);
-    close_lesson(&l);
+    close_train_bench(&l);
     return status;
 }

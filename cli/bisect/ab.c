@@ -1,5 +1,9 @@
 /*
- * ab.c - invar ab: two versions of a program, or two recipes, on the same seeds.
+ * ab.c - invar ab: compares two versions of a program, or two recipes, on the same seeds.
+ *
+ * Options and recipes are checked before anything is built. Two recipes without --a and --b are
+ * compared with this program on both sides. The result is printed as text or JSON, and as a page
+ * next to the experiment or in --html.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,9 +47,12 @@ static int exit_code(invar_ab_verdict verdict)
     return INVAR_EXIT_TROUBLE;
 }
 
-/* ---- the answer ------------------------------------------------------------------------------ */
+/* ---- the result ------------------------------------------------------------------------------ */
 
-/* Into `html`, or beside the experiment's ledger; *path_out "": there is nothing to show. */
+/*
+ * Writes the page to `html`, or next to the ledger of the experiment. *path_out is empty if there
+ * is nothing to show.
+ */
 static invar_status write_page(char path_out[INVAR_PATH_SIZE], const invar_ab_result *answer,
                                const char *html)
 {
@@ -91,7 +98,7 @@ static void print_next(const invar_ab_result *answer)
     }
 }
 
-static invar_status ab_result_report(const invar_ab_result *answer, const settings *s)
+static invar_status print_result(const invar_ab_result *answer, const settings *s)
 {
     char page[INVAR_PATH_SIZE];
 
@@ -112,9 +119,9 @@ static invar_status ab_result_report(const invar_ab_result *answer, const settin
     return INVAR_OK;
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-static const invar_option *cmd_ab_options(settings *s)
+static const invar_option *ab_options(settings *s)
 {
     static invar_option list[8 + INVAR_BISECT_SHARED_OPTIONS];
     const invar_option own[] = {
@@ -139,7 +146,7 @@ static const invar_option *cmd_ab_options(settings *s)
     return list;
 }
 
-static invar_status settings_check(const settings *s, const char *path)
+static invar_status check_settings(const settings *s, const char *path)
 {
     if (!s->what.sides[INVAR_AB_A] || !s->what.sides[INVAR_AB_B])
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -155,7 +162,7 @@ static invar_status settings_check(const settings *s, const char *path)
     return INVAR_OK;
 }
 
-/* A recipe that this program refuses ends the command before anything runs. */
+/* Checks a recipe before anything runs. */
 static invar_status check_recipe(const char *path, const char *const *flags)
 {
     const invar_option none = {.name = NULL};
@@ -170,7 +177,7 @@ static invar_status check_recipe(const char *path, const char *const *flags)
         words++;
     INVAR_TRY(invar_alloc((void **)&list, (size_t)words + 1, sizeof *list, "flags"));
     list[0] = (char *)(uintptr_t)path;
-    memcpy(list + 1, flags, (size_t)words * sizeof *list); // with the NULL
+    memcpy(list + 1, flags, (size_t)words * sizeof *list); // including the NULL
     status = invar_recipe_flags_recipe(&recipe, &found, &none, &words, list);
     invar_free(list);
     if (status == INVAR_OK)
@@ -182,7 +189,7 @@ static invar_status check_recipe(const char *path, const char *const *flags)
     return INVAR_FAIL(status, 0, "%.1000s: %s", path, why.message);
 }
 
-/* Two recipes without sides: this program runs both. */
+/* Uses this program for both sides if two recipes and no sides are given. */
 static invar_status fill_sides(settings *s, const char *const *flags)
 {
     static char self[INVAR_PATH_SIZE] = "file:";
@@ -202,23 +209,23 @@ static invar_status fill_sides(settings *s, const char *const *flags)
     return check_recipe(s->what.recipe_b, flags);
 }
 
-/* Recipes are the only words that are neither options nor keys. */
-static invar_status settings_parse(settings *s, const char ***flags_out, int argc, char **argv)
+/* Parses the command line. Words that are neither options nor keys are recipes. */
+static invar_status parse_arguments(settings *s, const char ***flags_out, int argc, char **argv)
 {
     int words;
 
-    INVAR_TRY(invar_recipe_flags_to_argv(flags_out, cmd_ab_options(s), &argc, argv));
-    INVAR_TRY(invar_options_parse_words(&words, cmd_ab_options(s), argc, argv, "one RECIPE or two",
-                                        1, 2));
+    INVAR_TRY(invar_recipe_flags_to_argv(flags_out, ab_options(s), &argc, argv));
+    INVAR_TRY(
+        invar_options_parse_words(&words, ab_options(s), argc, argv, "one RECIPE or two", 1, 2));
     s->what.recipe = argv[0];
     s->what.recipe_b = words == 2 ? argv[1] : NULL;
     INVAR_TRY(fill_sides(s, *flags_out));
     s->what.flags = *flags_out;
-    return settings_check(s, argv[0]);
+    return check_settings(s, argv[0]);
 }
 
-/* Progress, not to be taken for an error. */
-static void say(void *payload, const char *line)
+/* Prints progress, with a prefix that distinguishes it from errors. */
+static void print_progress(void *payload, const char *line)
 {
     (void)payload;
     fputs("ab: ", stderr);
@@ -226,14 +233,14 @@ static void say(void *payload, const char *line)
     fputc('\n', stderr);
 }
 
-static invar_status settings_compare(int *code_out, settings *s)
+static invar_status run_experiment(int *code_out, settings *s)
 {
     const invar_ab_options how = {
         .work = s->shared.work,
         .jobs = s->shared.jobs,
         .threads = invar_default_threads(),
         .stop = invar_interactive_catch_signals("stopping; run the same command again to continue"),
-        .say = say};
+        .say = print_progress};
     invar_ab_result *answer = NULL;
     invar_status status;
 
@@ -241,7 +248,7 @@ static invar_status settings_compare(int *code_out, settings *s)
     s->what.timeout = s->shared.timeout;
     INVAR_TRY(invar_ab_run(&answer, &s->what, &how));
     *code_out = exit_code(answer->verdict);
-    status = ab_result_report(answer, s);
+    status = print_result(answer, s);
     invar_ab_result_free(answer);
     return status;
 }
@@ -251,15 +258,15 @@ static int cmd_ab(int argc, char **argv)
     settings s = {.what = {.seeds = 3}};
     const char **flags = NULL;
     int code = INVAR_EXIT_TROUBLE;
-    invar_status status = settings_parse(&s, &flags, argc, argv);
+    invar_status status = parse_arguments(&s, &flags, argc, argv);
 
     if (status == INVAR_OK)
-        status = settings_compare(&code, &s);
+        status = run_experiment(&code, &s);
     invar_free((void *)flags);
     return status == INVAR_OK ? code : invar_report_error();
 }
 
-static void cmd_ab_help(void)
+static void ab_help(void)
 {
     settings s;
 
@@ -285,7 +292,7 @@ static void cmd_ab_help(void)
         "  3    a side is nondeterministic\n"
         "  125  a side cannot be built or run\n"
         "  129  wrong arguments, or no such revision\n");
-    invar_options_help(cmd_ab_options(&s));
+    invar_options_help(ab_options(&s));
     invar_help_text(
         "\n"
         "Every recipe key is also an option: 'invar help train' lists them, 'invar help KEY'\n"
@@ -296,6 +303,6 @@ const invar_cli_command invar_verb_ab = {
     .name = "ab",
     .summary = "compare two versions, or two recipes, on the same seeds",
     .run = cmd_ab,
-    .help = cmd_ab_help,
+    .help = ab_help,
     .arguments = "[--a REV|DIR|FILE --b REV|DIR|FILE] RECIPE [RECIPE] [--option value ...] "
                  "[--key value ...]"};

@@ -1,5 +1,9 @@
 /*
- * archive.c - answers of bisect and ci as runs of a ledger.
+ * archive.c - stores results of bisect and ci in a ledger, as runs without steps.
+ *
+ * Each case, trial or change is an event whose data is its JSON object. Recipes of CI cases are
+ * named relative to the work tree, so that the history of a case does not depend on where the
+ * repository is.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,9 +33,9 @@ static invar_status open_ledger(invar_ledger **out, const char *path)
     return invar_ledger_open(out, path, &(invar_ledger_options){.create = true, .writer = "invar"});
 }
 
-/* An element as an event; `message` is the member that says it in a word. */
-static invar_status ledger_record(invar_ledger *ledger, const char *kind, const char *message,
-                                  const json_t *item)
+/* Logs an object as an event. `message` is the member that becomes the text of the event. */
+static invar_status log_object(invar_ledger *ledger, const char *kind, const char *message,
+                               const json_t *item)
 {
     const char *said = json_string_value(json_object_get(item, message));
     invar_status status;
@@ -47,11 +51,11 @@ static invar_status ledger_record(invar_ledger *ledger, const char *kind, const 
     return status;
 }
 
-static invar_status note_all(invar_ledger *ledger, const char *kind, const char *message,
-                             const json_t *list)
+static invar_status log_objects(invar_ledger *ledger, const char *kind, const char *message,
+                                const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
-        INVAR_TRY(ledger_record(ledger, kind, message, json_array_get(list, i)));
+        INVAR_TRY(log_object(ledger, kind, message, json_array_get(list, i)));
     return INVAR_OK;
 }
 
@@ -66,7 +70,10 @@ invar_status invar_archive_check(const char *path)
     return INVAR_OK;
 }
 
-/* Where its recipe lies in the work tree, wherever that is. Without a tree: as it was given. */
+/*
+ * Finds the path of the recipe relative to its work tree. Without a work tree it is the path as
+ * given.
+ */
 static void find_recipe(char out[INVAR_PATH_SIZE], const invar_ci_case *item)
 {
     char folder[INVAR_PATH_SIZE], whole[PATH_MAX];
@@ -88,8 +95,8 @@ static void find_recipe(char out[INVAR_PATH_SIZE], const invar_ci_case *item)
 }
 
 /*
- * With the hash of the golden: whether it is another than last time is what people ask. Recipes
- * in two folders may have the same name, so it is another of the same recipe.
+ * Adds the recipe and the hash of the golden, which tells whether the golden changed since the last
+ * check. The recipe is needed because recipes in two folders may have the same name.
  */
 static invar_status add_golden(json_t *item, const invar_ci_case *of)
 {
@@ -122,7 +129,7 @@ invar_status invar_archive_ci(const char *path, const invar_ci_result *results, 
     if (status == INVAR_OK)
         status = invar_ledger_begin(ledger, &(invar_ledger_run){.name = "ci", .kind = "ci"});
     if (status == INVAR_OK)
-        status = note_all(ledger, "ci-case", "verdict", cases);
+        status = log_objects(ledger, "ci-case", "verdict", cases);
     if (status == INVAR_OK)
         status = invar_ledger_finish(ledger, code, "done");
     invar_ledger_close(ledger);
@@ -145,16 +152,19 @@ static invar_status write_answer(const char *path, const invar_bisect_result *a,
             ledger, &(invar_ledger_run){
                         .name = a->id, .kind = "bisect", .identity = identity, .n_identity = 3});
     if (status == INVAR_OK)
-        status = note_all(ledger, "bisect-trial", "verdict", json_object_get(answer, "trials"));
+        status = log_objects(ledger, "bisect-trial", "verdict", json_object_get(answer, "trials"));
     if (status == INVAR_OK)
-        status = note_all(ledger, "bisect-change", "subject", json_object_get(answer, "changes"));
+        status =
+            log_objects(ledger, "bisect-change", "subject", json_object_get(answer, "changes"));
     if (status == INVAR_OK)
         status = invar_ledger_finish(ledger, code, "done");
     invar_ledger_close(ledger);
     return status;
 }
 
-/* Made beside its place, so that a ledger with the name is a whole one. */
+/*
+ * Writes answer.db. It is built under a temporary name, so that an existing answer.db is complete.
+ */
 invar_status invar_archive_answer(const invar_bisect_result *a, int code)
 {
     char folder[INVAR_PATH_SIZE], fresh[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];

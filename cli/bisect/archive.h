@@ -1,9 +1,9 @@
 /*
- * archive.h - answers of bisect and ci as runs of a ledger, so that queries find them later.
+ * archive.h - stores results of bisect and ci in a ledger, so that queries find them later.
  *
- * A check or a search is a run without steps, of kind "ci" or "bisect"; each of its cases, trials
- * and changes is an event whose data is the object that --json has for it. So no table is needed,
- * and import, verify, seal and export know such ledgers already.
+ * A check or a search is a run without steps, of kind "ci" or "bisect"; each case, trial and change
+ * is an event whose data is the object that --json prints for it. No table is needed, and import,
+ * verify, seal and export work for such ledgers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,14 +17,17 @@
 extern "C" {
 #endif
 
-/* Before long work: is there a ledger at `path` that can be written, or a place for one? */
+/*
+ * Opens the ledger at `path` and creates it if needed, so that a path that cannot be written fails
+ * before a long computation.
+ */
 invar_status invar_archive_check(const char *path) INVAR_MUST_USE;
 
-/* Appends a check to the ledger `path`, which is made where it is missing. */
+/* Appends a check to the ledger `path`, which is created if it does not exist. */
 invar_status invar_archive_ci(const char *path, const invar_ci_result *results, size_t count,
                               int code) INVAR_MUST_USE;
 
-/* Makes answer.db beside the other forms of the answer; an earlier one is replaced. */
+/* Writes answer.db next to the other forms of the result and replaces an earlier one. */
 invar_status invar_archive_answer(const invar_bisect_result *answer, int code) INVAR_MUST_USE;
 
 #ifdef __cplusplus

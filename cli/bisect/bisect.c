@@ -1,5 +1,10 @@
 /*
- * bisect.c - invar bisect: which commit changed the answer.
+ * bisect.c - invar bisect: parses the options and starts a search for the commit that changed the
+ * result.
+ *
+ * Contradictory options are rejected before anything is built. The criterion is the chain for a
+ * recipe, the exit code for --run, or a metric. run_bisect.c runs the case and prints the result;
+ * subcommands.c has log, view, resume-log and reset.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +25,7 @@ typedef struct settings {
     bool chain, first_parent, all_changes;
 } settings;
 
-static const invar_option *cmd_bisect_options(settings *s)
+static const invar_option *bisect_options(settings *s)
 {
     static invar_option list[14 + INVAR_BISECT_SHARED_OPTIONS];
     const invar_option own[] = {
@@ -53,12 +58,12 @@ static const invar_option *cmd_bisect_options(settings *s)
     return list;
 }
 
-static invar_status need(const char *value, const char *what)
+static invar_status require_option(const char *value, const char *what)
 {
     return value ? INVAR_OK : INVAR_FAIL(INVAR_E_INVALID, 0, "%s is missing", what);
 }
 
-static invar_status make_question(invar_criterion *out, const settings *s)
+static invar_status make_criterion(invar_criterion *out, const settings *s)
 {
     *out = (invar_criterion){.layer = -1};
     if (s->metric && s->chain)
@@ -74,14 +79,14 @@ static invar_status make_question(invar_criterion *out, const settings *s)
     return INVAR_OK;
 }
 
-static invar_status settings_check(const settings *s, const char *recipe, const char *const *flags)
+static invar_status check_settings(const settings *s, const char *recipe, const char *const *flags)
 {
     if (recipe && !s->good && !invar_path_exists(recipe))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "'%.1000s' is no recipe, and bisect has only the verbs log, view, "
                           "resume-log and reset",
                           recipe);
-    INVAR_TRY(need(s->good, "--good REV, a revision that is as it should be,"));
+    INVAR_TRY(require_option(s->good, "--good REV, a revision that is as it should be,"));
     if (s->run && s->run[strspn(s->run, " \t\n")] == '\0')
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--run: the command is empty");
     if (recipe && s->run)
@@ -103,7 +108,7 @@ static invar_status settings_check(const settings *s, const char *recipe, const 
     return INVAR_OK;
 }
 
-static int settings_query(settings *s, const char *recipe, const char *const *flags)
+static int run_case(settings *s, const char *recipe, const char *const *flags)
 {
     const char **paths = NULL, **skip = NULL;
     invar_bisect_case what = {.repo = s->shared.repo,
@@ -118,11 +123,11 @@ static int settings_query(settings *s, const char *recipe, const char *const *fl
                               .build = s->build,
                               .program = s->program,
                               .timeout = s->shared.timeout};
-    invar_status status = settings_check(s, recipe, flags);
+    invar_status status = check_settings(s, recipe, flags);
     int code;
 
     if (status == INVAR_OK)
-        status = make_question(&what.question, s);
+        status = make_criterion(&what.question, s);
     if (status == INVAR_OK)
         status = invar_bisect_list(&paths, (char *)s->paths);
     if (status == INVAR_OK)
@@ -142,18 +147,18 @@ static int cmd_bisect(int argc, char **argv)
     const char **flags = NULL;
     int words, code;
 
-    if (invar_recipe_flags_to_argv(&flags, cmd_bisect_options(&s), &argc, argv) != INVAR_OK)
+    if (invar_recipe_flags_to_argv(&flags, bisect_options(&s), &argc, argv) != INVAR_OK)
         return invar_report_error();
-    if (invar_options_parse_words(&words, cmd_bisect_options(&s), argc, argv, "RECIPE", 0, 1) ==
+    if (invar_options_parse_words(&words, bisect_options(&s), argc, argv, "RECIPE", 0, 1) ==
         INVAR_OK)
-        code = settings_query(&s, words ? argv[0] : NULL, flags);
+        code = run_case(&s, words ? argv[0] : NULL, flags);
     else
         code = invar_report_error();
     invar_free((void *)flags);
     return code;
 }
 
-static void cmd_bisect_help(void)
+static void bisect_help(void)
 {
     settings s;
 
@@ -176,13 +181,13 @@ static void cmd_bisect_help(void)
         "  3    nondeterministic: one commit gave two results\n"
         "  125  the good or the bad end cannot be built or run\n"
         "  129  wrong arguments, or no such revision\n");
-    invar_options_help(cmd_bisect_options(&s));
+    invar_options_help(bisect_options(&s));
 }
 
 const invar_cli_command invar_verb_bisect = {
     .name = "bisect",
     .summary = "find the commit that changed the bits, down to the op",
     .run = cmd_bisect,
-    .help = cmd_bisect_help,
+    .help = bisect_help,
     .subcommands = invar_bisect_verbs,
     .arguments = "--good REV [--bad REV] RECIPE [--key value ...] | --run CMD"};

@@ -1,5 +1,5 @@
 /*
- * bisect.h - what the verbs bisect and blame share: a case from the command line, and its answer.
+ * bisect.h - options shared by the commands bisect and blame, and running a bisect case.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Where and how, beside what is asked. */
+/* Settings that do not affect the result: repository, folders, limits and output. */
 typedef struct invar_bisect_settings {
     const char *repo, *work, *html;
     int64_t jobs;
@@ -23,25 +23,28 @@ typedef struct invar_bisect_settings {
 
 #define INVAR_BISECT_SHARED_OPTIONS 6
 
-/* The options that fill it. The struct gets its defaults, too. */
+/* Returns the shared options, which write to *settings, and sets *settings to its defaults. */
 void invar_bisect_options_shared(invar_option out[INVAR_BISECT_SHARED_OPTIONS],
                                  invar_bisect_settings *settings);
 
-/* Asks, shows progress on stderr and the answer on stdout, keeps it beside the state. */
+/*
+ * Runs a case with progress on stderr, prints the result to stdout and stores it next to the state.
+ * `log` is a state file to import, or NULL. Returns an exit code.
+ */
 int invar_bisect_run_and_print(const invar_bisect_case *what, const invar_bisect_settings *settings,
                                const char *log);
 
-/* The folder bisects/ of the repository's workshop. */
+/* Computes the folder bisects/ in the workspace of the repository. */
 invar_status invar_bisect_folder(char out[INVAR_PATH_SIZE],
                                  const invar_bisect_settings *settings) INVAR_MUST_USE;
 
 /*
- * A list "a,b,c" in place as words, ended by NULL; NULL for NULL. The caller owns *out, which is
- * for invar_free, not the words.
+ * Splits a list "a,b,c" in place into a NULL-terminated array; *out is NULL if `text` is NULL. The
+ * caller frees *out with invar_free; the words point into `text`.
  */
 invar_status invar_bisect_list(const char ***out, char *text) INVAR_MUST_USE;
 
-extern const invar_cli_command *const invar_bisect_verbs[]; /* log view resume-log reset */
+extern const invar_cli_command *const invar_bisect_verbs[]; /* log, view, resume-log and reset */
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,9 @@
 /*
- * blame.c - invar blame: which commits changed the bits of some points, a numeric changelog.
+ * blame.c - invar blame: lists every commit that changed the bits of selected points.
+ *
+ * It is a bisect with all_changes along the first parents, and with a criterion over points instead
+ * of the chain if any filter is given. Filter words are checked against the known kinds, phases and
+ * ops before anything is built.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,9 +19,9 @@
 #include "base/invar_banned.h"
 
 #define DEFAULT_UNTIL 3
-#define KINDS "act, grad, param, opt, logits, logp, data" /* of points */
+#define KINDS "act, grad, param, opt, logits, logp, data" /* kinds of points */
 #define PHASES "rollout, forward, backward, optimizer"
-#define HOST_OPS "advantage, loss, reward" /* of points that no op of a device has computed */
+#define HOST_OPS "advantage, loss, reward" /* ops of points that the host computes */
 
 typedef struct settings {
     invar_bisect_settings shared;
@@ -25,7 +29,7 @@ typedef struct settings {
     int64_t layer, until;
 } settings;
 
-static const invar_option *cmd_blame_options(settings *s)
+static const invar_option *blame_options(settings *s)
 {
     static invar_option list[11 + INVAR_BISECT_SHARED_OPTIONS];
     const invar_option own[] = {
@@ -50,7 +54,7 @@ static const invar_option *cmd_blame_options(settings *s)
     return list;
 }
 
-static invar_status copy(char out[INVAR_CRITERION_WORD], const char *word, const char *name)
+static invar_status copy_word(char out[INVAR_CRITERION_WORD], const char *word, const char *name)
 {
     if (word && strlen(word) >= INVAR_CRITERION_WORD)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: the word is too long", name);
@@ -58,7 +62,7 @@ static invar_status copy(char out[INVAR_CRITERION_WORD], const char *word, const
     return INVAR_OK;
 }
 
-static bool among(const char *list, const char *word)
+static bool is_in_list(const char *list, const char *word)
 {
     const char *item;
     size_t bytes;
@@ -69,12 +73,12 @@ static bool among(const char *list, const char *word)
     return false;
 }
 
-/* A word that no point has would be found out after all the builds. */
+/* Checks a filter word now, because a misspelt one would be noticed only after all builds. */
 static invar_status check_word(const char *option, const char *word, const char *list)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
-    if (!word || among(list, word))
+    if (!word || is_in_list(list, word))
         return INVAR_OK;
     invar_text_quote(quote, sizeof quote, word, strlen(word));
     return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: there is no %s '%s'; there are %s", option, option,
@@ -85,7 +89,7 @@ static invar_status check_op(const char *word)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
-    if (!word || among(HOST_OPS, word))
+    if (!word || is_in_list(HOST_OPS, word))
         return INVAR_OK;
     for (int i = 0; i < INVAR_OP_COUNT; i++)
         if (strcmp(invar_op_name((invar_op)i), word) == 0)
@@ -97,7 +101,7 @@ static invar_status check_op(const char *word)
                       quote, HOST_OPS);
 }
 
-static invar_status make_question(invar_criterion *q, const settings *s)
+static invar_status make_criterion(invar_criterion *q, const settings *s)
 {
     bool any = s->layer < 0 && !s->kind && !s->op && !s->phase && !s->point;
 
@@ -107,13 +111,13 @@ static invar_status make_question(invar_criterion *q, const settings *s)
     INVAR_TRY(check_word("kind", s->kind, KINDS));
     INVAR_TRY(check_word("phase", s->phase, PHASES));
     INVAR_TRY(check_op(s->op));
-    INVAR_TRY(copy(q->point_kind, s->kind, "kind"));
-    INVAR_TRY(copy(q->point_op, s->op, "op"));
-    INVAR_TRY(copy(q->phase, s->phase, "phase"));
-    return copy(q->point, s->point, "point");
+    INVAR_TRY(copy_word(q->point_kind, s->kind, "kind"));
+    INVAR_TRY(copy_word(q->point_op, s->op, "op"));
+    INVAR_TRY(copy_word(q->phase, s->phase, "phase"));
+    return copy_word(q->point, s->point, "point");
 }
 
-static int settings_query(const settings *s, const char *recipe, const char *const *flags)
+static int run_case(const settings *s, const char *recipe, const char *const *flags)
 {
     invar_bisect_case what = {.repo = s->shared.repo,
                               .good = s->good,
@@ -126,7 +130,7 @@ static int settings_query(const settings *s, const char *recipe, const char *con
                               .program = s->program,
                               .timeout = s->shared.timeout};
 
-    if (make_question(&what.question, s) != INVAR_OK)
+    if (make_criterion(&what.question, s) != INVAR_OK)
         return invar_report_error();
     return invar_bisect_run_and_print(&what, &s->shared, NULL);
 }
@@ -137,21 +141,21 @@ static int cmd_blame(int argc, char **argv)
     const char **flags = NULL;
     int words, code;
 
-    if (invar_recipe_flags_to_argv(&flags, cmd_blame_options(&s), &argc, argv) != INVAR_OK)
+    if (invar_recipe_flags_to_argv(&flags, blame_options(&s), &argc, argv) != INVAR_OK)
         return invar_report_error();
-    if (invar_options_parse_words(&words, cmd_blame_options(&s), argc, argv, "RECIPE", 1, 1) !=
+    if (invar_options_parse_words(&words, blame_options(&s), argc, argv, "RECIPE", 1, 1) !=
         INVAR_OK)
         code = invar_report_error();
     else if (!s.good) {
         fputs("invar: --good REV is missing: where the changelog begins\n", stderr);
         code = INVAR_EXIT_USAGE;
     } else
-        code = settings_query(&s, argv[0], flags);
+        code = run_case(&s, argv[0], flags);
     invar_free((void *)flags);
     return code;
 }
 
-static void cmd_blame_help(void)
+static void blame_help(void)
 {
     settings s;
 
@@ -162,12 +166,12 @@ static void cmd_blame_help(void)
         "range: a change that was later reverted exactly is not listed.\n"
         "\n"
         "Exit codes are those of 'invar bisect'.\n");
-    invar_options_help(cmd_blame_options(&s));
+    invar_options_help(blame_options(&s));
 }
 
 const invar_cli_command invar_verb_blame = {.name = "blame",
                                             .summary = "list every commit that changed the bits",
                                             .run = cmd_blame,
-                                            .help = cmd_blame_help,
+                                            .help = blame_help,
                                             .arguments =
                                                 "--good REV [--bad REV] RECIPE [--key value ...]"};

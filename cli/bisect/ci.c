@@ -1,5 +1,9 @@
 /*
- * ci.c - invar ci: bit-exact CI; recording and checking goldens.
+ * ci.c - invar ci: records and checks goldens; bit-exact CI on the command line.
+ *
+ * Check runs the cases and prints a table, JSON, JUnit XML and GitHub annotations. The exit code is
+ * that of the gravest verdict. If the variable CI is set, nothing is written: goldens are accepted
+ * by people only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +31,7 @@
 
 #define GENERATOR "invar " INVAR_VERSION ", ci"
 
-/* ---- what the verbs share -------------------------------------------------------------------- */
+/* ---- shared by the subcommands --------------------------------------------------------------- */
 
 invar_option invar_option_cases(const char **value)
 {
@@ -73,8 +77,8 @@ static const char *file_of(const invar_ci_case *item)
     return slash ? slash + 1 : item->recipe;
 }
 
-/* Where recipes of different folders have one name, each is called by its path. */
-static invar_status tell_apart(invar_ci_case *cases, size_t count)
+/* Replaces the names of cases from different folders by their paths if they are ambiguous. */
+static invar_status make_names_unique(invar_ci_case *cases, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         invar_ci_case *item = &cases[i];
@@ -109,7 +113,7 @@ invar_status invar_ci_choose(invar_ci_case **out, size_t *count_out, const char 
     for (int i = 0; i < words && status == INVAR_OK; i++)
         status = invar_ci_case_of(&cases[i], folder, argv[i]);
     if (status == INVAR_OK)
-        status = tell_apart(cases, (size_t)words);
+        status = make_names_unique(cases, (size_t)words);
     if (status != INVAR_OK) {
         invar_free(cases);
         return status;
@@ -124,8 +128,11 @@ static invar_term_style style_of(invar_ci_verdict verdict)
     return verdict == INVAR_CI_SAME ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED;
 }
 
-/* "same 4 of 4 steps", "changed from step 7", but "trouble: there is no recipe", and "stopped" */
-static const char *ci_result_joint(const invar_ci_result *result)
+/*
+ * Returns the text between verdict and headline: "same 4 of 4 steps", "changed from step 7", but
+ * "trouble: there is no recipe" and "stopped".
+ */
+static const char *separator_of(const invar_ci_result *result)
 {
     switch (result->verdict) {
     case INVAR_CI_SAME:
@@ -138,14 +145,14 @@ static const char *ci_result_joint(const invar_ci_result *result)
 
 void invar_ci_show(const invar_ci_result *result)
 {
-    bool colour = invar_term_colour(stdout);
+    bool color = invar_term_colour(stdout);
     char headline[INVAR_CI_LINE];
 
     invar_ci_headline(headline, result);
     invar_safe_text_print(stdout, result->item->name);
-    printf(": %s%s%s%s%s\n", invar_term_escape(colour, style_of(result->verdict)),
-           invar_ci_verdict_name(result->verdict),
-           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), ci_result_joint(result), headline);
+    printf(": %s%s%s%s%s\n", invar_term_escape(color, style_of(result->verdict)),
+           invar_ci_verdict_name(result->verdict), invar_term_escape(color, INVAR_TERM_STYLE_PLAIN),
+           separator_of(result), headline);
     invar_ci_details(stdout, result, "  ");
 }
 
@@ -158,7 +165,7 @@ typedef struct settings {
     bool bisect, no_write, json, force;
 } settings;
 
-static const invar_option *check_options(settings *s)
+static const invar_option *ci_check_options(settings *s)
 {
     static invar_option list[15];
     const invar_option own[] = {
@@ -196,7 +203,7 @@ static const invar_option *check_options(settings *s)
     return list;
 }
 
-static const invar_option *record_options(settings *s)
+static const invar_option *ci_record_options(settings *s)
 {
     static invar_option list[6];
     const invar_option own[] = {
@@ -214,10 +221,10 @@ static const invar_option *record_options(settings *s)
     return list;
 }
 
-/* ---- while it runs --------------------------------------------------------------------------- */
+/* ---- progress -------------------------------------------------------------------------------- */
 
-static void ci_result_show(void *payload, invar_ci_event event, const invar_ci_result *result,
-                           int64_t done, int64_t total)
+static void show_progress(void *payload, invar_ci_event event, const invar_ci_result *result,
+                          int64_t done, int64_t total)
 {
     invar_progress **progress = payload;
     char text[INVAR_CI_LINE];
@@ -232,7 +239,7 @@ static void ci_result_show(void *payload, invar_ci_event event, const invar_ci_r
     invar_progress_update(*progress, done, text);
 }
 
-static invar_ci_options options_of(const settings *s, invar_progress **progress)
+static invar_ci_options make_options(const settings *s, invar_progress **progress)
 {
     return (invar_ci_options){.program = s->program,
                               .generator = GENERATOR,
@@ -241,19 +248,19 @@ static invar_ci_options options_of(const settings *s, invar_progress **progress)
                               .steps = s->steps,
                               .chaos = s->chaos,
                               .chaos_seed = s->seed,
-                              // what is pending is about the case's own golden
+                              // a pending golden belongs to the golden of the case itself
                               .write = !s->no_write && !s->golden && !invar_ci_unattended(),
                               .identity_is_result = s->bisect,
                               .jobs = s->jobs,
                               .timeout = s->timeout,
                               .stop = invar_interactive_catch_signals("stopping"),
-                              .event = ci_result_show,
+                              .event = show_progress,
                               .payload = progress};
 }
 
-/* ---- afterwards ------------------------------------------------------------------------------ */
+/* ---- results --------------------------------------------------------------------------------- */
 
-/* Of several cases the gravest counts. */
+/* Returns the exit code of the gravest verdict. */
 static int exit_code(const invar_ci_result *results, size_t count)
 {
     static const struct {
@@ -274,8 +281,8 @@ static int exit_code(const invar_ci_result *results, size_t count)
     return count ? INVAR_EXIT_OK : INVAR_EXIT_NOTHING;
 }
 
-/* git bisect run: 0 good, 1 bad, 125 skip, 128 and above: end the search. */
-static int for_bisect(const settings *s, int code)
+/* Maps an exit code for git bisect run: 0 good, 1 bad, 125 skip, 128 and above end the search. */
+static int exit_code_for_git(const settings *s, int code)
 {
     if (!s->bisect || code == INVAR_EXIT_OK || code == INVAR_EXIT_DIFFERENT ||
         code == INVAR_EXIT_USAGE)
@@ -331,7 +338,10 @@ static invar_status print_results(const settings *s, const invar_ci_result *resu
     return count ? print_table(results, count) : INVAR_OK;
 }
 
-/* What the services that run CI want, each where they want it. */
+/*
+ * Writes annotations, the job summary and JUnit XML, as far as requested by options or the
+ * environment.
+ */
 static invar_status print_services(const settings *s, const invar_ci_result *results, size_t count)
 {
     const char *actions = getenv("GITHUB_ACTIONS"), *summary = getenv("GITHUB_STEP_SUMMARY");
@@ -365,7 +375,7 @@ static invar_status check_cases(int *code_out, const settings *s, const invar_ci
                                 size_t count)
 {
     invar_progress *progress = NULL;
-    invar_ci_options o = options_of(s, &progress);
+    invar_ci_options o = make_options(s, &progress);
     invar_ci_result *results;
     invar_status status;
     void *memory;
@@ -377,7 +387,7 @@ static invar_status check_cases(int *code_out, const settings *s, const invar_ci
     status = count ? invar_ci_check(results, cases, count, &o) : INVAR_OK;
     invar_progress_free(progress);
     if (status == INVAR_OK) {
-        *code_out = for_bisect(s, exit_code(results, count));
+        *code_out = exit_code_for_git(s, exit_code(results, count));
         status = print_results(s, results, count, *code_out);
     }
     if (status == INVAR_OK)
@@ -389,7 +399,7 @@ static invar_status check_cases(int *code_out, const settings *s, const invar_ci
     return status;
 }
 
-static invar_status check_words(int *code_out, const settings *s, int words, char **argv)
+static invar_status check_named_cases(int *code_out, const settings *s, int words, char **argv)
 {
     invar_ci_case *cases;
     invar_status status;
@@ -412,8 +422,8 @@ static invar_status check_words(int *code_out, const settings *s, int words, cha
     return status;
 }
 
-/* "--chaos" without a number is "--chaos=4". */
-static void complete_chaos(int argc, char **argv)
+/* Replaces "--chaos" without a number by "--chaos=4". */
+static void complete_chaos_option(int argc, char **argv)
 {
     static char usual[] = "--chaos=4";
 
@@ -425,20 +435,20 @@ static void complete_chaos(int argc, char **argv)
     }
 }
 
-static int check(int argc, char **argv)
+static int cmd_ci_check(int argc, char **argv)
 {
     settings s = {.cases = "recipes", .jobs = 1, .timeout = 3600};
     int words, code = INVAR_EXIT_OK;
     invar_status status;
 
-    complete_chaos(argc, argv);
-    status = invar_options_parse_words(&words, check_options(&s), argc, argv, "CASE", 0, argc);
+    complete_chaos_option(argc, argv);
+    status = invar_options_parse_words(&words, ci_check_options(&s), argc, argv, "CASE", 0, argc);
     if (status == INVAR_OK)
-        status = check_words(&code, &s, words, argv);
-    return status == INVAR_OK ? code : for_bisect(&s, invar_report_error());
+        status = check_named_cases(&code, &s, words, argv);
+    return status == INVAR_OK ? code : exit_code_for_git(&s, invar_report_error());
 }
 
-static void check_help(void)
+static void ci_check_help(void)
 {
     settings s;
 
@@ -457,14 +467,14 @@ static void check_help(void)
         "  4    golden missing or obsolete\n"
         "  6    nothing was compared\n"
         "  125  with --bisect, in place of 2, 3, 4 and 6\n");
-    invar_options_help(check_options(&s));
+    invar_options_help(ci_check_options(&s));
 }
 
 const invar_cli_command invar_verb_ci_check = {.name = "check",
                                                .summary =
                                                    "run cases and compare them with their goldens",
-                                               .run = check,
-                                               .help = check_help,
+                                               .run = cmd_ci_check,
+                                               .help = ci_check_help,
                                                .arguments = "[CASE ...] [--option value ...]"};
 
 /* ---- record ---------------------------------------------------------------------------------- */
@@ -472,7 +482,7 @@ const invar_cli_command invar_verb_ci_check = {.name = "check",
 static invar_status record_case(int *code_out, const settings *s, const char *word)
 {
     invar_progress *progress = NULL;
-    invar_ci_options o = options_of(s, &progress);
+    invar_ci_options o = make_options(s, &progress);
     invar_ci_result result;
     invar_ci_case item;
     invar_status status;
@@ -487,7 +497,7 @@ static invar_status record_case(int *code_out, const settings *s, const char *wo
             item.name);
     status = invar_ci_record(&result, &item, &o);
     invar_progress_free(progress);
-    invar_ci_release(&result, 1); // what it was run with the second time is not shown
+    invar_ci_release(&result, 1); // the variations of the second run are not printed
     result.variations = NULL;
     INVAR_TRY(status);
     *code_out = exit_code(&result, 1);
@@ -506,32 +516,32 @@ static invar_status record_case(int *code_out, const settings *s, const char *wo
     return INVAR_OK;
 }
 
-static int record(int argc, char **argv)
+static int cmd_ci_record(int argc, char **argv)
 {
     settings s = {.cases = "recipes", .jobs = 1, .timeout = 3600};
     int words, code = INVAR_EXIT_OK;
     invar_status status =
-        invar_options_parse_words(&words, record_options(&s), argc, argv, "CASE", 1, 1);
+        invar_options_parse_words(&words, ci_record_options(&s), argc, argv, "CASE", 1, 1);
 
     if (status == INVAR_OK)
         status = record_case(&code, &s, argv[0]);
     return status == INVAR_OK ? code : invar_report_error();
 }
 
-static void record_help(void)
+static void ci_record_help(void)
 {
     settings s;
 
     invar_help_text(
         "Runs a CASE twice, with different threads, batches and environment. If both runs have\n"
         "the same bits, writes NAME.golden and NAME.points beside the recipe.\n");
-    invar_options_help(record_options(&s));
+    invar_options_help(ci_record_options(&s));
 }
 
 const invar_cli_command invar_verb_ci_record = {.name = "record",
                                                 .summary = "record the golden of a case",
-                                                .run = record,
-                                                .help = record_help,
+                                                .run = cmd_ci_record,
+                                                .help = ci_record_help,
                                                 .arguments = "CASE [--option value ...]"};
 
 /* ---- the group ------------------------------------------------------------------------------- */
@@ -540,7 +550,7 @@ static const invar_cli_command *const subs[] = {&invar_verb_ci_record, &invar_ve
                                                 &invar_verb_ci_review, &invar_verb_ci_accept,
                                                 &invar_verb_ci_status, NULL};
 
-static void cmd_ci_help(void)
+static void ci_help(void)
 {
     invar_help_text(
         "\n"
@@ -552,6 +562,6 @@ static void cmd_ci_help(void)
 const invar_cli_command invar_verb_ci = {
     .name = "ci",
     .summary = "bit-exact CI: compare recipes with their golden files",
-    .help = cmd_ci_help,
+    .help = ci_help,
     .arguments = "VERB [CASE ...] [--option value ...]",
     .subcommands = subs};

@@ -1,5 +1,5 @@
 /*
- * ci.h - the verbs `invar ci ...` and what they share.
+ * ci.h - subcommands of `invar ci`, and functions that they share.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,23 +19,23 @@ extern const invar_cli_command invar_verb_ci_review;
 extern const invar_cli_command invar_verb_ci_accept;
 extern const invar_cli_command invar_verb_ci_status;
 
-/* The option --cases DIR, which is "recipes" where nobody says otherwise. */
+/* Returns the option --cases DIR, whose default is "recipes". */
 invar_option invar_option_cases(const char **value);
 
-/* True in CI: the variable CI is set, and neither empty nor "false". Nothing is written then. */
+/* Returns true if the variable CI is set and neither empty nor "false". Nothing is written then. */
 bool invar_ci_unattended(void);
 
-/* INVAR_E_STATE in CI; `what` is the verb that would write. */
+/* Returns INVAR_E_STATE if invar_ci_unattended; `what` is the subcommand that would write. */
 invar_status invar_ci_attended(const char *what) INVAR_MUST_USE;
 
 /*
- * The cases that the words name; without a word all of the folder for which `wanted` holds.
- * The caller owns *out (invar_free).
+ * Lists the cases that the words name; without words, all cases of the folder for which `wanted`
+ * returns true. The caller frees *out with invar_free.
  */
 invar_status invar_ci_choose(invar_ci_case **out, size_t *count_out, const char *folder, int words,
                              char **argv, bool (*wanted)(const invar_ci_case *item)) INVAR_MUST_USE;
 
-/* A verdict as it is shown, and what there is to say about it. */
+/* Prints the verdict of a result and its details. */
 void invar_ci_show(const invar_ci_result *result);
 
 #ifdef __cplusplus

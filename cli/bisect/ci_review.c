@@ -1,5 +1,8 @@
 /*
- * ci_review.c - invar ci review, accept and status: what becomes of bits that changed.
+ * ci_review.c - invar ci review, accept and status: shows and accepts changed bits.
+ *
+ * Review asks about each pending golden on a terminal. Everything that writes is refused if the
+ * variable CI is set. Status reads the goldens without running anything.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -39,13 +42,13 @@ static invar_status accept_with_reason(const invar_ci_case *item)
     }
     if (invar_error_last()->status != INVAR_E_INVALID)
         return invar_error_last()->status;
-    (void)invar_report_error(); // no reason: it stays pending
+    (void)invar_report_error(); // without a reason the golden stays pending
     invar_error_clear();
     return INVAR_OK;
 }
 
-/* Asks until there is an answer; *more_out is false when there will be none any more. */
-static invar_status ci_case_decide(bool *more_out, const invar_ci_case *item)
+/* Asks until there is a valid answer. *more_out is false at the end of the input. */
+static invar_status ask_decision(bool *more_out, const invar_ci_case *item)
 {
     char answer[16];
 
@@ -70,9 +73,9 @@ static invar_status review_case(bool *more_out, const invar_ci_case *item, bool 
 
     INVAR_TRY(invar_ci_review(&result, item));
     if (ask)
-        result.pending = false; // the question says what can be done
+        result.pending = false; // the question names the possible actions
     invar_ci_show(&result);
-    return ask ? ci_case_decide(more_out, item) : INVAR_OK;
+    return ask ? ask_decision(more_out, item) : INVAR_OK;
 }
 
 static invar_status review_json(const invar_ci_case *cases, size_t count)
@@ -117,7 +120,7 @@ static invar_status reject_case(const settings *s)
     return INVAR_OK;
 }
 
-static const invar_option *review_options(settings *s)
+static const invar_option *ci_review_options(settings *s)
 {
     static invar_option list[4];
 
@@ -132,14 +135,14 @@ static const invar_option *review_options(settings *s)
     return list;
 }
 
-static int review(int argc, char **argv)
+static int cmd_ci_review(int argc, char **argv)
 {
     settings s = {.cases = "recipes"};
     invar_ci_case *cases = NULL;
     size_t count;
     int words;
     invar_status status =
-        invar_options_parse_words(&words, review_options(&s), argc, argv, "CASE", 0, argc);
+        invar_options_parse_words(&words, ci_review_options(&s), argc, argv, "CASE", 0, argc);
 
     if (status == INVAR_OK && s.reject && words)
         status = INVAR_FAIL(INVAR_E_INVALID, 0, "--reject CASE: one case, and no other words");
@@ -153,7 +156,7 @@ static int review(int argc, char **argv)
     return invar_exit(status);
 }
 
-static void review_help(void)
+static void ci_review_help(void)
 {
     settings s;
 
@@ -161,19 +164,19 @@ static void review_help(void)
         "Shows pending changes, case by case: the first step and point that differ, ops with a\n"
         "new revision, and the loss. On a terminal it asks what to do: a accepts (and asks for a\n"
         "reason), r rejects, s skips.\n");
-    invar_options_help(review_options(&s));
+    invar_options_help(ci_review_options(&s));
 }
 
 const invar_cli_command invar_verb_ci_review = {.name = "review",
                                                 .summary =
                                                     "show pending changes, accept or reject them",
-                                                .run = review,
-                                                .help = review_help,
+                                                .run = cmd_ci_review,
+                                                .help = ci_review_help,
                                                 .arguments = "[CASE ...] [--reject CASE]"};
 
 /* ---- accept ---------------------------------------------------------------------------------- */
 
-static const invar_option *accept_options(settings *s)
+static const invar_option *ci_accept_options(settings *s)
 {
     static invar_option list[3];
 
@@ -203,45 +206,45 @@ static invar_status accept_case(const settings *s, const char *word)
     return INVAR_OK;
 }
 
-static int accept(int argc, char **argv)
+static int cmd_ci_accept(int argc, char **argv)
 {
     settings s = {.cases = "recipes"};
     int words;
     invar_status status =
-        invar_options_parse_words(&words, accept_options(&s), argc, argv, "CASE", 1, 1);
+        invar_options_parse_words(&words, ci_accept_options(&s), argc, argv, "CASE", 1, 1);
 
     return invar_exit(status == INVAR_OK ? accept_case(&s, argv[0]) : status);
 }
 
-static void accept_help(void)
+static void ci_accept_help(void)
 {
     settings s;
 
     invar_help_text(
         "Makes the pending bits of a CASE its new golden and adds a line of history to it: who,\n"
         "at which commit, why. Refused when CI is set in the environment.\n");
-    invar_options_help(accept_options(&s));
+    invar_options_help(ci_accept_options(&s));
 }
 
 const invar_cli_command invar_verb_ci_accept = {.name = "accept",
                                                 .summary = "make pending bits the new golden",
-                                                .run = accept,
-                                                .help = accept_help,
+                                                .run = cmd_ci_accept,
+                                                .help = ci_accept_help,
                                                 .arguments = "CASE --reason TEXT"};
 
 /* ---- status ---------------------------------------------------------------------------------- */
 
-/* What is known of a case without running it. */
-typedef struct standing {
-    const char *golden; /* a word */
+/* Properties of a case that are known without running it. */
+typedef struct golden_status {
+    const char *golden; /* "good", "missing", "obsolete" or "damaged" */
     int64_t steps, ops, accepted;
     char identity[INVAR_DIGEST_HEX_SIZE];
     bool points;
-} standing;
+} golden_status;
 
-static standing ci_case_inspect(const invar_ci_case *item)
+static golden_status read_golden_status(const invar_ci_case *item)
 {
-    standing out = {.golden = "good"};
+    golden_status out = {.golden = "good"};
     invar_golden_points *points;
     invar_golden *golden;
     invar_status status = invar_golden_read(&golden, item->golden);
@@ -254,7 +257,7 @@ static standing ci_case_inspect(const invar_ci_case *item)
         return out;
     }
     if (!invar_path_exists(item->recipe))
-        out.golden = "obsolete"; // nothing makes it any more
+        out.golden = "obsolete"; // the recipe was removed
     out.steps = golden->n_steps;
     out.ops = (int64_t)golden->n_ops;
     out.accepted = (int64_t)golden->n_accepted;
@@ -269,7 +272,7 @@ static standing ci_case_inspect(const invar_ci_case *item)
 
 static invar_status status_row(invar_text_table *grid, const invar_ci_case *item)
 {
-    standing s = ci_case_inspect(item);
+    golden_status s = read_golden_status(item);
     char identity[13];
 
     (void)snprintf(identity, sizeof identity, "%.12s", s.identity);
@@ -306,7 +309,7 @@ static invar_status status_json(const invar_ci_case *cases, size_t count)
     json_t *list = json_array();
 
     for (size_t i = 0; list && i < count; i++) {
-        standing s = ci_case_inspect(&cases[i]);
+        golden_status s = read_golden_status(&cases[i]);
         (void)json_array_append_new(
             list, json_pack("{s:o, s:s, s:I, s:o, s:I, s:I, s:b, s:b}", "case",
                             invar_row_writer_json_string(cases[i].name), "golden", s.golden,
@@ -318,7 +321,7 @@ static invar_status status_json(const invar_ci_case *cases, size_t count)
     return invar_json_write(stdout, list);
 }
 
-static const invar_option *status_options(settings *s)
+static const invar_option *ci_status_options(settings *s)
 {
     static invar_option list[3];
 
@@ -328,12 +331,12 @@ static const invar_option *status_options(settings *s)
     return list;
 }
 
-static int show_status(int argc, char **argv)
+static int cmd_ci_status(int argc, char **argv)
 {
     settings s = {.cases = "recipes"};
     invar_ci_case *cases = NULL;
     size_t count;
-    invar_status status = invar_options_parse(status_options(&s), argc, argv);
+    invar_status status = invar_options_parse(ci_status_options(&s), argc, argv);
 
     if (status == INVAR_OK)
         status = invar_ci_cases(&cases, &count, s.cases);
@@ -343,7 +346,7 @@ static int show_status(int argc, char **argv)
     return invar_exit(status);
 }
 
-static void status_help(void)
+static void ci_status_help(void)
 {
     settings s;
 
@@ -351,12 +354,12 @@ static void status_help(void)
         "Lists the recipes of a folder and their goldens: number of steps, identity, op\n"
         "revisions, number of accepted changes, whether a .points file can localise a difference,\n"
         "and what is pending.\n");
-    invar_options_help(status_options(&s));
+    invar_options_help(ci_status_options(&s));
 }
 
 const invar_cli_command invar_verb_ci_status = {.name = "status",
                                                 .summary =
                                                     "list cases, goldens and pending changes",
-                                                .run = show_status,
-                                                .help = status_help,
+                                                .run = cmd_ci_status,
+                                                .help = ci_status_help,
                                                 .arguments = "[--cases DIR]"};

@@ -1,5 +1,9 @@
 /*
- * run_bisect.c - asking a bisect: progress while it works, the answer afterwards.
+ * run_bisect.c - runs a bisect case with progress on stderr, prints its result and stores it.
+ *
+ * The result is stored in every form in the folder of the bisect (answer.txt, .json, .html, .db),
+ * where `invar bisect view` finds it. It is printed first, so that a file that cannot be written
+ * hides nothing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -62,11 +66,11 @@ invar_status invar_bisect_list(const char ***out, char *text)
     return INVAR_OK;
 }
 
-/* ---- while it works -------------------------------------------------------------------------- */
+/* ---- progress -------------------------------------------------------------------------------- */
 
-typedef struct screen {
-    bool live, colour;
-} screen;
+typedef struct progress_screen {
+    bool live, color;
+} progress_screen;
 
 static invar_term_style style_of(const char *verdict)
 {
@@ -77,11 +81,11 @@ static invar_term_style style_of(const char *verdict)
     }
 }
 
-static void show_end(const screen *s, const invar_bisect_trial *t)
+static void print_trial(const progress_screen *s, const invar_bisect_trial *t)
 {
     fprintf(stderr, "bisect: %.12s %s%-5s%s %s", t->commit,
-            invar_term_escape(s->colour, style_of(t->verdict)), t->verdict,
-            invar_term_escape(s->colour, INVAR_TERM_STYLE_PLAIN), t->role);
+            invar_term_escape(s->color, style_of(t->verdict)), t->verdict,
+            invar_term_escape(s->color, INVAR_TERM_STYLE_PLAIN), t->role);
     if (t->build_s > 0)
         fprintf(stderr, ", built in %.1f s", t->build_s);
     if (strcmp(t->source, "tree") == 0)
@@ -97,10 +101,10 @@ static void show_end(const screen *s, const invar_bisect_trial *t)
     fputc('\n', stderr);
 }
 
-static void bisect_trial_show(void *payload, invar_bisect_event_kind kind,
-                              const invar_bisect_trial *trial, int64_t left, int64_t more)
+static void show_trial(void *payload, invar_bisect_event_kind kind, const invar_bisect_trial *trial,
+                       int64_t left, int64_t more)
 {
-    const screen *s = payload;
+    const progress_screen *s = payload;
     char line[128];
 
     if (s->live)
@@ -113,13 +117,13 @@ static void bisect_trial_show(void *payload, invar_bisect_event_kind kind,
     else
         (void)snprintf(line, sizeof line, "bisect: testing %.12s, %s", trial->commit, trial->role);
     if (kind == INVAR_BISECT_EVENT_END)
-        show_end(s, trial);
-    else if (s->live) // cut: what wraps cannot be taken back
+        print_trial(s, trial);
+    else if (s->live) // truncated, because a wrapped line cannot be erased
         fprintf(stderr, "%.*s", invar_term_width(stderr) - 1, line);
     fflush(stderr);
 }
 
-/* ---- afterwards ------------------------------------------------------------------------------ */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static int exit_code(const invar_bisect_result *a)
 {
@@ -137,8 +141,8 @@ static invar_status print_plain(FILE *out, const invar_bisect_result *answer)
     return invar_bisect_report_print(out, answer, false);
 }
 
-/* The answer in every form, beside the state: invar bisect view shows it again. */
-static invar_status bisect_result_store(const invar_bisect_result *a)
+/* Stores the result in every form next to the state, for `invar bisect view`. */
+static invar_status store_result(const invar_bisect_result *a)
 {
     const struct {
         const char *name;
@@ -157,15 +161,16 @@ static invar_status bisect_result_store(const invar_bisect_result *a)
     return INVAR_OK;
 }
 
-static invar_status bisect_result_report(const invar_bisect_result *a,
-                                         const invar_bisect_settings *s)
+static invar_status print_and_store_result(const invar_bisect_result *a,
+                                           const invar_bisect_settings *s)
 {
     invar_output page;
 
-    if (!s->html || strcmp(s->html, "-") != 0) // first: a file that cannot be written hides nothing
+    // printed first, so that a file that cannot be written hides nothing
+    if (!s->html || strcmp(s->html, "-") != 0)
         INVAR_TRY(s->json ? invar_bisect_report_json(stdout, a)
                           : invar_bisect_report_print(stdout, a, invar_term_colour(stdout)));
-    INVAR_TRY(bisect_result_store(a));
+    INVAR_TRY(store_result(a));
     INVAR_TRY(invar_archive_answer(a, exit_code(a)));
     if (!s->html)
         return INVAR_OK;
@@ -176,14 +181,14 @@ static invar_status bisect_result_report(const invar_bisect_result *a,
 int invar_bisect_run_and_print(const invar_bisect_case *what, const invar_bisect_settings *settings,
                                const char *log)
 {
-    screen s = {.live = invar_term_live(stderr), .colour = invar_term_colour(stderr)};
+    progress_screen s = {.live = invar_term_live(stderr), .color = invar_term_colour(stderr)};
     invar_bisect_options options = {
         .work = settings->work,
         .log = log,
         .jobs = settings->jobs,
         .threads = invar_default_threads(),
         .stop = invar_interactive_catch_signals("stopping; run the same command again to continue"),
-        .event = bisect_trial_show,
+        .event = show_trial,
         .payload = &s};
     invar_bisect_result *answer = NULL;
     invar_status status =
@@ -195,7 +200,7 @@ int invar_bisect_run_and_print(const invar_bisect_case *what, const invar_bisect
     if (s.live)
         fputs("\r\033[K", stderr);
     if (status == INVAR_OK)
-        status = bisect_result_report(answer, settings);
+        status = print_and_store_result(answer, settings);
     code = status == INVAR_OK ? exit_code(answer) : invar_report_error();
     invar_bisect_result_free(answer);
     return code;

@@ -1,5 +1,9 @@
 /*
- * subcommands.c - invar bisect log, view, resume-log and reset: what is kept of a bisect.
+ * subcommands.c - invar bisect log, view, resume-log and reset: commands on stored bisects.
+ *
+ * They work on the newest bisect in the workspace of a repository. A log may come from another
+ * machine and contains commands, so resume-log prints everything that would be executed and asks
+ * first.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,9 +30,9 @@ typedef struct settings {
     bool git, all, yes;
 } settings;
 
-/* The options of a verb, some of the shared ones and one of its own. */
-static const invar_option *settings_choose(settings *s, const char *const *names,
-                                           const invar_option *own)
+/* Returns the options of a subcommand: some of the shared ones, and optionally one of its own. */
+static const invar_option *choose_options(settings *s, const char *const *names,
+                                          const invar_option *own)
 {
     static invar_option list[INVAR_BISECT_SHARED_OPTIONS + 2];
     invar_option shared[INVAR_BISECT_SHARED_OPTIONS];
@@ -45,8 +49,8 @@ static const invar_option *settings_choose(settings *s, const char *const *names
     return list;
 }
 
-/* A file of the newest bisect: "state" or one of the answers. */
-static invar_status settings_newest(char out[INVAR_PATH_SIZE], const settings *s, const char *name)
+/* Computes the path of a file of the newest bisect: "state" or a form of the result. */
+static invar_status newest_file(char out[INVAR_PATH_SIZE], const settings *s, const char *name)
 {
     char folder[INVAR_PATH_SIZE];
     size_t bytes;
@@ -66,14 +70,14 @@ static invar_status copy_file(FILE *out, const char *path)
     char *text;
 
     INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_BYTES));
-    (void)fwrite(text, 1, bytes, out); // main looks at the stream's end
+    (void)fwrite(text, 1, bytes, out); // main checks stdout for errors
     invar_free(text);
     return INVAR_OK;
 }
 
 /* ---- log ------------------------------------------------------------------------------------- */
 
-/* What git bisect replay reads. A verdict "third" is bad there. */
+/* Prints the trials in the format of git bisect replay. The verdict "third" counts as bad there. */
 static void print_git(const invar_bisect_state *state)
 {
     size_t count;
@@ -95,7 +99,7 @@ static void print_git(const invar_bisect_state *state)
     }
 }
 
-static const invar_option *log_options(settings *s)
+static const invar_option *bisect_log_options(settings *s)
 {
     static const char *const names[] = {"repo", "work", NULL};
     const invar_option own = {"git",
@@ -106,15 +110,15 @@ static const invar_option *log_options(settings *s)
                               0,
                               0};
 
-    return settings_choose(s, names, &own);
+    return choose_options(s, names, &own);
 }
 
-static invar_status log_it(const settings *s)
+static invar_status print_log(const settings *s)
 {
     char path[INVAR_PATH_SIZE];
     invar_bisect_state *state;
 
-    INVAR_TRY(settings_newest(path, s, "state"));
+    INVAR_TRY(newest_file(path, s, "state"));
     if (!s->git)
         return copy_file(stdout, path);
     INVAR_TRY(invar_bisect_state_read(&state, path));
@@ -123,43 +127,44 @@ static invar_status log_it(const settings *s)
     return INVAR_OK;
 }
 
-static int run_log(int argc, char **argv)
+static int cmd_bisect_log(int argc, char **argv)
 {
     settings s = {.git = false};
 
-    if (invar_options_parse(log_options(&s), argc, argv) != INVAR_OK || log_it(&s) != INVAR_OK)
+    if (invar_options_parse(bisect_log_options(&s), argc, argv) != INVAR_OK ||
+        print_log(&s) != INVAR_OK)
         return invar_report_error();
     return INVAR_EXIT_OK;
 }
 
-static void help_log(void)
+static void bisect_log_help(void)
 {
     settings s;
 
     invar_help_text(
         "Prints the question of the repository's latest bisect and the result of each trial.\n"
         "'invar bisect resume-log' continues from this output on another machine.\n");
-    invar_options_help(log_options(&s));
+    invar_options_help(bisect_log_options(&s));
 }
 
-static const invar_cli_command log_verb = {.name = "log",
-                                           .summary =
-                                               "print the question and the result of every trial",
-                                           .run = run_log,
-                                           .help = help_log,
-                                           .arguments = "[--git]"};
+static const invar_cli_command bisect_log_command = {
+    .name = "log",
+    .summary = "print the question and the result of every trial",
+    .run = cmd_bisect_log,
+    .help = bisect_log_help,
+    .arguments = "[--git]"};
 
 /* ---- view ------------------------------------------------------------------------------------ */
 
-static const invar_option *view_options(settings *s)
+static const invar_option *bisect_view_options(settings *s)
 {
     static const char *const names[] = {"repo", "work", "html", "json", NULL};
 
-    return settings_choose(s, names, NULL);
+    return choose_options(s, names, NULL);
 }
 
-/* A bisect that has not ended has no answer yet. */
-static invar_status need_answer(const char *path)
+/* Fails if the bisect has no result yet. */
+static invar_status check_result_exists(const char *path)
 {
     if (invar_path_exists(path))
         return INVAR_OK;
@@ -168,60 +173,62 @@ static invar_status need_answer(const char *path)
                       "invar bisect log shows how far it is");
 }
 
-static invar_status view_it(const settings *s)
+static invar_status print_view(const settings *s)
 {
     char path[INVAR_PATH_SIZE];
     invar_output page;
 
     if (s->shared.html) {
-        INVAR_TRY(settings_newest(path, s, "answer.html"));
-        INVAR_TRY(need_answer(path));
+        INVAR_TRY(newest_file(path, s, "answer.html"));
+        INVAR_TRY(check_result_exists(path));
         INVAR_TRY(invar_output_open(&page, s->shared.html, INVAR_PAGE_MARK("answer")));
         INVAR_TRY(invar_output_close(&page, copy_file(page.stream, path)));
         if (page.stream == stdout)
             return INVAR_OK;
     }
-    INVAR_TRY(settings_newest(path, s, s->shared.json ? "answer.json" : "answer.txt"));
-    INVAR_TRY(need_answer(path));
+    INVAR_TRY(newest_file(path, s, s->shared.json ? "answer.json" : "answer.txt"));
+    INVAR_TRY(check_result_exists(path));
     return copy_file(stdout, path);
 }
 
-static int run_view(int argc, char **argv)
+static int cmd_bisect_view(int argc, char **argv)
 {
     settings s = {.git = false};
 
-    if (invar_options_parse(view_options(&s), argc, argv) != INVAR_OK || view_it(&s) != INVAR_OK)
+    if (invar_options_parse(bisect_view_options(&s), argc, argv) != INVAR_OK ||
+        print_view(&s) != INVAR_OK)
         return invar_report_error();
     return INVAR_EXIT_OK;
 }
 
-static void help_view(void)
+static void bisect_view_help(void)
 {
     settings s;
 
     invar_help_text("Shows the result of the repository's latest bisect again. Runs nothing.\n");
-    invar_options_help(view_options(&s));
+    invar_options_help(bisect_view_options(&s));
 }
 
-static const invar_cli_command view_verb = {.name = "view",
-                                            .summary = "show the result of the latest bisect again",
-                                            .run = run_view,
-                                            .help = help_view,
-                                            .arguments = "[--json] [--html FILE]"};
+static const invar_cli_command bisect_view_command = {
+    .name = "view",
+    .summary = "show the result of the latest bisect again",
+    .run = cmd_bisect_view,
+    .help = bisect_view_help,
+    .arguments = "[--json] [--html FILE]"};
 
 /* ---- resume-log ------------------------------------------------------------------------------ */
 
-static const invar_option *resume_options(settings *s)
+static const invar_option *bisect_resume_log_options(settings *s)
 {
     static const char *const names[] = {"repo", "work", "jobs", "html", "json", NULL};
     const invar_option own = {
         "yes", INVAR_OPTION_FLAG, &s->yes, NULL, "run the commands of the log without asking", 0,
         0};
 
-    return settings_choose(s, names, &own);
+    return choose_options(s, names, &own);
 }
 
-/* A text, each of its lines below the other; NULL: nothing. */
+/* Prints a text, each line below the other; nothing if it is NULL. */
 static void show_text(const char *name, const char *text)
 {
     while (text && *text) {
@@ -234,7 +241,10 @@ static void show_text(const char *name, const char *text)
     }
 }
 
-/* Everything of a log that decides what is executed; a recipe may name plug-ins. */
+/*
+ * Prints everything in a log that decides what is executed, including the recipe, which may name
+ * plug-ins.
+ */
 static void show_commands(const invar_bisect_case *what)
 {
     fputs("this log runs, as you and on this machine:\n", stderr);
@@ -246,8 +256,11 @@ static void show_commands(const invar_bisect_case *what)
         show_text("flag", *flag);
 }
 
-/* A log comes from elsewhere, and its commands would run with all that the user may do. */
-static invar_status settings_agree(const settings *s, const invar_bisect_case *what,
+/*
+ * Asks for permission, because a log may come from elsewhere and its commands run with all rights
+ * of the user.
+ */
+static invar_status ask_permission(const settings *s, const invar_bisect_case *what,
                                    const char *path)
 {
     char answer[16], shown[INVAR_PATH_SHOWN_SIZE];
@@ -265,7 +278,7 @@ static invar_status settings_agree(const settings *s, const invar_bisect_case *w
     return INVAR_FAIL(INVAR_E_STATE, 0, "%s: nothing was run", shown);
 }
 
-static int settings_resume(const settings *s, const char *path)
+static int resume_from_log(const settings *s, const char *path)
 {
     invar_bisect_state *state;
     invar_bisect_case what;
@@ -277,27 +290,27 @@ static int settings_resume(const settings *s, const char *path)
     what.recipe_text = invar_bisect_state_recipe(state);
     if (s->shared.repo)
         what.repo = s->shared.repo;
-    code = settings_agree(s, &what, path) == INVAR_OK
+    code = ask_permission(s, &what, path) == INVAR_OK
                ? invar_bisect_run_and_print(&what, &s->shared, path)
                : invar_report_error();
     invar_bisect_state_close(state);
     return code;
 }
 
-static int run_resume(int argc, char **argv)
+static int cmd_bisect_resume_log(int argc, char **argv)
 {
     settings s = {.git = false};
-    const invar_option *list = resume_options(&s);
+    const invar_option *list = bisect_resume_log_options(&s);
     int words;
 
-    s.shared.repo = NULL; // as the log has it
+    s.shared.repo = NULL; // NULL keeps the repository of the log
     if (invar_options_parse_words(&words, list, argc, argv, "FILE, what invar bisect log printed",
                                   1, 1) != INVAR_OK)
         return invar_report_error();
-    return settings_resume(&s, argv[0]);
+    return resume_from_log(&s, argv[0]);
 }
 
-static void help_resume(void)
+static void bisect_resume_log_help(void)
 {
     settings s;
 
@@ -308,19 +321,19 @@ static void help_resume(void)
         "The log contains shell commands and a recipe, which will run as you. They are shown\n"
         "first and you are asked to confirm. --yes skips the question; without a terminal and\n"
         "without --yes nothing runs.\n");
-    invar_options_help(resume_options(&s));
+    invar_options_help(bisect_resume_log_options(&s));
 }
 
-static const invar_cli_command resume_verb = {.name = "resume-log",
-                                              .summary =
-                                                  "continue from a log, here or on another machine",
-                                              .run = run_resume,
-                                              .help = help_resume,
-                                              .arguments = "FILE [--yes] [--repo DIR]"};
+static const invar_cli_command bisect_resume_log_command = {
+    .name = "resume-log",
+    .summary = "continue from a log, here or on another machine",
+    .run = cmd_bisect_resume_log,
+    .help = bisect_resume_log_help,
+    .arguments = "FILE [--yes] [--repo DIR]"};
 
 /* ---- reset ----------------------------------------------------------------------------------- */
 
-static const invar_option *reset_options(settings *s)
+static const invar_option *bisect_reset_options(settings *s)
 {
     static const char *const names[] = {"repo", "work", NULL};
     const invar_option own = {"all",
@@ -331,10 +344,10 @@ static const invar_option *reset_options(settings *s)
                               0,
                               0};
 
-    return settings_choose(s, names, &own);
+    return choose_options(s, names, &own);
 }
 
-static invar_status reset_it(const settings *s)
+static invar_status remove_bisects(const settings *s)
 {
     static const char *const rest[] = {"programs", "runs", "slots", "samples"};
     char folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
@@ -354,30 +367,33 @@ static invar_status reset_it(const settings *s)
     return INVAR_OK;
 }
 
-static int run_reset(int argc, char **argv)
+static int cmd_bisect_reset(int argc, char **argv)
 {
     settings s = {.git = false};
 
-    if (invar_options_parse(reset_options(&s), argc, argv) != INVAR_OK || reset_it(&s) != INVAR_OK)
+    if (invar_options_parse(bisect_reset_options(&s), argc, argv) != INVAR_OK ||
+        remove_bisects(&s) != INVAR_OK)
         return invar_report_error();
     return INVAR_EXIT_OK;
 }
 
-static void help_reset(void)
+static void bisect_reset_help(void)
 {
     settings s;
 
     invar_help_text(
         "Deletes the records of all bisects of the repository. Built programs and finished runs\n"
         "stay cached, so that the next bisect is quick; --all deletes them too.\n");
-    invar_options_help(reset_options(&s));
+    invar_options_help(bisect_reset_options(&s));
 }
 
-static const invar_cli_command reset_verb = {.name = "reset",
-                                             .summary = "delete the bisects of a repository",
-                                             .run = run_reset,
-                                             .help = help_reset,
-                                             .arguments = "[--all]"};
+static const invar_cli_command bisect_reset_command = {.name = "reset",
+                                                       .summary =
+                                                           "delete the bisects of a repository",
+                                                       .run = cmd_bisect_reset,
+                                                       .help = bisect_reset_help,
+                                                       .arguments = "[--all]"};
 
-const invar_cli_command *const invar_bisect_verbs[] = {&log_verb, &view_verb, &resume_verb,
-                                                       &reset_verb, NULL};
+const invar_cli_command *const invar_bisect_verbs[] = {&bisect_log_command, &bisect_view_command,
+                                                       &bisect_resume_log_command,
+                                                       &bisect_reset_command, NULL};

@@ -1,11 +1,11 @@
 /*
- * combinations.c - invar help combinations: pairs of recipe keys that are refused.
+ * combinations.c - invar help combinations: lists the pairs of recipe keys that are rejected.
  *
- * There is no list of such pairs. Each pair of features.def becomes a recipe, and
- * invar_admission_check, which decides about every run before it starts, is asked about it. A pair
- * is refused if no recipe with both keys is accepted: with the further keys that both need, in
- * either order of precedence, with those of one of them, and without any; each of these also with
- * the keys of every INVAR_ALSO.
+ * No list of such pairs is kept. Each pair of features.def becomes a recipe and is passed to
+ * invar_admission_check, which decides about every run before it starts. A pair is rejected if no
+ * recipe with both keys is accepted: with the further keys that both need, in either order of
+ * precedence, with those of one of them, and without any; each of these also with the keys of every
+ * INVAR_ALSO.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,19 +23,19 @@
 
 #include "base/invar_banned.h"
 
-#define RANKS "ranks" /* the number of ranks, which is no key of a recipe */
-#define ORIGIN "pair" /* place of a key in messages of the checks */
-#define NEXT "; "     /* between keys */
-#define EQUALS " = "  /* between a key and its value */
+#define RANKS "ranks" /* number of ranks, which is not a recipe key */
+#define ORIGIN "pair" /* origin of a key in messages of the checks */
+#define NEXT "; "     /* separator between keys */
+#define EQUALS " = "  /* separator between a key and its value */
 
 typedef struct feature {
     const char *name, *needs;
 } feature;
 
-/* Keys of a base or of a need that apply to one kind of recipe, or those of a folder's model. */
-typedef struct entry {
+/* Keys of a base or a need that apply to one kind of recipe, or keys of a folder's model. */
+typedef struct keys_entry {
     const char *word, *kind, *keys;
-} entry;
+} keys_entry;
 
 #define INVAR_BASE(...)
 #define INVAR_NEED(...)
@@ -50,7 +50,7 @@ static const feature features[] = {
 
 #undef INVAR_BASE
 #define INVAR_BASE(KIND, KEYS) {"", KIND, KEYS},
-static const entry bases[] = {
+static const keys_entry bases[] = {
 #include "cli/combinations/features.def"
 };
 #undef INVAR_BASE
@@ -58,7 +58,7 @@ static const entry bases[] = {
 
 #undef INVAR_NEED
 #define INVAR_NEED(WORD, KIND, KEYS) {WORD, KIND, KEYS},
-static const entry needs[] = {
+static const keys_entry needs[] = {
 #include "cli/combinations/features.def"
 };
 #undef INVAR_NEED
@@ -67,7 +67,7 @@ static const entry needs[] = {
 #undef INVAR_ALSO
 #define INVAR_ALSO(NEEDS) {"", NEEDS},
 static const feature alternatives[] = {
-    {"", ""}, // nothing more
+    {"", ""}, // no further keys
 #include "cli/combinations/features.def"
 };
 #undef INVAR_ALSO
@@ -75,7 +75,7 @@ static const feature alternatives[] = {
 
 #undef INVAR_MODEL
 #define INVAR_MODEL(FOLDER, KEYS) {FOLDER, "", KEYS},
-static const entry folders[] = {
+static const keys_entry folders[] = {
 #include "cli/combinations/features.def"
 };
 
@@ -85,34 +85,34 @@ enum {
     NEEDS = sizeof needs / sizeof *needs,
     ALTERNATIVES = sizeof alternatives / sizeof *alternatives,
     FOLDERS = sizeof folders / sizeof *folders,
-    PARTS = 3 /* a recipe joins one of the alternatives and a pair of features */
+    PARTS = 3 /* a recipe combines one of the alternatives and a pair of features */
 };
 
-/* State that the recipes of all pairs share. */
-typedef struct scene {
+/* Context shared by the recipes of all pairs. */
+typedef struct pairs_context {
     invar_recipe *recipe;                /* recipe of the current pair */
-    invar_run_context sessions[FOLDERS]; /* the models of all folders */
-    int count;                           /* number of sessions that are open */
-} scene;
+    invar_run_context sessions[FOLDERS]; /* models of all folders */
+    int count;                           /* number of open sessions */
+} pairs_context;
 
 /* ---- the recipe of a pair -------------------------------------------------------------------- */
 
-/* A recipe that is put together; what is set first stays. */
-typedef struct draft {
+/* A recipe under construction. The first value of a key wins. */
+typedef struct recipe_draft {
     invar_recipe *recipe;
     bool set[INVAR_KEY_COUNT];
     bool folder; /* the model comes from a folder */
-    bool file;   /* the data come from a file */
-    int ranks;   /* 0 if no feature names a number */
-} draft;
+    bool file;   /* the data comes from a file */
+    int ranks;   /* 0 if no feature sets a number */
+} recipe_draft;
 
-static bool is_kind(const draft *d, const char *kind)
+static bool is_kind(const recipe_draft *d, const char *kind)
 {
     return strcmp(kind, "all") == 0 || strcmp(kind, d->folder ? "folder" : "own") == 0 ||
            strcmp(kind, d->file ? "file" : "task") == 0;
 }
 
-static invar_status set_key(draft *d, const char *name, const char *value)
+static invar_status set_key(recipe_draft *d, const char *name, const char *value)
 {
     int key = invar_recipe_find(invar_config_schema(), name);
 
@@ -127,7 +127,7 @@ static invar_status set_key(draft *d, const char *name, const char *value)
     return invar_recipe_set(d->recipe, name, value, ORIGIN);
 }
 
-/* The next of several keys, or a word, as a string; false at the end. */
+/* Copies the next of several keys or words. Returns false at the end. */
 static bool next_key(char out[256], const char **cursor)
 {
     const char *end = strstr(*cursor, NEXT);
@@ -140,7 +140,7 @@ static bool next_key(char out[256], const char **cursor)
     return bytes > 0;
 }
 
-static invar_status set_keys(draft *d, const char *keys)
+static invar_status set_keys(recipe_draft *d, const char *keys)
 {
     char name[256], *value;
 
@@ -153,8 +153,9 @@ static invar_status set_keys(draft *d, const char *keys)
     return INVAR_OK;
 }
 
-/* Keys of the entries that a word names, for the kind of this recipe. */
-static invar_status set_entries(draft *d, const entry *entries, int count, const char *word)
+/* Sets the keys of the entries that a word names, for the kind of this recipe. */
+static invar_status set_entries(recipe_draft *d, const keys_entry *entries, int count,
+                                const char *word)
 {
     for (int i = 0; i < count; i++)
         if (strcmp(entries[i].word, word) == 0 && is_kind(d, entries[i].kind))
@@ -162,7 +163,7 @@ static invar_status set_entries(draft *d, const entry *entries, int count, const
     return INVAR_OK;
 }
 
-static void choose_kind(draft *d, const char *wanted)
+static void set_kind(recipe_draft *d, const char *wanted)
 {
     char word[256];
 
@@ -172,7 +173,7 @@ static void choose_kind(draft *d, const char *wanted)
     }
 }
 
-static invar_status set_needs(draft *d, const char *wanted)
+static invar_status set_needs(recipe_draft *d, const char *wanted)
 {
     char word[256];
 
@@ -181,10 +182,10 @@ static invar_status set_needs(draft *d, const char *wanted)
     return INVAR_OK;
 }
 
-static invar_status write_features(draft *d, const feature *const parts[PARTS])
+static invar_status write_features(recipe_draft *d, const feature *const parts[PARTS])
 {
     for (int i = 0; i < PARTS; i++)
-        choose_kind(d, parts[i]->needs);
+        set_kind(d, parts[i]->needs);
     for (int i = 0; i < PARTS; i++)
         INVAR_TRY(set_keys(d, parts[i]->name));
     for (int i = 0; i < PARTS; i++)
@@ -194,9 +195,9 @@ static invar_status write_features(draft *d, const feature *const parts[PARTS])
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-static invar_status open_folder(invar_run_context *out, invar_recipe *recipe, const char *keys)
+static invar_status open_model(invar_run_context *out, invar_recipe *recipe, const char *keys)
 {
-    draft d = {.recipe = recipe};
+    recipe_draft d = {.recipe = recipe};
 
     INVAR_TRY(invar_recipe_reset(recipe));
     INVAR_TRY(set_keys(&d, keys));
@@ -205,24 +206,24 @@ static invar_status open_folder(invar_run_context *out, invar_recipe *recipe, co
                                   INVAR_RUN_CONTEXT_NO_WEIGHTS | INVAR_RUN_CONTEXT_ANY_DEVICE);
 }
 
-static invar_status open_scene(scene *out)
+static invar_status open_context(pairs_context *out)
 {
     INVAR_TRY(invar_recipe_new(&out->recipe, invar_config_schema()));
     for (; out->count < FOLDERS; out->count++)
-        INVAR_TRY(open_folder(&out->sessions[out->count], out->recipe, folders[out->count].keys));
+        INVAR_TRY(open_model(&out->sessions[out->count], out->recipe, folders[out->count].keys));
     return INVAR_OK;
 }
 
-static void close_scene(scene *s)
+static void close_context(pairs_context *s)
 {
     while (s->count > 0)
         invar_run_context_close(&s->sessions[--s->count]);
     invar_recipe_free(s->recipe);
 }
 
-/* The model of the folder that a key names; NULL if it names none. */
-static const invar_model_spec *find_folder(const scene *s, const invar_recipe *recipe,
-                                           invar_key key)
+/* Returns the model of the folder that a key names, or NULL if it names none of them. */
+static const invar_model_spec *find_model(const pairs_context *s, const invar_recipe *recipe,
+                                          invar_key key)
 {
     for (int i = 0; i < FOLDERS; i++)
         if (strcmp(invar_recipe_string(recipe, key), folders[i].word) == 0)
@@ -230,10 +231,13 @@ static const invar_model_spec *find_folder(const scene *s, const invar_recipe *r
     return NULL;
 }
 
-/* The rules see a model of the recipe's own like that of a folder: it has experts, or none. */
-static const invar_model_spec *find_actor(const scene *s, const invar_recipe *recipe)
+/*
+ * Returns the model of the actor. For a model without a folder this is a folder's model with or
+ * without experts, because the rules distinguish nothing else.
+ */
+static const invar_model_spec *find_actor(const pairs_context *s, const invar_recipe *recipe)
 {
-    const invar_model_spec *named = find_folder(s, recipe, INVAR_KEY_HF_CHECKPOINT);
+    const invar_model_spec *named = find_model(s, recipe, INVAR_KEY_HF_CHECKPOINT);
     int i = 0;
 
     while (!named && (s->sessions[i].spec.experts > 0) !=
@@ -244,8 +248,8 @@ static const invar_model_spec *find_actor(const scene *s, const invar_recipe *re
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
-/* Returns the least number of ranks of the layout. Contradictory layouts are refused later. */
-static int count_ranks(const draft *d)
+/* Returns the smallest number of ranks of the layout. Contradictory layouts are rejected later. */
+static int count_ranks(const recipe_draft *d)
 {
     invar_rank_role_sizes sides;
     int least;
@@ -258,11 +262,14 @@ static int count_ranks(const draft *d)
     return d->ranks > least ? d->ranks : least;
 }
 
-/* A model beside the actor, if the recipe names one of another shape; *out holds its spec. */
-static const invar_model_spec *find_beside(invar_model_spec *out, const draft *d, const scene *s,
-                                           invar_key key)
+/*
+ * Returns a further model if the recipe names one with another shape than the actor; *out holds its
+ * spec.
+ */
+static const invar_model_spec *find_second_model(invar_model_spec *out, const recipe_draft *d,
+                                                 const pairs_context *s, invar_key key)
 {
-    const invar_model_spec *named = find_folder(s, d->recipe, key);
+    const invar_model_spec *named = find_model(s, d->recipe, key);
 
     if (!named || named == find_actor(s, d->recipe))
         return NULL;
@@ -272,29 +279,29 @@ static const invar_model_spec *find_beside(invar_model_spec *out, const draft *d
     return out;
 }
 
-static invar_status admit(const draft *d, const scene *s)
+static invar_status check_admission(const recipe_draft *d, const pairs_context *s)
 {
     invar_model_spec actor = *find_actor(s, d->recipe), reference, teacher, critic;
-    const invar_admission facts = {.recipe = d->recipe,
-                                   .ranks = count_ranks(d),
-                                   .actor = &actor,
-                                   .reference = find_beside(&reference, d, s, INVAR_KEY_REF_LOAD),
-                                   .teacher =
-                                       find_beside(&teacher, d, s, INVAR_KEY_OPD_TEACHER_LOAD),
-                                   .critic = find_beside(&critic, d, s, INVAR_KEY_CRITIC_LOAD)};
+    const invar_admission facts = {
+        .recipe = d->recipe,
+        .ranks = count_ranks(d),
+        .actor = &actor,
+        .reference = find_second_model(&reference, d, s, INVAR_KEY_REF_LOAD),
+        .teacher = find_second_model(&teacher, d, s, INVAR_KEY_OPD_TEACHER_LOAD),
+        .critic = find_second_model(&critic, d, s, INVAR_KEY_CRITIC_LOAD)};
 
     INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = d->recipe}));
     INVAR_TRY(invar_run_context_complete_spec(&actor, d->recipe));
     return invar_admission_check(&facts);
 }
 
-static invar_status try_recipe(const scene *s, const feature *const parts[PARTS])
+static invar_status try_recipe(const pairs_context *s, const feature *const parts[PARTS])
 {
-    draft d = {.recipe = s->recipe};
+    recipe_draft d = {.recipe = s->recipe};
 
     INVAR_TRY(invar_recipe_reset(d.recipe));
     INVAR_TRY(write_features(&d, parts));
-    return admit(&d, s);
+    return check_admission(&d, s);
 }
 
 static int key_bytes(const feature *of)
@@ -307,24 +314,24 @@ static bool same_key(const feature *a, const feature *b)
     return key_bytes(a) == key_bytes(b) && strncmp(a->name, b->name, (size_t)key_bytes(a)) == 0;
 }
 
-/* Whether the key is among the needs of a feature, and not its own. */
-static invar_status find_need(bool *out, const scene *s, const feature *of, const char *key)
+/* *out is true if the key is among the needs of a feature and is not the feature itself. */
+static invar_status find_need(bool *out, const pairs_context *s, const feature *of, const char *key)
 {
     int index = invar_recipe_find(invar_config_schema(), key);
-    draft d = {.recipe = s->recipe};
+    recipe_draft d = {.recipe = s->recipe};
 
     INVAR_TRY(invar_recipe_reset(d.recipe));
-    choose_kind(&d, of->needs);
+    set_kind(&d, of->needs);
     INVAR_TRY(set_needs(&d, of->needs));
     *out = index >= 0 && d.set[index] && !same_key(of, &(feature){key, ""});
     return INVAR_OK;
 }
 
 /*
- * The pair and the reason, without the place of the key. The reason may begin with a key that is
- * not in the pair, but that one of its features needs.
+ * Prints the pair and the reason without the origin of the key. The reason may name a key that is
+ * not in the pair but needed by one of its features.
  */
-static invar_status show_refusal(const scene *s, const feature *const pair[2])
+static invar_status show_refusal(const pairs_context *s, const feature *const pair[2])
 {
     char line[INVAR_ERROR_MESSAGE_SIZE + 512], key[64] = "", needs_it[160] = "";
     invar_error reason;
@@ -353,8 +360,8 @@ static bool is_refusal(invar_status status)
     return status == INVAR_E_INVALID || status == INVAR_E_UNSUPPORTED;
 }
 
-/* Returns why the first recipe of the pair is refused, if all are. */
-static invar_status try_pair(const scene *s, const feature *a, const feature *b)
+/* Returns INVAR_OK if a recipe of the pair is accepted, otherwise the error of the first recipe. */
+static invar_status try_pair(const pairs_context *s, const feature *a, const feature *b)
 {
     const feature bare_a = {a->name, ""}, bare_b = {b->name, ""};
     const feature *const pairs[][2] = {
@@ -377,7 +384,7 @@ static invar_status try_pair(const scene *s, const feature *a, const feature *b)
     return status;
 }
 
-static invar_status show_pairs(const scene *s)
+static invar_status show_pairs(const pairs_context *s)
 {
     int64_t pairs = 0, refused = 0;
     invar_status status;
@@ -403,11 +410,11 @@ static invar_status show_pairs(const scene *s)
 
 invar_status invar_combinations_show(void)
 {
-    scene s = {.count = 0};
-    invar_status status = open_scene(&s);
+    pairs_context s = {.count = 0};
+    invar_status status = open_context(&s);
 
     if (status == INVAR_OK)
         status = show_pairs(&s);
-    close_scene(&s);
+    close_context(&s);
     return status;
 }

@@ -1,5 +1,5 @@
 /*
- * combinations.h - invar help combinations: pairs of recipe keys that are refused.
+ * combinations.h - invar help combinations: lists the pairs of recipe keys that are rejected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 
-/* Prints every pair of features.def that is refused, with the reason, a line each, on stdout. */
+/* Prints every pair of features.def that is rejected, with the reason, one per line, to stdout. */
 invar_status invar_combinations_show(void) INVAR_MUST_USE;
 
 #endif

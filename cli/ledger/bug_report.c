@@ -1,10 +1,11 @@
 /*
- * bug_report.c - invar bug-report: one archive with what a maintainer asks about a run.
+ * bug_report.c - invar bug-report: packs everything that a maintainer needs to know about a run.
  *
- * Each member is what another verb prints, in a child process, or a bounded part of a file of the
- * run's folder. So a damaged ledger costs the members that need it, and no others: the archive
- * then has the message. No weights, no data; prompts and responses only if they are asked for.
- * Links in the folder are not followed. All members pass the mask of the reports.
+ * Each member of the archive is the output of another command in a child process, or a bounded part
+ * of a file of the run folder. A damaged ledger therefore affects only the members that need it;
+ * their error message is recorded. Weights and data are never included, prompts and responses only
+ * on request. Links are not followed, and every member passes the masking of secrets that reports
+ * use.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,14 +35,14 @@
 
 enum {
     TAIL_BYTES = 64 << 10, /* largest part of one file of the run */
-    MOST_BYTES = 4 << 20,  /* largest member, except the report */
+    MAX_BYTES = 4 << 20,   /* largest member, except the report */
     PAGE_BYTES = 16 << 20, /* largest report */
-    MOST_FILES = 1000,     /* most files that files.txt names */
-    MOST_DEPTH = 4,        /* deepest folder in the run's folder that files.txt names */
-    MOST_MEMBERS = 16,
+    MAX_FILES = 1000,      /* most files that files.txt names */
+    MAX_DEPTH = 4,         /* deepest folder in the run's folder that files.txt names */
+    MAX_MEMBERS = 16,
     NOTE_BYTES = 300,
-    WAIT_MS = 300000, /* longest time of one verb */
-    SHOW_MS = 1000    /* time between two updates of the progress of one verb */
+    WAIT_MS = 300000, /* longest time of one command */
+    SHOW_MS = 1000    /* interval between updates of the progress line */
 };
 
 typedef struct settings {
@@ -50,21 +51,21 @@ typedef struct settings {
     bool json;
 } settings;
 
-typedef struct member {
+typedef struct report_member {
     const char *name, *about;
     size_t bytes;
     char note[NOTE_BYTES]; /* reason why the member is missing or cut; empty if it is complete */
-} member;
+} report_member;
 
-/* A member that another verb prints. */
-typedef struct verb_member {
+/* A member that is the output of another command. */
+typedef struct command_member {
     const char *name, *about;
     const char *words[6]; /* command line after the program; NULL after the last word */
     size_t most;          /* largest size, in bytes */
-    bool step;            /* needs a last step */
-} verb_member;
+    bool step;            /* the command needs a last step */
+} command_member;
 
-typedef struct bundle {
+typedef struct report_bundle {
     invar_tar_writer *tar;
     const char *word; /* RUN as the user gave it */
     char program[INVAR_PATH_SIZE];
@@ -72,24 +73,24 @@ typedef struct bundle {
     char path[INVAR_PATH_SIZE];   /* path of the archive */
     char *buffer;                 /* (PAGE_BYTES) */
     int64_t last;                 /* last step; -1 if it is unknown */
-    invar_progress *progress;     /* line on a terminal; NULL if no verb runs */
-    member members[MOST_MEMBERS];
+    invar_progress *progress;     /* progress line on a terminal; NULL if no command runs */
+    report_member members[MAX_MEMBERS];
     int count;
-} bundle;
+} report_bundle;
 
 /* ---- members --------------------------------------------------------------------------------- */
 
-static member *start_member(bundle *b, const char *name, const char *about)
+static report_member *start_member(report_bundle *b, const char *name, const char *about)
 {
-    member *m = &b->members[b->count++];
+    report_member *m = &b->members[b->count++];
 
-    INVAR_CHECK(b->count <= MOST_MEMBERS);
-    *m = (member){.name = name, .about = about};
+    INVAR_CHECK(b->count <= MAX_MEMBERS);
+    *m = (report_member){.name = name, .about = about};
     return m;
 }
 
 /* Writes a member into the archive, except an empty one, whose note has the reason. */
-static invar_status write_member(bundle *b, member *m, const char *text, size_t bytes)
+static invar_status write_member(report_bundle *b, report_member *m, const char *text, size_t bytes)
 {
     char *masked = NULL;
     invar_status status = invar_report_mask(&masked, &bytes, text, bytes);
@@ -101,13 +102,13 @@ static invar_status write_member(bundle *b, member *m, const char *text, size_t 
     return status;
 }
 
-/* ---- what verbs print ------------------------------------------------------------------------ */
+/* ---- output of commands ---------------------------------------------------------------------- */
 
 /*
  * Reads up to `most` bytes that the child prints into the buffer. Returns false if the child prints
  * more, or takes too long.
  */
-static bool listen(size_t *bytes_out, bundle *b, size_t most, int fd, int64_t until)
+static bool read_output(size_t *bytes_out, report_bundle *b, size_t most, int fd, int64_t until)
 {
     struct pollfd from = {.fd = fd, .events = POLLIN};
     size_t used = 0;
@@ -137,8 +138,8 @@ static void last_line(char *out, size_t size, const char *text, size_t bytes)
     invar_process_last_output_line(out, size, &tail);
 }
 
-static void describe_end(member *m, const invar_subprocess *child, const char *text, size_t bytes,
-                         const char *limit)
+static void describe_end(report_member *m, const invar_subprocess *child, const char *text,
+                         size_t bytes, const char *limit)
 {
     int code = WIFEXITED(child->wait_status) ? WEXITSTATUS(child->wait_status) : -1;
     char words[NOTE_BYTES - 40];
@@ -153,7 +154,7 @@ static void describe_end(member *m, const invar_subprocess *child, const char *t
 }
 
 /* Runs this program with the words and keeps what it prints, on both streams. */
-static invar_status run_program(bundle *b, member *m, char *const *words, size_t most)
+static invar_status run_program(report_bundle *b, report_member *m, char *const *words, size_t most)
 {
     int ends[2], streams[3] = {-1}, rc = invar_process_pipe(ends);
     invar_subprocess child = {0};
@@ -171,7 +172,7 @@ static invar_status run_program(bundle *b, member *m, char *const *words, size_t
         (void)close(streams[0]);
     if (status == INVAR_OK) {
         int64_t until = invar_process_clock_ms() + WAIT_MS;
-        whole = listen(&bytes, b, most, ends[0], until);
+        whole = read_output(&bytes, b, most, ends[0], until);
         while (whole && !invar_subprocess_ended(&child) && invar_process_clock_ms() < until)
             (void)poll(NULL, 0, 1);
         invar_subprocess_kill(&child);
@@ -182,9 +183,9 @@ static invar_status run_program(bundle *b, member *m, char *const *words, size_t
     return status;
 }
 
-static invar_status add_verb(bundle *b, const verb_member *v)
+static invar_status add_command(report_bundle *b, const command_member *v)
 {
-    member *m = start_member(b, v->name, v->about);
+    report_member *m = start_member(b, v->name, v->about);
     char *words[8] = {b->program};
 
     if (v->step && b->last < 0) {
@@ -192,34 +193,34 @@ static invar_status add_verb(bundle *b, const verb_member *v)
         return INVAR_OK;
     }
     for (int i = 0; i < 6 && v->words[i]; i++)
-        words[i + 1] = (char *)(uintptr_t)v->words[i]; // execve takes them so
+        words[i + 1] = (char *)(uintptr_t)v->words[i]; // execve takes non-const words
     return run_program(b, m, words, v->most);
 }
 
-/* Adds the members that verbs print; on a terminal a line shows the one that is made. */
-static invar_status add_verbs(bundle *b, const settings *s)
+/* Adds the members that are outputs of commands. On a terminal a line shows the current one. */
+static invar_status add_commands(report_bundle *b, const settings *s)
 {
     const char *no_samples = s->samples ? NULL : "--no-samples";
     char step[24];
-    const verb_member verbs[] = {
-        {"version.txt", "program: commit, compiler, ops", {"version"}, MOST_BYTES, false},
-        {"doctor.txt", "machine", {"doctor"}, MOST_BYTES, false},
+    const command_member verbs[] = {
+        {"version.txt", "program: commit, compiler, ops", {"version"}, MAX_BYTES, false},
+        {"doctor.txt", "machine", {"doctor"}, MAX_BYTES, false},
         {"run.txt",
          "identity, keys, provenance, events",
          {"ledger", "show", b->word, "--all"},
-         MOST_BYTES,
+         MAX_BYTES,
          false},
         {"last-step.txt",
          "last recorded step: hashes, metrics, timings",
          {"ledger", "show", b->word, "--step", step, no_samples},
-         MOST_BYTES,
+         MAX_BYTES,
          true},
         {"verify.txt",
          "verification of the ledger",
          {"ledger", "verify", b->word},
-         MOST_BYTES,
+         MAX_BYTES,
          false},
-        {"triage.txt", "findings", {"triage", b->word}, MOST_BYTES, false},
+        {"triage.txt", "findings", {"triage", b->word}, MAX_BYTES, false},
         {"report.html",
          s->samples ? "report, with prompts and responses" : "report",
          {"ledger", "report", b->word, "--out", "-", no_samples},
@@ -238,7 +239,7 @@ static invar_status add_verbs(bundle *b, const settings *s)
     (void)snprintf(step, sizeof step, "%" PRId64, b->last);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
         invar_progress_update(b->progress, i, verbs[i].name);
-        status = add_verb(b, &verbs[i]);
+        status = add_command(b, &verbs[i]);
     }
     if (status == INVAR_OK)
         invar_progress_update(b->progress, count, "");
@@ -291,9 +292,9 @@ static size_t drop_samples(char *text, size_t bytes)
 }
 
 /* Adds the last TAIL_BYTES of a plain file, from the beginning of a line. */
-static invar_status add_tail(bundle *b, const char *name, const char *about, bool samples)
+static invar_status add_tail(report_bundle *b, const char *name, const char *about, bool samples)
 {
-    member *m = start_member(b, name, about);
+    report_member *m = start_member(b, name, about);
     char path[INVAR_PATH_SIZE], *text = b->buffer;
     struct stat st = {0};
     ssize_t got = -1;
@@ -326,26 +327,27 @@ static invar_status add_tail(bundle *b, const char *name, const char *about, boo
     return write_member(b, m, text, got > 0 ? (size_t)got : 0);
 }
 
-typedef struct listing {
+typedef struct file_listing {
     FILE *out;
     int files;
     bool cut;
-} listing;
+} file_listing;
 
-static void list_folder(listing *l, int parent, const char *name, const char *shown, int depth);
+static void list_folder(file_listing *l, int parent, const char *name, const char *shown,
+                        int depth);
 
-static void list_entry(listing *l, int folder, const char *name, const char *shown, int depth)
+static void list_entry(file_listing *l, int folder, const char *name, const char *shown, int depth)
 {
     char path[INVAR_PATH_SIZE];
     struct stat st;
 
-    if (++l->files > MOST_FILES) {
+    if (++l->files > MAX_FILES) {
         l->cut = true;
         return;
     }
     (void)snprintf(path, sizeof path, "%s%s", shown, name);
     if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
-        return; // gone by now
+        return; // the file was removed meanwhile
     fprintf(l->out, "%14lld  ", (long long)st.st_size);
     invar_safe_text_print(l->out, path);
     fprintf(l->out, "%s\n",
@@ -353,13 +355,13 @@ static void list_entry(listing *l, int folder, const char *name, const char *sho
             : S_ISREG(st.st_mode) ? ""
             : S_ISLNK(st.st_mode) ? "  (a link, not followed)"
                                   : "  (not a file)");
-    if (S_ISDIR(st.st_mode) && depth < MOST_DEPTH) {
+    if (S_ISDIR(st.st_mode) && depth < MAX_DEPTH) {
         (void)snprintf(path, sizeof path, "%s%s/", shown, name);
         list_folder(l, folder, name, path, depth + 1);
     }
 }
 
-static void list_folder(listing *l, int parent, const char *name, const char *shown, int depth)
+static void list_folder(file_listing *l, int parent, const char *name, const char *shown, int depth)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (depth ? O_NOFOLLOW : 0));
     DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
@@ -374,18 +376,21 @@ static void list_folder(listing *l, int parent, const char *name, const char *sh
     (void)closedir(folder);
 }
 
-/* Sizes and names: what the archive leaves out, such as weights, is at least named. */
-static invar_status add_listing(bundle *b)
+/*
+ * Adds sizes and names of all files, so that even what the archive omits, such as weights, is
+ * listed.
+ */
+static invar_status add_listing(report_bundle *b)
 {
-    member *m = start_member(b, "files.txt", "sizes and names of the run's files");
-    listing l = {.out = fmemopen(b->buffer, PAGE_BYTES, "w")};
+    report_member *m = start_member(b, "files.txt", "sizes and names of the run's files");
+    file_listing l = {.out = fmemopen(b->buffer, PAGE_BYTES, "w")};
     long bytes;
 
     if (!l.out)
         return INVAR_FAIL(INVAR_E_NOMEM, errno, "no memory for a list of files");
     list_folder(&l, AT_FDCWD, b->folder, "", 0);
     if (l.cut)
-        (void)snprintf(m->note, sizeof m->note, "the first %d files", MOST_FILES);
+        (void)snprintf(m->note, sizeof m->note, "the first %d files", MAX_FILES);
     bytes = ftell(l.out);
     (void)fclose(l.out);
     return write_member(b, m, b->buffer, bytes > 0 ? (size_t)bytes : 0);
@@ -394,7 +399,7 @@ static invar_status add_listing(bundle *b)
 /* ---- the archive ----------------------------------------------------------------------------- */
 
 /* "bug-report-NAME.tar", with the name of the run's folder. */
-static void name_archive(bundle *b)
+static void name_archive(report_bundle *b)
 {
     const char *name = b->folder;
     int bytes = (int)invar_path_length(b->folder);
@@ -423,8 +428,8 @@ static bool is_run(const char *folder)
     return false;
 }
 
-/* Finds the folder of the run, also if its ledger cannot be read. */
-static invar_status find_run(bundle *b)
+/* Finds the folder of the run, even if its ledger cannot be read. */
+static invar_status find_run(report_bundle *b)
 {
     invar_located located = {.ledger = NULL};
     struct stat st;
@@ -447,9 +452,9 @@ static invar_status find_run(bundle *b)
     return status;
 }
 
-static void print_members(FILE *out, const bundle *b)
+static void print_members(FILE *out, const report_bundle *b)
 {
-    for (const member *m = b->members; m < b->members + b->count; m++) {
+    for (const report_member *m = b->members; m < b->members + b->count; m++) {
         fprintf(out, "  %-14s %9zu  %s", m->name, m->bytes, m->about);
         if (m->note[0]) {
             fputs(m->bytes ? " (" : ": missing (", out);
@@ -460,11 +465,11 @@ static void print_members(FILE *out, const bundle *b)
     }
 }
 
-/* Adds the list of members, with the missing ones. It is the last member: all others are known. */
-static invar_status add_contents(bundle *b)
+/* Adds the list of members, including missing ones. Must be last, when all others are known. */
+static invar_status add_contents(report_bundle *b)
 {
     FILE *out = fmemopen(b->buffer, PAGE_BYTES, "w");
-    member *m;
+    report_member *m;
     long bytes;
 
     if (!out)
@@ -477,9 +482,9 @@ static invar_status add_contents(bundle *b)
     return write_member(b, m, b->buffer, bytes > 0 ? (size_t)bytes : 0);
 }
 
-static invar_status write_members(bundle *b, const settings *s)
+static invar_status write_members(report_bundle *b, const settings *s)
 {
-    INVAR_TRY(add_verbs(b, s));
+    INVAR_TRY(add_commands(b, s));
     INVAR_TRY(add_tail(b, "recipe.ini", "resolved recipe", true));
     INVAR_TRY(add_tail(b, "train.log",
                        s->samples ? "end of the log" : "end of the log, without samples",
@@ -489,12 +494,12 @@ static invar_status write_members(bundle *b, const settings *s)
     return invar_tar_commit(b->tar);
 }
 
-static void print_json(const bundle *b)
+static void print_json(const report_bundle *b)
 {
     fputs("{\"file\": ", stdout);
     invar_safe_text_print_json(stdout, b->path);
     fputs(", \"members\": [", stdout);
-    for (const member *m = b->members; m < b->members + b->count; m++) {
+    for (const report_member *m = b->members; m < b->members + b->count; m++) {
         printf("%s{\"name\": \"%s\", \"about\": \"%s\", \"bytes\": %zu, \"note\": ",
                m == b->members ? "" : ", ", m->name, m->about, m->bytes);
         if (m->note[0])
@@ -506,7 +511,7 @@ static void print_json(const bundle *b)
     fputs("]}\n", stdout);
 }
 
-static void print_result(const bundle *b, const settings *s)
+static void print_result(const report_bundle *b, const settings *s)
 {
     if (s->json) {
         print_json(b);
@@ -522,7 +527,7 @@ static void print_result(const bundle *b, const settings *s)
     puts(" --one-top-level=bug-report");
 }
 
-static invar_status write_report(bundle *b, const settings *s)
+static invar_status write_report(report_bundle *b, const settings *s)
 {
     ssize_t length = readlink("/proc/self/exe", b->program, sizeof b->program - 1);
 
@@ -538,9 +543,9 @@ static invar_status write_report(bundle *b, const settings *s)
     return write_members(b, s);
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-static const invar_option *options(settings *s)
+static const invar_option *bug_report_options(settings *s)
 {
     static invar_option list[4];
 
@@ -556,12 +561,13 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int pack_report(int argc, char **argv)
+static int cmd_bug_report(int argc, char **argv)
 {
     settings s = {0};
-    bundle *b = NULL;
+    report_bundle *b = NULL;
     int words;
-    invar_status status = invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 1, 1);
+    invar_status status =
+        invar_options_parse_words(&words, bug_report_options(&s), argc, argv, "RUN", 1, 1);
 
     if (status == INVAR_OK)
         status = invar_alloc((void **)&b, 1, sizeof *b, "a report of a problem");
@@ -578,7 +584,7 @@ static int pack_report(int argc, char **argv)
     return invar_exit(status);
 }
 
-static void help(void)
+static void bug_report_help(void)
 {
     settings s;
 
@@ -592,12 +598,12 @@ static void help(void)
         "Weights and data are not packed; prompts and responses are with --samples. What looks\n"
         "like a secret is masked. No mask knows every secret: look at the files before you send\n"
         "them.\n");
-    invar_options_help(options(&s));
+    invar_options_help(bug_report_options(&s));
 }
 
 const invar_cli_command invar_verb_bug_report = {
     .name = "bug-report",
     .summary = "pack what a maintainer asks about a run into one file",
-    .run = pack_report,
-    .help = help,
+    .run = cmd_bug_report,
+    .help = bug_report_help,
     .arguments = "RUN [--out FILE] [--samples] [--json]"};

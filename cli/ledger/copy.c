@@ -1,5 +1,9 @@
 /*
- * copy.c - invar ledger import, backup and export: what a ledger becomes elsewhere.
+ * copy.c - invar ledger import, backup and export: copies a ledger or writes it in other formats.
+ *
+ * Import verifies each run and copies it once. The ledger of a run that `invar train` continues
+ * must keep exactly one run, so importing into it is rejected. A ledger that was created for an
+ * import that failed is removed again.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +25,7 @@
 
 #include "base/invar_banned.h"
 
-#define IMPORT "import" /* what an import says of itself in a ledger's lock */
+#define IMPORT "import" /* writer name of an import in the lock of a ledger */
 
 typedef struct settings {
     const char *ledger;
@@ -49,7 +53,7 @@ static invar_option count_option(const char *name, int64_t *value, const char *h
                           .high = INT64_MAX};
 }
 
-/* "PATH: text" on stdout. */
+/* Prints "PATH: TEXT" to stdout. */
 static void print_done(const char *path, const char *text)
 {
     invar_safe_text_print(stdout, path);
@@ -58,7 +62,7 @@ static void print_done(const char *path, const char *text)
 
 /* ---- import ---------------------------------------------------------------------------------- */
 
-static const invar_option *import_options(settings *s)
+static const invar_option *ledger_import_options(settings *s)
 {
     static invar_option list[3];
 
@@ -76,8 +80,11 @@ static invar_status count_run(void *payload, const invar_ledger_summary *run)
     return INVAR_OK;
 }
 
-/* True for the ledger of a run: `invar train` wrote it last, or it lies among a run's files. */
-static invar_status is_of_run(bool *out, const char *path)
+/*
+ * Returns true for the ledger of a run: `invar train` wrote it last, or it is next to files of a
+ * run.
+ */
+static invar_status is_run_ledger(bool *out, const char *path)
 {
     static const char *const marks[] = {INVAR_RUN_PATHS_CHECKPOINTS, "report.html"};
     char last[INVAR_LEDGER_WRITER_SIZE], beside[INVAR_PATH_SIZE];
@@ -94,10 +101,10 @@ static invar_status is_of_run(bool *out, const char *path)
 }
 
 /*
- * The ledger of a run has that run alone, and the run is found by it: a second one would make it
- * unstartable. A copy, or a ledger that collects runs, may have any name.
+ * Rejects the ledger of a run as destination: a run is located by its ledger, which must contain
+ * only that run. Copies and collections of runs may have any name.
  */
-static invar_status check_into(const char *path)
+static invar_status check_destination(const char *path)
 {
     char now[INVAR_LEDGER_WRITER_SIZE], real[PATH_MAX];
     invar_ledger *ledger;
@@ -105,11 +112,12 @@ static invar_status check_into(const char *path)
     bool of_run = false;
     int64_t runs = 0;
 
-    if (!realpath(path, real)) // through links: the marks are where the file is
+    // through links, because the other files of the run are next to the target
+    if (!realpath(path, real))
         return INVAR_OK;
     INVAR_TRY(invar_ledger_writer(now, real));
-    if (!now[0]) // one that is there is named when the ledger is opened
-        INVAR_TRY(is_of_run(&of_run, real));
+    if (!now[0]) // a current writer is reported when the ledger is opened
+        INVAR_TRY(is_run_ledger(&of_run, real));
     if (!of_run)
         return INVAR_OK;
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
@@ -137,7 +145,7 @@ static invar_status import_file(int64_t *runs_out, invar_ledger *into, const cha
     return status;
 }
 
-/* One that was made for runs that did not come. */
+/* Removes a ledger that was created for an import that failed. */
 static void remove_ledger(const char *path)
 {
     static const char *const suffixes[] = {"", "-wal", "-shm", "-lock"};
@@ -160,7 +168,7 @@ static invar_status import_files(int64_t *total_out, const settings *s, int word
     if (!s->into)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "import needs --into FILE");
     fresh = !invar_path_exists(s->into);
-    INVAR_TRY(check_into(s->into));
+    INVAR_TRY(check_destination(s->into));
     INVAR_TRY(invar_ledger_open(&into, s->into,
                                 &(invar_ledger_options){.create = true, .writer = IMPORT}));
     status = INVAR_OK;
@@ -174,14 +182,14 @@ static invar_status import_files(int64_t *total_out, const settings *s, int word
     return status;
 }
 
-static int run_import(int argc, char **argv)
+static int cmd_ledger_import(int argc, char **argv)
 {
     settings s = {0};
     int64_t runs;
     char text[64];
     int words;
 
-    if (invar_options_parse_words(&words, import_options(&s), argc, argv, "FILE", 1, argc) !=
+    if (invar_options_parse_words(&words, ledger_import_options(&s), argc, argv, "FILE", 1, argc) !=
             INVAR_OK ||
         import_files(&runs, &s, words, argv) != INVAR_OK)
         return invar_report_error();
@@ -195,26 +203,26 @@ static int run_import(int argc, char **argv)
     return INVAR_EXIT_OK;
 }
 
-static void help_import(void)
+static void ledger_import_help(void)
 {
     settings s;
 
     invar_help_text(
         "Copies runs from several ledgers into one file, so that a query can compare them. Each\n"
         "run is verified first, keeps its hashes, and is copied only once.\n");
-    invar_options_help(import_options(&s));
+    invar_options_help(ledger_import_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_import = {
     .name = "import",
     .summary = "copy runs from several ledgers into one",
-    .run = run_import,
-    .help = help_import,
+    .run = cmd_ledger_import,
+    .help = ledger_import_help,
     .arguments = "FILE|FOLDER ... --into FILE [--option value ...]"};
 
 /* ---- backup ---------------------------------------------------------------------------------- */
 
-static const invar_option *backup_options(settings *s)
+static const invar_option *ledger_backup_options(settings *s)
 {
     static invar_option list[6];
 
@@ -227,7 +235,7 @@ static const invar_option *backup_options(settings *s)
     return list;
 }
 
-static invar_status settings_backup(const settings *s, const char *word)
+static invar_status backup_ledger(const settings *s, const char *word)
 {
     char path[INVAR_LOCATE_PATH_SIZE];
     invar_ledger *ledger;
@@ -247,14 +255,14 @@ static invar_status settings_backup(const settings *s, const char *word)
     return status;
 }
 
-static int run_backup(int argc, char **argv)
+static int cmd_ledger_backup(int argc, char **argv)
 {
     settings s = {.keep_last = -1};
     int words;
 
-    if (invar_options_parse_words(&words, backup_options(&s), argc, argv, "RUN", 0, 1) !=
+    if (invar_options_parse_words(&words, ledger_backup_options(&s), argc, argv, "RUN", 0, 1) !=
             INVAR_OK ||
-        settings_backup(&s, words > 0 ? argv[0] : NULL) != INVAR_OK)
+        backup_ledger(&s, words > 0 ? argv[0] : NULL) != INVAR_OK)
         return invar_report_error();
     if (s.json)
         return invar_exit(invar_json_write(
@@ -264,7 +272,7 @@ static int run_backup(int argc, char **argv)
     return INVAR_EXIT_OK;
 }
 
-static void help_backup(void)
+static void ledger_backup_help(void)
 {
     settings s;
 
@@ -274,19 +282,19 @@ static void help_backup(void)
         "replies, timings, work of ranks, gauges. Roots, chains and metrics stay, and the copy\n"
         "can still be verified. This is the only way to get a smaller ledger; nothing is ever\n"
         "deleted from the original.\n");
-    invar_options_help(backup_options(&s));
+    invar_options_help(ledger_backup_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_backup = {
     .name = "backup",
     .summary = "copy a ledger, optionally without old detail",
-    .run = run_backup,
-    .help = help_backup,
+    .run = cmd_ledger_backup,
+    .help = ledger_backup_help,
     .arguments = "RUN|FILE --out FILE [--keep-last N] [--keep-every N] [--option value ...]"};
 
 /* ---- export ---------------------------------------------------------------------------------- */
 
-static const invar_option *export_options(settings *s)
+static const invar_option *ledger_export_options(settings *s)
 {
     static invar_option list[5];
 
@@ -331,12 +339,12 @@ static invar_status export_run(const settings *s, const char *word)
     return status;
 }
 
-static int run_export(int argc, char **argv)
+static int cmd_ledger_export(int argc, char **argv)
 {
     settings s = {0};
     int words;
 
-    if (invar_options_parse_words(&words, export_options(&s), argc, argv, "RUN", 0, 1) !=
+    if (invar_options_parse_words(&words, ledger_export_options(&s), argc, argv, "RUN", 0, 1) !=
             INVAR_OK ||
         export_run(&s, words > 0 ? argv[0] : NULL) != INVAR_OK)
         return invar_report_error();
@@ -351,19 +359,19 @@ static int run_export(int argc, char **argv)
     return INVAR_EXIT_OK;
 }
 
-static void help_export(void)
+static void ledger_export_help(void)
 {
     settings s;
 
     invar_help_text(
         "Writes a run in a format that other programs read. The exact bits of every number are\n"
         "written beside it.\n");
-    invar_options_help(export_options(&s));
+    invar_options_help(ledger_export_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_export = {
     .name = "export",
     .summary = "write a run as CSV, JSON lines or TensorBoard events",
-    .run = run_export,
-    .help = help_export,
+    .run = cmd_ledger_export,
+    .help = ledger_export_help,
     .arguments = "RUN --csv FILE|--jsonl FILE|--tensorboard FOLDER [--option value ...]"};

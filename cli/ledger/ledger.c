@@ -1,5 +1,8 @@
 /*
- * ledger.c - invar ledger: the list of its verbs, and what they share.
+ * ledger.c - invar ledger: the list of its subcommands, and functions that they share.
+ *
+ * Shared are options, the description of a run for text and JSON output, and the hint about the
+ * next command.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +24,7 @@ static const invar_cli_command *const subs[] = {
     &invar_verb_ledger_report, &invar_verb_ledger_watch,  NULL,
 };
 
-static void cmd_ledger_help(void)
+static void ledger_help(void)
 {
     invar_help_text(
         "\n"
@@ -35,7 +38,7 @@ static void cmd_ledger_help(void)
 const invar_cli_command invar_verb_ledger = {
     .name = "ledger",
     .summary = "query, verify and export the record of runs",
-    .help = cmd_ledger_help,
+    .help = ledger_help,
     .arguments = "VERB [ARGUMENT ...] [--option value ...]",
     .subcommands = subs};
 
@@ -100,7 +103,7 @@ invar_status invar_run_state(const char **out, const char *path, const invar_led
     return INVAR_OK;
 }
 
-/* The first row is the newest. */
+/* Takes the first row, which is the newest checkpoint. */
 static invar_status take_checkpoint(void *payload, const char *const *columns,
                                     const invar_ledger_value *values, int count)
 {

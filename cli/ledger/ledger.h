@@ -1,5 +1,5 @@
 /*
- * ledger.h - the verbs `invar ledger ...` and what they share.
+ * ledger.h - subcommands of `invar ledger`, and functions that they share.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,40 +29,46 @@ extern const invar_cli_command invar_verb_ledger_backup;
 extern const invar_cli_command invar_verb_ledger_report;
 extern const invar_cli_command invar_verb_ledger_watch;
 
-/* The options --json and --csv; the format they ask for together. */
+/* Options --json, --csv and --exact, and the format that they select together. */
 invar_option invar_option_json(bool *value);
 invar_option invar_option_csv(bool *value);
 invar_option invar_option_exact(bool *value);
 invar_status invar_row_writer_choose(invar_row_writer_format *out, bool json, bool csv,
                                      bool exact) INVAR_MUST_USE;
 
-/* INVAR_EXIT_OK, or what invar_report_error yields. */
+/* Returns INVAR_EXIT_OK, or prints the error and returns its exit code. */
 int invar_exit(invar_status status);
 
-/* "next: invar VERB WORD [--ledger LEDGER] REST", words as a shell takes them. NULL: left out. */
+/*
+ * Prints "next: invar VERB WORD [--ledger LEDGER] REST" with words quoted for a shell. `word`,
+ * `ledger` and `rest` may be NULL.
+ */
 void invar_print_next(FILE *out, const char *verb, const char *word, const char *ledger,
                       const char *rest);
 
-/* Of a run that ended: "finished", "failed" or "stopped" (in order, by a signal). */
+/* Returns how a run ended: "finished", "failed" or "stopped" (by a signal, in order). */
 const char *invar_run_end(const invar_ledger_summary *run);
 
-/* That, "running" (it has a writer) or "killed". */
+/* *out is the result of invar_run_end, or "running" if the ledger has a writer, or "killed". */
 invar_status invar_run_state(const char **out, const char *path,
                              const invar_ledger_summary *run) INVAR_MUST_USE;
 
 #define INVAR_RUN_RESUME_SIZE 128
 
-/* "; " and where a training run goes on that nobody writes; "" if it is done. */
+/* Formats "; " and where a training run without a writer resumes; empty if the run is complete. */
 invar_status invar_run_resume(char out[INVAR_RUN_RESUME_SIZE], invar_ledger *ledger,
                               const invar_ledger_summary *run) INVAR_MUST_USE;
 
-/* How many steps the timeline has. */
+/* Returns the number of steps in the timeline. */
 int64_t invar_run_steps(const invar_ledger_summary *run);
 
-/* What `ls` and `show` tell programs about a run; NULL: no memory. */
+/* Returns the JSON object of a run for `ls` and `show`, or NULL without memory. */
 json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const char *state);
 
-/* The run's model as an object with the columns of invar_ledger_model_sql; the caller owns it. */
+/*
+ * Reads the model of a run as an object with the columns of invar_ledger_model_sql. The caller owns
+ * *out.
+ */
 invar_status invar_run_model(json_t **out, invar_ledger *ledger, int64_t run) INVAR_MUST_USE;
 
 #ifdef __cplusplus

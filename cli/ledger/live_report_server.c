@@ -1,8 +1,9 @@
 /*
- * live_report_server.c - a run in a browser while it happens.
+ * live_report_server.c - serves the live report of a run over loopback HTTP.
  *
- * Requests come on threads of the HTTP server. Each opens the ledger for itself; what was made of
- * it is kept until there is another entry, so many pages cost as much as one.
+ * Requests arrive on threads of the HTTP server. Each request opens the ledger for itself, so no
+ * ledger handle is shared. The rendered page and its data are cached until the ledger has a new
+ * entry, which makes further open pages cheap; `lock` guards both caches.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,13 +27,13 @@ enum { CONNECTIONS = 16, CLIENT_SECONDS = 30 };
 #define TYPE_JSON "application/json"
 #define TYPE_TEXT "text/plain; charset=utf-8"
 
-/* A body that was made, and of how many entries. */
-typedef struct made {
-    char *text; /* of open_memstream */
+/* A rendered body, valid for a number of entries. */
+typedef struct cached_body {
+    char *text; /* allocated by open_memstream, so it is freed with free */
     size_t bytes;
     int64_t entries;
     bool running;
-} made;
+} cached_body;
 
 struct invar_live_report_server {
     const invar_located *at;
@@ -40,12 +41,12 @@ struct invar_live_report_server {
     void *listener;
     uint16_t port;
     pthread_mutex_t lock;
-    made page, data; /* under the lock */
+    cached_body page, data; /* guarded by `lock` */
 };
 
 /* ---- bodies ---------------------------------------------------------------------------------- */
 
-/* A copy becomes the body of the reply. */
+/* Sends a copy of the text as the response body. */
 static invar_status send_body(invar_http_transaction *e, int status, const char *type,
                               const char *text, size_t bytes)
 {
@@ -57,19 +58,19 @@ static invar_status send_body(invar_http_transaction *e, int status, const char 
     return INVAR_OK;
 }
 
-/* What cannot be said for lack of memory is an empty reply. */
+/* Sends a short text, or an empty response if memory is missing. */
 static void send_text(invar_http_transaction *e, int status, const char *text)
 {
     if (send_body(e, status, TYPE_TEXT, text, strlen(text)) != INVAR_OK)
         invar_error_clear();
 }
 
-/* Makes the body again if the ledger has new entries, or has gained or lost its writer. */
-static invar_status made_refresh(made *body, invar_ledger *ledger, const invar_ledger_summary *run,
-                                 bool running, bool page)
+/* Renders the body again if the ledger has new entries or has gained or lost its writer. */
+static invar_status refresh_body(cached_body *body, invar_ledger *ledger,
+                                 const invar_ledger_summary *run, bool running, bool page)
 {
     const invar_report_run shown = {.ledger = ledger, .run = run->run};
-    made fresh = {.entries = run->entries, .running = running};
+    cached_body fresh = {.entries = run->entries, .running = running};
     FILE *out;
 
     if (body->text && body->entries == run->entries && body->running == running)
@@ -94,10 +95,10 @@ static invar_status answer_body(invar_http_transaction *e, invar_live_report_ser
                                 invar_ledger *ledger, const invar_ledger_summary *run, bool running,
                                 bool page)
 {
-    made *body = page ? &b->page : &b->data;
+    cached_body *body = page ? &b->page : &b->data;
 
     (void)pthread_mutex_lock(&b->lock);
-    invar_status status = made_refresh(body, ledger, run, running, page);
+    invar_status status = refresh_body(body, ledger, run, running, page);
     if (status == INVAR_OK)
         status = send_body(e, 200, page ? TYPE_PAGE : TYPE_JSON, body->text, body->bytes);
     (void)pthread_mutex_unlock(&b->lock);
@@ -128,7 +129,7 @@ static invar_status answer_path(invar_http_transaction *e, invar_live_report_ser
     return answer_body(e, b, ledger, &run, writer[0] != '\0', strcmp(e->path, "/") == 0);
 }
 
-/* ---- what the module calls ------------------------------------------------------------------- */
+/* ---- callbacks of the HTTP server ------------------------------------------------------------ */
 
 static bool is_known(const char *path)
 {
@@ -140,7 +141,7 @@ static bool is_known(const char *path)
     return false;
 }
 
-static bool http_transaction_admit(void *payload, invar_http_transaction *e)
+static bool admit_request(void *payload, invar_http_transaction *e)
 {
     const invar_live_report_server *b = payload;
 
@@ -159,7 +160,7 @@ static bool http_transaction_admit(void *payload, invar_http_transaction *e)
     return false;
 }
 
-static void http_transaction_answer(void *payload, invar_http_transaction *e)
+static void answer_request(void *payload, invar_http_transaction *e)
 {
     invar_live_report_server *b = payload;
     invar_ledger *ledger = NULL;
@@ -174,16 +175,15 @@ static void http_transaction_answer(void *payload, invar_http_transaction *e)
     invar_ledger_close(ledger);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
-static invar_status live_report_server_start(invar_live_report_server *b, int64_t port)
+static invar_status start_listening(invar_live_report_server *b, int64_t port)
 {
-    const invar_serve_settings settings = {.port = (uint16_t)port,
-                                           .connections = CONNECTIONS,
-                                           .client_seconds = CLIENT_SECONDS,
-                                           .handler = {.payload = b,
-                                                       .admit = http_transaction_admit,
-                                                       .answer = http_transaction_answer}};
+    const invar_serve_settings settings = {
+        .port = (uint16_t)port,
+        .connections = CONNECTIONS,
+        .client_seconds = CLIENT_SECONDS,
+        .handler = {.payload = b, .admit = admit_request, .answer = answer_request}};
     char why[INVAR_SERVE_WHY_SIZE] = "";
 
     b->listener = invar_server_start_here(b->http, &settings, &b->port, why);
@@ -206,7 +206,7 @@ invar_status invar_live_report_server_open(invar_live_report_server **out, const
     INVAR_TRY(invar_alloc((void **)&b, 1, sizeof *b, "a server of a page"));
     *b = (invar_live_report_server){.at = at, .http = http};
     (void)pthread_mutex_init(&b->lock, NULL);
-    invar_status status = live_report_server_start(b, port);
+    invar_status status = start_listening(b, port);
     if (status != INVAR_OK) {
         invar_live_report_server_close(b);
         return status;

@@ -1,14 +1,12 @@
 /*
- * live_report_server.h - a run in a browser while it happens: its report, served on this machine's
- * loopback.
- *
- *     /        the page; it asks for the other two
+ * live_report_server.h - serves the live report of a run on the loopback interface.
+ *     /        the page, which polls the other two
  *     /state   {"entries": N, "over": false}
- *     /data    the data of the page
+ *     /data    data of the page
  *
- * It reads the ledger, in short transactions, and writes nothing. It answers GET alone, and only
- * where the header Host names the loopback: a page of another site that has its name point here
- * (DNS rebinding) gets nothing.
+ * The server reads the ledger in short transactions and never writes. It accepts only GET, and only
+ * requests whose header Host names the loopback, which protects against DNS rebinding by pages of
+ * other sites.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,8 +24,9 @@ extern "C" {
 typedef struct invar_live_report_server invar_live_report_server;
 
 /*
- * Listens at 127.0.0.1, port 0: any that is free. `at` is borrowed for its path and uuid.
- * INVAR_E_UNSUPPORTED: there is no HTTP server; INVAR_E_IO: it cannot listen there.
+ * Starts the server at 127.0.0.1; port 0 means any free port. `at` is borrowed and must outlive the
+ * server. Returns INVAR_E_UNSUPPORTED if this build has no HTTP server, and INVAR_E_IO if the port
+ * cannot be opened.
  */
 invar_status invar_live_report_server_open(invar_live_report_server **out, const invar_located *at,
                                            int64_t port) INVAR_MUST_USE;

@@ -1,5 +1,9 @@
 /*
- * locate.c - finds the run that a RUN argument names.
+ * locate.c - finds the ledger and the run that a RUN argument names.
+ *
+ * The forms are tried in the order of locate.h. Ledgers below runs/ that cannot be read are skipped
+ * with a message. If several ledgers have copies of the run, the one with the most entries is used
+ * and named on stderr.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -40,7 +44,9 @@ invar_option invar_option_ledger(const char **value)
         .help = "ledger file that contains RUN; RUN is then a number, a name or a uuid"};
 }
 
-/* A pattern that fits exactly the folder's ledgers, whatever signs its name has. */
+/*
+ * Makes a glob pattern for the ledgers below a folder. Special characters of its name are escaped.
+ */
 static invar_status make_pattern(char out[INVAR_LOCATE_PATH_SIZE], const char *folder)
 {
     size_t used = 0;
@@ -78,17 +84,18 @@ invar_status invar_locate_below(const char *folder,
 
 /* ---- searching ------------------------------------------------------------------------------- */
 
-typedef struct search {
-    const char *prefix;                 /* of the uuid; NULL: the newest run is wanted */
-    const char *path;                   /* of the ledger that is being read */
-    char found[INVAR_LOCATE_PATH_SIZE]; /* "": nothing yet */
+typedef struct run_search {
+    const char *prefix;                 /* prefix of the uuid; NULL to find the newest run */
+    const char *path;                   /* ledger that is being read */
+    char found[INVAR_LOCATE_PATH_SIZE]; /* ledger of the best match so far; empty if there was no
+                                           match */
     invar_ledger_summary run;
     bool several;
-    char list[LIST_SIZE];   /* of all that fit, when there are several */
-    char copies[LIST_SIZE]; /* of the ledgers that hold `run`, when more than one does */
-} search;
+    char list[LIST_SIZE];   /* all matching runs, if there are several */
+    char copies[LIST_SIZE]; /* ledgers that contain `run`, if there are several */
+} run_search;
 
-static void search_store(search *s, const invar_ledger_summary *run)
+static void store_match(run_search *s, const invar_ledger_summary *run)
 {
     if (strcmp(s->run.uuid, run->uuid) != 0)
         s->copies[0] = '\0';
@@ -96,7 +103,7 @@ static void search_store(search *s, const invar_ledger_summary *run)
     s->run = *run;
 }
 
-static void search_list(search *s, const char *path, const invar_ledger_summary *run)
+static void list_match(run_search *s, const char *path, const invar_ledger_summary *run)
 {
     size_t used = strlen(s->list);
 
@@ -104,7 +111,7 @@ static void search_list(search *s, const char *path, const invar_ledger_summary 
              run->uuid, path);
 }
 
-static void note_copy(search *s)
+static void list_copy(run_search *s)
 {
     size_t used = strlen(s->copies);
 
@@ -115,30 +122,31 @@ static void note_copy(search *s)
 
 static invar_status consider_run(void *payload, const invar_ledger_summary *run)
 {
-    search *s = payload;
+    run_search *s = payload;
     bool first = s->found[0] == '\0';
 
     if (s->prefix && strncmp(run->uuid, s->prefix, strlen(s->prefix)) != 0)
         return INVAR_OK;
     if (first) {
-        search_store(s, run);
-    } else if (strcmp(s->run.uuid, run->uuid) == 0) { // a copy: the one that knows more
-        note_copy(s);
+        store_match(s, run);
+        // a copy of the same run: prefer the one with more entries
+    } else if (strcmp(s->run.uuid, run->uuid) == 0) {
+        list_copy(s);
         if (run->entries > s->run.entries)
-            search_store(s, run);
+            store_match(s, run);
     } else if (!s->prefix) {
         if (run->created_ns > s->run.created_ns)
-            search_store(s, run);
+            store_match(s, run);
     } else {
         if (!s->several)
-            search_list(s, s->found, &s->run);
-        search_list(s, s->path, run);
+            list_match(s, s->found, &s->run);
+        list_match(s, s->path, run);
         s->several = true;
     }
     return INVAR_OK;
 }
 
-static invar_status search_file(search *s, const char *path)
+static invar_status search_file(run_search *s, const char *path)
 {
     invar_ledger *ledger;
     invar_status status;
@@ -150,8 +158,8 @@ static invar_status search_file(search *s, const char *path)
     return status;
 }
 
-/* One bad file among many does not hide the others. */
-static invar_status search_any(void *payload, const char *path)
+/* Searches one ledger of many. An unreadable one is reported and skipped. */
+static invar_status search_or_skip(void *payload, const char *path)
 {
     if (search_file(payload, path) != INVAR_OK) {
         fputs("invar: left out: ", stderr);
@@ -162,7 +170,7 @@ static invar_status search_any(void *payload, const char *path)
     return INVAR_OK;
 }
 
-static invar_status search_conclude(const search *s, const char *word)
+static invar_status check_result(const run_search *s, const char *word)
 {
     if (s->several)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "'%.40s' fits several runs: %s", word, s->list);
@@ -183,7 +191,7 @@ static invar_status search_conclude(const search *s, const char *word)
 
 /* ---- one run --------------------------------------------------------------------------------- */
 
-/* The ledger that a file or a folder is; false when there is neither. */
+/* Computes the ledger path of a file or folder. Returns false if neither exists. */
 static bool ledger_at(char out[INVAR_LOCATE_PATH_SIZE], const char *word)
 {
     struct stat info;
@@ -213,15 +221,15 @@ static bool is_prefix(const char *word)
            strspn(word, "0123456789abcdef") == length;
 }
 
-/* A ledger, and which of its runs. */
-typedef struct place {
+/* A ledger and one of its runs. */
+typedef struct run_location {
     char path[INVAR_LOCATE_PATH_SIZE];
-    const char *which; /* NULL: the only one */
+    const char *which; /* NULL if the ledger has only one run */
     char uuid[INVAR_LEDGER_UUID_SIZE];
-} place;
+} run_location;
 
-/* FILE:WHICH, divided at its last colon. */
-static bool split_file_and_run(place *out, const char *word)
+/* Splits FILE:WHICH at its last colon. */
+static bool split_file_and_run(run_location *out, const char *word)
 {
     const char *colon = strrchr(word, ':');
     char before[INVAR_LOCATE_PATH_SIZE];
@@ -233,46 +241,46 @@ static bool split_file_and_run(place *out, const char *word)
     return ledger_at(out->path, before);
 }
 
-static void take_given(char out[INVAR_LOCATE_PATH_SIZE], const char *ledger)
+static void locate_given(char out[INVAR_LOCATE_PATH_SIZE], const char *ledger)
 {
-    if (!ledger_at(out, ledger)) // opening it will say why
+    if (!ledger_at(out, ledger)) // opening the ledger reports the error
         snprintf(out, INVAR_LOCATE_PATH_SIZE, "%s", ledger);
 }
 
-static invar_status resolve(place *out, const char *word, const char *ledger)
+static invar_status resolve_location(run_location *out, const char *word, const char *ledger)
 {
-    search s = {.prefix = NULL};
+    run_search s = {.prefix = NULL};
 
     out->which = NULL;
     if (ledger) {
-        take_given(out->path, ledger);
+        locate_given(out->path, ledger);
         out->which = word;
         if (!word || strcmp(word, LAST) != 0)
             return INVAR_OK;
         INVAR_TRY(search_file(&s, out->path));
     } else if (strcmp(word, LAST) == 0) {
-        INVAR_TRY(invar_locate_below(INVAR_LOCATE_RUNS, search_any, &s));
+        INVAR_TRY(invar_locate_below(INVAR_LOCATE_RUNS, search_or_skip, &s));
     } else if (ledger_at(out->path, word) || split_file_and_run(out, word)) {
         return INVAR_OK;
     } else if (is_prefix(word)) {
         s.prefix = word;
-        INVAR_TRY(invar_locate_below(INVAR_LOCATE_RUNS, search_any, &s));
+        INVAR_TRY(invar_locate_below(INVAR_LOCATE_RUNS, search_or_skip, &s));
     }
-    INVAR_TRY(search_conclude(&s, word));
+    INVAR_TRY(check_result(&s, word));
     snprintf(out->path, sizeof out->path, "%s", s.found);
     snprintf(out->uuid, sizeof out->uuid, "%s", s.run.uuid);
     out->which = out->uuid;
     return INVAR_OK;
 }
 
-typedef struct candidates {
-    const char *which; /* NULL: any */
+typedef struct candidate_list {
+    const char *which; /* NULL matches all runs */
     char list[LIST_SIZE];
-} candidates;
+} candidate_list;
 
 static invar_status add_candidate(void *payload, const invar_ledger_summary *run)
 {
-    candidates *c = payload;
+    candidate_list *c = payload;
     size_t used = strlen(c->list);
 
     if (!c->which || strcmp(c->which, run->name) == 0 ||
@@ -282,10 +290,10 @@ static invar_status add_candidate(void *payload, const invar_ledger_summary *run
     return INVAR_OK;
 }
 
-/* The file has several that fit: fails with a list of them. */
-static invar_status located_several(const invar_located *at, const char *which)
+/* Fails because several runs of the file match, with a list of them. */
+static invar_status fail_several_runs(const invar_located *at, const char *which)
 {
-    candidates c = {.which = which};
+    candidate_list c = {.which = which};
 
     INVAR_TRY(invar_ledger_runs(at->ledger, add_candidate, &c));
     return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -296,19 +304,19 @@ static invar_status located_several(const invar_located *at, const char *which)
 invar_status invar_locate_run(invar_located *out, const char *word, const char *ledger)
 {
     invar_status status;
-    place at;
+    run_location at;
 
     *out = (invar_located){.ledger = NULL};
     ledger = invar_locate_given(ledger);
     if (!word && !ledger)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "which run? say RUN, as in runs/NAME or @last, or --ledger FILE");
-    INVAR_TRY(resolve(&at, word, ledger));
+    INVAR_TRY(resolve_location(&at, word, ledger));
     snprintf(out->path, sizeof out->path, "%s", at.path);
     INVAR_TRY(invar_ledger_open(&out->ledger, out->path, &(invar_ledger_options){0}));
     status = invar_ledger_find(&out->run, out->ledger, at.which);
     if (status == INVAR_E_INVALID)
-        status = located_several(out, at.which);
+        status = fail_several_runs(out, at.which);
     if (status != INVAR_OK)
         invar_located_close(out);
     return status;
@@ -330,7 +338,7 @@ invar_status invar_locate_ledger(char out[INVAR_LOCATE_PATH_SIZE], const char *w
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "which ledger? say a file, a folder or a RUN, or --ledger FILE");
     if (!word) {
-        take_given(out, ledger);
+        locate_given(out, ledger);
         return INVAR_OK;
     }
     if (!ledger && ledger_at(out, word))
@@ -343,7 +351,10 @@ invar_status invar_locate_ledger(char out[INVAR_LOCATE_PATH_SIZE], const char *w
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-/* Into `buffer`: what of "a/b/c" is there beside the ledger, as in FOLDER/b/c. */
+/*
+ * Finds the checkpoint next to the ledger: tries the tails of "a/b/c", the longest first, as in
+ * FOLDER/b/c. Writes the path to `buffer`.
+ */
 static bool find_beside(char buffer[INVAR_LOCATE_PATH_SIZE], const char *ledger,
                         const invar_ledger_value *path, const invar_digest *hash)
 {
@@ -363,7 +374,7 @@ static bool find_beside(char buffer[INVAR_LOCATE_PATH_SIZE], const char *ledger,
     return false;
 }
 
-/* The hash that a column has; false: it has none. */
+/* Parses the hash of a column. Returns false if the column has no hash. */
 static bool read_hash(invar_digest *out, const invar_ledger_value *value)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];

@@ -1,5 +1,8 @@
 /*
- * ls.c - invar ledger ls: the runs of many ledgers, one line each.
+ * ls.c - invar ledger ls: lists the runs of many ledgers, one line each.
+ *
+ * An unreadable ledger gets a row of its own and sets the exit code, but does not stop the list. In
+ * JSON every row has the same keys.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,25 +22,25 @@ typedef struct settings {
     bool json;
 } settings;
 
-typedef struct listing {
+typedef struct run_listing {
     invar_text_table *table;
-    json_t *array;    /* with --json, else NULL */
-    const char *path; /* of the ledger that is being read */
+    json_t *array;    /* NULL without --json */
+    const char *path; /* ledger that is being read */
     invar_ledger *ledger;
-    bool by_uuid; /* the ledger is below runs/, so that a uuid is enough to find its runs */
+    bool by_uuid; /* the ledgers are below runs/, so a uuid is sufficient to name their runs */
     int64_t now_ns;
     int64_t ledgers;
     int64_t runs;
-    int64_t unreadable;                 /* ledgers */
-    char first[INVAR_LOCATE_PATH_SIZE]; /* a RUN argument for the first of them */
-    int code;                           /* of the program, once a ledger could not be read */
-} listing;
+    int64_t unreadable;                 /* number of unreadable ledgers */
+    char first[INVAR_LOCATE_PATH_SIZE]; /* RUN argument for the first run */
+    int code;                           /* exit code after an unreadable ledger */
+} run_listing;
 
 static const char *const columns[] = {"run",      "name", "kind",  "state",   "steps",
                                       "segments", "age",  "chain", "created", "ledger"};
 enum { STATE = 3, COLUMNS = sizeof columns / sizeof *columns };
 
-static invar_status add_row(listing *l, const invar_ledger_summary *run, const char *state)
+static invar_status add_row(run_listing *l, const invar_ledger_summary *run, const char *state)
 {
     char chain[INVAR_DIGEST_HEX_SIZE], text[INVAR_SAFE_TEXT_TIME_SIZE + 16];
 
@@ -58,8 +61,8 @@ static invar_status add_row(listing *l, const invar_ledger_summary *run, const c
     return invar_text_table_string(l->table, l->path);
 }
 
-/* Every row has the same keys: `error` is null where the ledger can be read. */
-static invar_status append_json(listing *l, json_t *row, json_t *error)
+/* Appends a row. Every row has the same keys; `error` is null if the ledger is readable. */
+static invar_status append_json(run_listing *l, json_t *row, json_t *error)
 {
     int failed = json_object_set_new(row, "error", error);
 
@@ -68,9 +71,9 @@ static invar_status append_json(listing *l, json_t *row, json_t *error)
                : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
 }
 
-static invar_status take_run(void *payload, const invar_ledger_summary *run)
+static invar_status add_run(void *payload, const invar_ledger_summary *run)
 {
-    listing *l = payload;
+    run_listing *l = payload;
     const char *state;
     json_t *row, *model;
 
@@ -83,22 +86,22 @@ static invar_status take_run(void *payload, const invar_ledger_summary *run)
         return add_row(l, run, state);
     INVAR_TRY(invar_run_model(&model, l->ledger, run->run));
     row = invar_run_json(l->path, run, state);
-    (void)json_object_set_new(row, "model", model); // append_json refuses a row that is NULL
+    (void)json_object_set_new(row, "model", model); // append_json fails if the row is NULL
     return append_json(l, row, json_null());
 }
 
-static invar_status read_ledger(listing *l, const char *path)
+static invar_status read_ledger(run_listing *l, const char *path)
 {
     invar_status status;
 
     l->path = path;
     INVAR_TRY(invar_ledger_open(&l->ledger, path, &(invar_ledger_options){0}));
-    status = invar_ledger_runs(l->ledger, take_run, l);
+    status = invar_ledger_runs(l->ledger, add_run, l);
     invar_ledger_close(l->ledger);
     return status;
 }
 
-/* The row of a run of which nothing is known. */
+/* Returns the row of an unreadable ledger. */
 static json_t *unreadable_json(const char *path)
 {
     json_t *row = invar_run_json(path, &(invar_ledger_summary){.run = 0}, "unreadable");
@@ -112,7 +115,7 @@ static json_t *unreadable_json(const char *path)
     return row;
 }
 
-static invar_status add_unreadable(listing *l)
+static invar_status add_unreadable(run_listing *l)
 {
     l->unreadable++;
     if (l->array)
@@ -123,10 +126,10 @@ static invar_status add_unreadable(listing *l)
     return invar_text_table_string(l->table, l->path);
 }
 
-/* A ledger that cannot be read has a row that says so, and the others are listed. */
-static invar_status take_ledger(void *payload, const char *path)
+/* Adds the runs of a ledger, or a row that says that it is unreadable. */
+static invar_status add_ledger(void *payload, const char *path)
 {
-    listing *l = payload;
+    run_listing *l = payload;
 
     l->ledgers++;
     if (read_ledger(l, path) == INVAR_OK)
@@ -135,36 +138,36 @@ static invar_status take_ledger(void *payload, const char *path)
     return add_unreadable(l);
 }
 
-/* A run's folder, a folder of such folders, or a ledger. */
-static invar_status take_word(listing *l, const char *word)
+/* Adds a ledger, the folder of a run, or a folder of such folders. */
+static invar_status add_word(run_listing *l, const char *word)
 {
     char path[INVAR_LOCATE_PATH_SIZE];
     int64_t before = l->ledgers;
 
     INVAR_TRY(invar_locate_file(path, word));
     if (strcmp(path, word) == 0 || access(path, F_OK) == 0)
-        return take_ledger(l, path);
-    INVAR_TRY(invar_locate_below(word, take_ledger, l));
+        return add_ledger(l, path);
+    INVAR_TRY(invar_locate_below(word, add_ledger, l));
     return l->ledgers > before
                ? INVAR_OK
                : INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                             "%.1000s: neither it nor a folder in it has a ledger.db", word);
 }
 
-static invar_status listing_collect(listing *l, const settings *s, int words, char **argv)
+static invar_status collect_runs(run_listing *l, const settings *s, int words, char **argv)
 {
     const char *given = invar_locate_given(s->ledger);
 
     l->by_uuid = words == 0 && !given;
     if (words == 0)
-        return given ? take_word(l, given) : invar_locate_below(INVAR_LOCATE_RUNS, take_ledger, l);
+        return given ? add_word(l, given) : invar_locate_below(INVAR_LOCATE_RUNS, add_ledger, l);
     for (int i = 0; i < words; i++)
-        if (take_word(l, argv[i]) != INVAR_OK)
+        if (add_word(l, argv[i]) != INVAR_OK)
             l->code = invar_report_error();
     return INVAR_OK;
 }
 
-static invar_status listing_print(listing *l)
+static invar_status print_listing(run_listing *l)
 {
     invar_status status;
 
@@ -188,7 +191,7 @@ static invar_status listing_print(listing *l)
     return INVAR_OK;
 }
 
-static invar_status list_runs(listing *l, const settings *s, int words, char **argv)
+static invar_status list_runs(run_listing *l, const settings *s, int words, char **argv)
 {
     l->now_ns = invar_process_clock_ns(CLOCK_REALTIME);
     if (s->json && !(l->array = json_array()))
@@ -196,11 +199,11 @@ static invar_status list_runs(listing *l, const settings *s, int words, char **a
     INVAR_TRY(invar_text_table_new(&l->table, COLUMNS));
     for (int i = 0; i < COLUMNS; i++)
         INVAR_TRY(invar_text_table_string(l->table, columns[i]));
-    INVAR_TRY(listing_collect(l, s, words, argv));
-    return listing_print(l);
+    INVAR_TRY(collect_runs(l, s, words, argv));
+    return print_listing(l);
 }
 
-static const invar_option *cmd_ledger_ls_options(settings *s)
+static const invar_option *ledger_ls_options(settings *s)
 {
     static invar_option list[3];
 
@@ -213,12 +216,12 @@ static const invar_option *cmd_ledger_ls_options(settings *s)
 static int cmd_ledger_ls(int argc, char **argv)
 {
     settings s = {0};
-    listing l = {.code = INVAR_EXIT_OK};
+    run_listing l = {.code = INVAR_EXIT_OK};
     invar_status status;
     int words;
 
-    if (invar_options_parse_words(&words, cmd_ledger_ls_options(&s), argc, argv, "FOLDER", 0,
-                                  argc) != INVAR_OK)
+    if (invar_options_parse_words(&words, ledger_ls_options(&s), argc, argv, "FOLDER", 0, argc) !=
+        INVAR_OK)
         return invar_report_error();
     status = list_runs(&l, &s, words, argv);
     invar_text_table_free(l.table);
@@ -226,7 +229,7 @@ static int cmd_ledger_ls(int argc, char **argv)
     return status == INVAR_OK ? l.code : invar_report_error();
 }
 
-static void cmd_ledger_ls_help(void)
+static void ledger_ls_help(void)
 {
     settings s;
 
@@ -240,12 +243,12 @@ static void cmd_ledger_ls_help(void)
         "  stopped     a signal ended it in an orderly way; it resumes when it is started again\n"
         "  killed      it ended without recording an end; likewise\n"
         "  unreadable  damaged, or not a ledger; the exit code is then 2\n");
-    invar_options_help(cmd_ledger_ls_options(&s));
+    invar_options_help(ledger_ls_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_ls = {.name = "ls",
                                                 .summary = "list runs",
                                                 .run = cmd_ledger_ls,
-                                                .help = cmd_ledger_ls_help,
+                                                .help = ledger_ls_help,
                                                 .arguments =
                                                     "[FOLDER|FILE ...] [--option value ...]"};

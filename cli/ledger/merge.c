@@ -1,5 +1,8 @@
 /*
- * merge.c - runs of several ledgers brought into one, for questions about them together.
+ * merge.c - copies runs of several ledgers into one temporary ledger, for queries over all of them.
+ *
+ * The temporary file is unlinked before it is filled, so a signal at any time leaves nothing
+ * behind. A run may occur only once, because a modified copy would be taken for the run itself.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,7 +33,7 @@ static invar_status make_folder(char out[FOLDER_SIZE])
     return INVAR_OK;
 }
 
-/* The folder holds files only: the ledger and what SQLite puts beside it. */
+/* Removes the folder of the temporary ledger, which contains only files. */
 static void remove_folder(const char *folder)
 {
     DIR *list = opendir(folder);
@@ -38,7 +41,7 @@ static void remove_folder(const char *folder)
 
     for (struct dirent *entry; list && (entry = readdir(list));) {
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        unlink(path); // "." and ".." refuse
+        unlink(path); // unlink fails for "." and ".."
     }
     if (list)
         closedir(list);
@@ -52,8 +55,8 @@ static invar_status ignore_run(void *payload, const invar_ledger_summary *run)
     return INVAR_OK;
 }
 
-/* A ledger of no name: its folder is gone before it is filled, so no signal leaves it behind. */
-static invar_status open_nameless(invar_ledger **out)
+/* Opens a temporary ledger and unlinks its files before it is filled. */
+static invar_status open_unlinked(invar_ledger **out)
 {
     char folder[FOLDER_SIZE], path[INVAR_LOCATE_PATH_SIZE];
     invar_status status;
@@ -61,13 +64,13 @@ static invar_status open_nameless(invar_ledger **out)
     INVAR_TRY(make_folder(folder));
     snprintf(path, sizeof path, "%s/ledger.db", folder);
     status = invar_ledger_open(out, path, &(invar_ledger_options){.create = true});
-    if (status == INVAR_OK) // SQLite opens the last of its files when it first reads
+    if (status == INVAR_OK) // SQLite opens the last of its files at the first read
         status = invar_ledger_runs(*out, ignore_run, NULL);
     remove_folder(folder);
     return status;
 }
 
-/* One ledger has a run once: a copy of it, changed or not, would be taken for the run itself. */
+/* Rejects two ledgers with the same run: a modified copy would be taken for the run itself. */
 static invar_status check_copies(const invar_located *runs, int count)
 {
     for (int i = 1; i < count; i++)
@@ -96,7 +99,7 @@ invar_status invar_merge(invar_ledger **out, invar_ledger **owned_out, const inv
     if (one)
         return INVAR_OK;
     INVAR_TRY(check_copies(runs, count));
-    INVAR_TRY(open_nameless(owned_out));
+    INVAR_TRY(open_unlinked(owned_out));
     *out = *owned_out;
     for (int i = 0; i < count; i++) {
         INVAR_TRY(invar_ledger_import_run(*out, runs[i].ledger, runs[i].run.run));

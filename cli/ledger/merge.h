@@ -1,5 +1,5 @@
 /*
- * merge.h - runs of several ledgers brought into one, for questions about them together.
+ * merge.h - combines runs of several ledgers into one, for queries over all of them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,9 +14,10 @@ extern "C" {
 #endif
 
 /*
- * A ledger with these runs, and each one's number there. When they are in one file anyway, it is
- * that one: *out belongs to runs[0]. Otherwise they are copied, unverified, into a file below
- * $TMPDIR (else /tmp) whose name is removed before; *owned_out is to be closed, also on failure.
+ * Returns a ledger that contains all runs, and the number of each run in it. If all runs are in the
+ * same file, *out is the ledger of runs[0] and *owned_out is NULL. Otherwise the runs are copied,
+ * unverified, into an unlinked temporary file below $TMPDIR (or /tmp); the caller closes
+ * *owned_out, also after a failure.
  */
 invar_status invar_merge(invar_ledger **out, invar_ledger **owned_out, const invar_located *runs,
                          int count, int64_t *numbers) INVAR_MUST_USE;

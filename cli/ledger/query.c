@@ -1,5 +1,10 @@
 /*
- * query.c - invar ledger query and sql: questions, named ones and any.
+ * query.c - invar ledger query and sql: runs named queries, and any SQL that only reads.
+ *
+ * Queries over runs in several ledgers work on a merged temporary ledger (merge.h). Every query may
+ * have a time limit, enforced by SQLite between instructions and by SIGALRM for instructions that
+ * never end. An empty result distinguishes between "nothing found" and "the data was never
+ * recorded".
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,21 +33,23 @@ typedef struct settings {
     int64_t limit_ms;
 } settings;
 
-/* ---- the time limit -------------------------------------------------------------------------- */
+/* ---- time limit ------------------------------------------------------------------------------ */
 
 /*
- * The library looks at the clock between SQLite's instructions, and one of them may be a function
- * over millions of bytes: instr() takes their product. Nothing but the end of the process stops
- * that. It only reads, and what it merged has no name any more, so it may end anywhere.
+ * The library checks the clock between SQLite's instructions, but one instruction may be a function
+ * over millions of bytes, such as instr(). Only the end of the process stops such a call. That is
+ * safe at any moment, because the process only reads and its temporary ledger is unlinked.
  */
-enum { GRACE_MS = 1000 }; // for the library, which ends in order
+enum { GRACE_MS = 1000 }; // additional time for the library, which ends the query cleanly
 
-static char late[128]; // what there is to say then; nothing can be formatted in a handler
+// message of the handler, formatted beforehand because a handler must not format
+static char timeout_message[128];
 
-static void end_late(int number)
+static void handle_timeout(int number)
 {
     (void)number;
-    (void)!write(STDERR_FILENO, late, strlen(late)); // nothing is left to do when it fails
+    // a failed write cannot be reported
+    (void)!write(STDERR_FILENO, timeout_message, strlen(timeout_message));
     _exit(INVAR_EXIT_TROUBLE);
 }
 
@@ -55,11 +62,11 @@ static void set_timer(int64_t ms)
 
 static invar_status select_in_time(invar_ledger *ledger, const invar_ledger_select_request *request)
 {
-    const struct sigaction action = {.sa_handler = end_late};
+    const struct sigaction action = {.sa_handler = handle_timeout};
     invar_status status;
 
     if (request->limit_ms > 0) {
-        snprintf(late, sizeof late,
+        snprintf(timeout_message, sizeof timeout_message,
                  "invar: the time limit of %" PRId64
                  " ms was reached; ask for less, or allow more with --limit-ms N\n",
                  request->limit_ms);
@@ -71,22 +78,24 @@ static invar_status select_in_time(invar_ledger *ledger, const invar_ledger_sele
     return status;
 }
 
-/* ---- an answer ------------------------------------------------------------------------------- */
+/* ---- running a query ------------------------------------------------------------------------- */
 
-enum { MAX_COLUMNS = 32 }; // of a named question
+enum { MAX_COLUMNS = 32 }; // of a named query
 
-/* The rows of an answer; those of a named question about one run say where checkpoints are now. */
-typedef struct sink {
+/*
+ * Receives the rows of a query. For a named query over one run, paths of checkpoints are updated.
+ */
+typedef struct row_sink {
     invar_row_writer *rows;
-    const char *ledger; /* of that run; NULL: none */
-} sink;
+    const char *ledger; /* ledger of that run, or NULL */
+} row_sink;
 
-static invar_status take_row(void *payload, const char *const *columns,
-                             const invar_ledger_value *values, int count)
+static invar_status write_row(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
 {
     char place[INVAR_LOCATE_PATH_SIZE];
     invar_ledger_value copy[MAX_COLUMNS];
-    const sink *s = payload;
+    const row_sink *s = payload;
 
     if (values && s->ledger) {
         INVAR_CHECK(count <= MAX_COLUMNS);
@@ -97,18 +106,18 @@ static invar_status take_row(void *payload, const char *const *columns,
     return invar_row_writer_take(s->rows, columns, values, count);
 }
 
-static bool for_people(const settings *s)
+static bool is_text_output(const settings *s)
 {
     return !s->json && !s->csv;
 }
 
 /*
- * What an empty answer means: fails where `query` was not asked well; `lacks` gets a sentence where
- * there was nothing to look at, and is left alone where there was.
+ * Explains an empty result: fails if the arguments of `query` are wrong, and fills `lacks` if the
+ * ledger has no data for the query. `lacks` is unchanged if there was data.
  */
-static invar_status judge_empty(char lacks[INVAR_LEDGER_QUERY_LINE], invar_ledger *ledger,
-                                const invar_ledger_query *query,
-                                const invar_ledger_argument *arguments)
+static invar_status explain_empty_result(char lacks[INVAR_LEDGER_QUERY_LINE], invar_ledger *ledger,
+                                         const invar_ledger_query *query,
+                                         const invar_ledger_argument *arguments)
 {
     char why[INVAR_LEDGER_QUERY_LINE];
     bool data;
@@ -119,25 +128,25 @@ static invar_status judge_empty(char lacks[INVAR_LEDGER_QUERY_LINE], invar_ledge
     return data ? invar_ledger_query_check(ledger, query, arguments) : INVAR_OK;
 }
 
-/* Asks, and prints the answer. `query`: NULL where it has no name, and then `lacks`, too. */
-static invar_status ledger_answer(char *lacks, invar_ledger *ledger,
+/* Runs a query and prints the result. `query` and `lacks` are NULL for a query without a name. */
+static invar_status run_and_print(char *lacks, invar_ledger *ledger,
                                   invar_ledger_select_request *request,
                                   const invar_ledger_query *query, const char *run_ledger,
                                   const settings *s)
 {
-    sink out = {.ledger = run_ledger};
+    row_sink out = {.ledger = run_ledger};
     invar_row_writer_format format;
     invar_status status;
 
     INVAR_TRY(invar_row_writer_choose(&format, s->json, s->csv, s->exact));
     INVAR_TRY(invar_row_writer_new(&out.rows, stdout, format));
-    request->row = take_row;
+    request->row = write_row;
     request->payload = &out;
     request->limit_ms = s->limit_ms;
     status = select_in_time(ledger, request);
     if (status == INVAR_OK && query && invar_row_writer_count(out.rows) == 0)
-        status = judge_empty(lacks, ledger, query, request->arguments);
-    if (status == INVAR_OK && !(query && lacks[0] && for_people(s)))
+        status = explain_empty_result(lacks, ledger, query, request->arguments);
+    if (status == INVAR_OK && !(query && lacks[0] && is_text_output(s)))
         status = invar_row_writer_end(out.rows);
     invar_row_writer_free(out.rows);
     return status;
@@ -153,7 +162,7 @@ static invar_option limit_option(int64_t *value, const char *help)
                           .high = INT32_MAX};
 }
 
-/* ---- the list of named queries --------------------------------------------------------------- */
+/* ---- list of named queries ------------------------------------------------------------------- */
 
 static const char *type_name(char type)
 {
@@ -165,7 +174,7 @@ static const char *type_name(char type)
     }
 }
 
-/* "--run RUN [--count INTEGER]" */
+/* Formats "--run RUN [--count INTEGER]". */
 static void format_params(char *out, size_t size, const invar_ledger_query *query)
 {
     size_t used = 0;
@@ -255,11 +264,12 @@ static invar_status write_queries(void)
 
 typedef struct question {
     invar_ledger_query query;
-    const char *texts[INVAR_LEDGER_QUERY_PARAMS]; /* as typed; NULL: not given */
+    const char *texts[INVAR_LEDGER_QUERY_PARAMS]; /* values as typed; NULL if not given */
     invar_ledger_argument arguments[INVAR_LEDGER_QUERY_PARAMS];
-    invar_located runs[INVAR_LEDGER_QUERY_PARAMS]; /* those of type 'r', in order */
+    invar_located runs[INVAR_LEDGER_QUERY_PARAMS]; /* values of type 'r', in order */
     int n_runs;
-    char lacks[INVAR_LEDGER_QUERY_LINE]; /* why there was nothing to look at; "": there was */
+    char lacks[INVAR_LEDGER_QUERY_LINE]; /* the data that the ledger lacks for the query; empty if
+                                            it has all */
 } question;
 
 static int count_runs(const invar_ledger_query *query)
@@ -271,7 +281,10 @@ static int count_runs(const invar_ledger_query *query)
     return count;
 }
 
-/* Words after the name are the runs that no option gives, in order; else the ledger. */
+/*
+ * Assigns the words after the name to run parameters without an option, in order. A query without
+ * run parameters takes the word as its ledger.
+ */
 static invar_status take_words(const char **ledger_out, question *q, int words, char **argv)
 {
     int used = 0;
@@ -288,8 +301,8 @@ static invar_status take_words(const char **ledger_out, question *q, int words, 
 }
 
 /*
- * What counts something, as its default shows, is at least 1; a ledger's numbers begin with 0. A
- * bound without a default may be infinite: only NaN is beyond it.
+ * Checks a number. A count, recognized by its positive default, is at least 1; other integers are
+ * at least 0, as in the ledger. A bound without a default may be infinite, but not NaN.
  */
 static invar_status check_range(const invar_ledger_query_param *param,
                                 const invar_ledger_value *value, const char *text)
@@ -306,9 +319,8 @@ static invar_status check_range(const invar_ledger_query_param *param,
     return INVAR_OK;
 }
 
-static invar_status ledger_query_param_convert(invar_ledger_value *out,
-                                               const invar_ledger_query_param *param,
-                                               const char *text)
+static invar_status convert_argument(invar_ledger_value *out, const invar_ledger_query_param *param,
+                                     const char *text)
 {
     char *end = NULL;
 
@@ -333,7 +345,10 @@ static invar_status ledger_query_param_convert(invar_ledger_value *out,
     return check_range(param, out, text);
 }
 
-/* Values of all parameters; the numbers of runs follow when these are in one ledger. */
+/*
+ * Converts the values of all parameters and opens the runs. The numbers of the runs are set later,
+ * when all are in one ledger.
+ */
 static invar_status read_arguments(question *q, const settings *s)
 {
     bool only_run = invar_locate_given(s->ledger) && count_runs(&q->query) == 1;
@@ -346,7 +361,7 @@ static invar_status read_arguments(question *q, const settings *s)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "query %s needs --%s %s", q->query.name, p->name,
                               type_name(p->type));
         if (p->type != 'r') {
-            INVAR_TRY(ledger_query_param_convert(&q->arguments[i].value, p, text));
+            INVAR_TRY(convert_argument(&q->arguments[i].value, p, text));
             continue;
         }
         INVAR_TRY(invar_locate_run(&q->runs[q->n_runs], text, s->ledger));
@@ -355,21 +370,21 @@ static invar_status read_arguments(question *q, const settings *s)
     return INVAR_OK;
 }
 
-static invar_status ledger_query(invar_ledger *ledger, question *q, const int64_t *numbers,
-                                 const settings *s)
+static invar_status run_with_numbers(invar_ledger *ledger, question *q, const int64_t *numbers,
+                                     const settings *s)
 {
     for (int i = 0, run = 0; i < q->query.n_params; i++)
         if (q->query.params[i].type == 'r')
             q->arguments[i].value =
                 (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = numbers[run++]};
-    return ledger_answer(q->lacks, ledger,
+    return run_and_print(q->lacks, ledger,
                          &(invar_ledger_select_request){.sql = q->query.sql,
                                                         .arguments = q->arguments,
                                                         .n_arguments = (size_t)q->query.n_params},
                          &q->query, q->n_runs == 1 ? q->runs[0].path : NULL, s);
 }
 
-static invar_status ask_about_runs(question *q, const settings *s)
+static invar_status query_runs(question *q, const settings *s)
 {
     int64_t numbers[INVAR_LEDGER_QUERY_PARAMS];
     invar_ledger *ledger, *owned;
@@ -377,12 +392,12 @@ static invar_status ask_about_runs(question *q, const settings *s)
 
     status = invar_merge(&ledger, &owned, q->runs, q->n_runs, numbers);
     if (status == INVAR_OK)
-        status = ledger_query(ledger, q, numbers, s);
+        status = run_with_numbers(ledger, q, numbers, s);
     invar_ledger_close(owned);
     return status;
 }
 
-static invar_status ask_about_ledger(question *q, const char *word, const settings *s)
+static invar_status query_ledger(question *q, const char *word, const settings *s)
 {
     char path[INVAR_LOCATE_PATH_SIZE];
     invar_ledger *ledger;
@@ -390,12 +405,12 @@ static invar_status ask_about_ledger(question *q, const char *word, const settin
 
     INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = ledger_query(ledger, q, NULL, s);
+    status = run_with_numbers(ledger, q, NULL, s);
     invar_ledger_close(ledger);
     return status;
 }
 
-static const invar_option *cmd_ledger_query_options(settings *s, question *q)
+static const invar_option *ledger_query_options(settings *s, question *q)
 {
     static invar_option list[INVAR_LEDGER_QUERY_PARAMS + 6];
     int count = 0;
@@ -432,25 +447,26 @@ static invar_status run_query(question *q, int argc, char **argv)
     const char *ledger;
     int words;
 
-    if (invar_ledger_query_find(&q->query, argv[0]) != INVAR_OK) // a word that is none of ours
+    // unknown names are errors of the user
+    if (invar_ledger_query_find(&q->query, argv[0]) != INVAR_OK)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s", invar_error_last()->message);
-    INVAR_TRY(invar_options_parse_words(&words, cmd_ledger_query_options(&s, q), argc - 1, argv + 1,
+    INVAR_TRY(invar_options_parse_words(&words, ledger_query_options(&s, q), argc - 1, argv + 1,
                                         "RUN", 0, argc));
     INVAR_TRY(take_words(&ledger, q, words, argv + 1));
     INVAR_TRY(read_arguments(q, &s));
-    INVAR_TRY(q->n_runs > 0 ? ask_about_runs(q, &s) : ask_about_ledger(q, ledger, &s));
+    INVAR_TRY(q->n_runs > 0 ? query_runs(q, &s) : query_ledger(q, ledger, &s));
     if (q->lacks[0])
         fprintf(stderr, "invar: query %s has nothing to look at: %s\n", q->query.name, q->lacks);
-    else if (for_people(&s))
+    else if (is_text_output(&s))
         print_next(q, &s);
     return INVAR_OK;
 }
 
-static int run_list(int argc, char **argv)
+static int list_queries(int argc, char **argv)
 {
     settings s = {0};
 
-    if (invar_options_parse(cmd_ledger_query_options(&s, NULL), argc, argv) != INVAR_OK)
+    if (invar_options_parse(ledger_query_options(&s, NULL), argc, argv) != INVAR_OK)
         return invar_report_error();
     if (s.csv) {
         fputs("invar: the list of queries is a table or --json, not --csv\n", stderr);
@@ -465,14 +481,14 @@ static int cmd_ledger_query(int argc, char **argv)
     invar_status status;
 
     if (argc == 0 || argv[0][0] == '-')
-        return run_list(argc, argv);
+        return list_queries(argc, argv);
     status = run_query(&q, argc, argv);
     for (int i = 0; i < q.n_runs; i++)
         invar_located_close(&q.runs[i]);
     return status == INVAR_OK && q.lacks[0] ? INVAR_EXIT_NOTHING : invar_exit(status);
 }
 
-static void cmd_ledger_query_help(void)
+static void ledger_query_help(void)
 {
     settings s;
 
@@ -488,7 +504,7 @@ static void cmd_ledger_query_help(void)
         "  0    the answer is there\n"
         "  6    the ledger has nothing that the query could look at; a line says what is "
         "missing\n");
-    invar_options_help(cmd_ledger_query_options(&s, NULL));
+    invar_options_help(ledger_query_options(&s, NULL));
 }
 
 static const char *name_at(int index)
@@ -505,13 +521,13 @@ const invar_cli_command invar_verb_ledger_query = {
     .name = "query",
     .summary = "run a named query",
     .run = cmd_ledger_query,
-    .help = cmd_ledger_query_help,
+    .help = ledger_query_help,
     .arguments = "[NAME [RUN ...] [--PARAMETER value ...]] [--option value ...]",
     .first_argument_word = name_at};
 
-/* ---- any text -------------------------------------------------------------------------------- */
+/* ---- any SQL --------------------------------------------------------------------------------- */
 
-static const invar_option *sql_options(settings *s)
+static const invar_option *ledger_sql_options(settings *s)
 {
     static invar_option list[6];
 
@@ -524,7 +540,7 @@ static const invar_option *sql_options(settings *s)
     return list;
 }
 
-static invar_status run_text(const char *text, const char *word, const settings *s)
+static invar_status run_statement(const char *text, const char *word, const settings *s)
 {
     char path[INVAR_LOCATE_PATH_SIZE];
     invar_ledger *ledger;
@@ -535,9 +551,9 @@ static invar_status run_text(const char *text, const char *word, const settings 
     status = invar_texts_add(ledger);
     if (status == INVAR_OK)
         status =
-            ledger_answer(NULL, ledger, &(invar_ledger_select_request){.sql = text}, NULL, NULL, s);
+            run_and_print(NULL, ledger, &(invar_ledger_select_request){.sql = text}, NULL, NULL, s);
     invar_ledger_close(ledger);
-    if (status == INVAR_OK && for_people(s))
+    if (status == INVAR_OK && is_text_output(s))
         invar_print_next(stderr, "ledger query", NULL, NULL, NULL);
     return status;
 }
@@ -551,7 +567,8 @@ static bool is_statement(const char *word)
 
 static invar_status parse_sql(int *words, settings *s, int argc, char **argv)
 {
-    INVAR_TRY(invar_options_parse_words(words, sql_options(s), argc, argv, "\"SELECT ...\"", 1, 2));
+    INVAR_TRY(invar_options_parse_words(words, ledger_sql_options(s), argc, argv, "\"SELECT ...\"",
+                                        1, 2));
     if (*words == 2 && is_statement(argv[1]) && !is_statement(argv[0]))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "'%.1000s' stands where the statement belongs: invar ledger sql "
@@ -560,17 +577,17 @@ static invar_status parse_sql(int *words, settings *s, int argc, char **argv)
     return INVAR_OK;
 }
 
-static int run_sql(int argc, char **argv)
+static int cmd_ledger_sql(int argc, char **argv)
 {
     settings s = {.limit_ms = 10000};
     int words;
 
     if (parse_sql(&words, &s, argc, argv) != INVAR_OK)
         return invar_report_error();
-    return invar_exit(run_text(argv[0], words > 1 ? argv[1] : NULL, &s));
+    return invar_exit(run_statement(argv[0], words > 1 ? argv[1] : NULL, &s));
 }
 
-static void help_sql(void)
+static void ledger_sql_help(void)
 {
     settings s;
 
@@ -582,12 +599,12 @@ static void help_sql(void)
         "    SELECT step, value FROM metrics WHERE run = 1 AND name = 'train/grad_norm'\n"
         "    SELECT step, reward, response, label FROM sample_texts ORDER BY reward DESC LIMIT "
         "5\n");
-    invar_options_help(sql_options(&s));
+    invar_options_help(ledger_sql_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_sql = {
     .name = "sql",
     .summary = "run any SQL query that only reads",
-    .run = run_sql,
-    .help = help_sql,
+    .run = cmd_ledger_sql,
+    .help = ledger_sql_help,
     .arguments = "\"SELECT ...\" [RUN|FILE] [--option value ...]"};

@@ -1,5 +1,8 @@
 /*
- * report.c - invar ledger report: runs as one HTML page.
+ * report.c - invar ledger report: writes runs as one HTML page.
+ *
+ * The page gets the defaults of this program's recipe keys. Damaged samples are left out, reported
+ * on stderr and counted; the page is written, but the exit code is that of a damaged ledger.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,14 +28,14 @@ typedef struct settings {
     bool no_samples, share;
 } settings;
 
-/* The defaults of this program's keys. */
-static invar_report_options known(invar_ledger_pair defaults[INVAR_KEY_COUNT], bool live)
+/* Returns page options with the defaults of this program's recipe keys. */
+static invar_report_options page_options(invar_ledger_pair defaults[INVAR_KEY_COUNT], bool live)
 {
     return (invar_report_options){
         .defaults = defaults, .n_defaults = invar_config_defaults(defaults), .live = live};
 }
 
-static void say_damaged(void *payload, const char *line)
+static void report_damage(void *payload, const char *line)
 {
     int64_t *count = payload;
 
@@ -40,11 +43,12 @@ static void say_damaged(void *payload, const char *line)
     invar_interactive_say(NULL, line);
 }
 
-static invar_status write_told(FILE *out, int64_t *damaged_out, const invar_report_run *runs,
-                               size_t count, invar_report_options *options)
+static invar_status write_and_count_damage(FILE *out, int64_t *damaged_out,
+                                           const invar_report_run *runs, size_t count,
+                                           invar_report_options *options)
 {
     *damaged_out = 0;
-    options->damaged = say_damaged;
+    options->damaged = report_damage;
     options->payload = damaged_out;
     return invar_report_write(out, runs, count, options);
 }
@@ -53,15 +57,15 @@ invar_status invar_report_page(FILE *out, int64_t *damaged_out, const invar_repo
                                size_t count)
 {
     invar_ledger_pair defaults[INVAR_KEY_COUNT];
-    invar_report_options options = known(defaults, false);
+    invar_report_options options = page_options(defaults, false);
 
-    return write_told(out, damaged_out, runs, count, &options);
+    return write_and_count_damage(out, damaged_out, runs, count, &options);
 }
 
 invar_status invar_report_live_page(FILE *out, const invar_report_run *runs, size_t count)
 {
     invar_ledger_pair defaults[INVAR_KEY_COUNT];
-    const invar_report_options options = known(defaults, true);
+    const invar_report_options options = page_options(defaults, true);
 
     return invar_report_write(out, runs, count, &options);
 }
@@ -69,12 +73,12 @@ invar_status invar_report_live_page(FILE *out, const invar_report_run *runs, siz
 invar_status invar_report_data(FILE *out, const invar_report_run *runs, size_t count)
 {
     invar_ledger_pair defaults[INVAR_KEY_COUNT];
-    const invar_report_options options = known(defaults, true);
+    const invar_report_options options = page_options(defaults, true);
 
     return invar_report_write_data(out, runs, count, &options);
 }
 
-static const invar_option *cmd_ledger_report_options(settings *s)
+static const invar_option *ledger_report_options(settings *s)
 {
     static invar_option list[5];
 
@@ -98,8 +102,8 @@ static const invar_option *cmd_ledger_report_options(settings *s)
     return list;
 }
 
-/* The argument, where the name would not tell a run from another; NULL: the name does. */
-static const char *located_label(const invar_located *runs, int count, int i, char **argv)
+/* Returns the argument of a run as its label if another run has the same name, otherwise NULL. */
+static const char *label_of(const invar_located *runs, int count, int i, char **argv)
 {
     for (int other = 0; other < count; other++)
         if (other != i && strcmp(runs[other].run.name, runs[i].run.name) == 0)
@@ -111,7 +115,7 @@ static invar_status write_page(const settings *s, int64_t *damaged_out, const in
                                int count, char **argv)
 {
     invar_ledger_pair defaults[INVAR_KEY_COUNT];
-    invar_report_options options = known(defaults, false);
+    invar_report_options options = page_options(defaults, false);
     invar_report_run *list;
     invar_output out;
     invar_status status;
@@ -120,18 +124,18 @@ static invar_status write_page(const settings *s, int64_t *damaged_out, const in
     for (int i = 0; i < count; i++)
         list[i] = (invar_report_run){.ledger = runs[i].ledger,
                                      .run = runs[i].run.run,
-                                     .label = located_label(runs, count, i, argv)};
+                                     .label = label_of(runs, count, i, argv)};
     options.no_samples = s->no_samples;
     options.redact = s->share;
     status = invar_output_open(&out, s->out, INVAR_PAGE_MARK("report"));
     if (status == INVAR_OK)
         status = invar_output_close(
-            &out, write_told(out.stream, damaged_out, list, (size_t)count, &options));
+            &out, write_and_count_damage(out.stream, damaged_out, list, (size_t)count, &options));
     invar_free(list);
     return status;
 }
 
-static invar_status settings_report(int64_t *damaged_out, const settings *s, int words, char **argv)
+static invar_status report_runs(int64_t *damaged_out, const settings *s, int words, char **argv)
 {
     int count = words > 0 ? words : 1, open = 0;
     invar_located *runs;
@@ -152,7 +156,7 @@ static invar_status settings_report(int64_t *damaged_out, const settings *s, int
     return status;
 }
 
-/* The page is there; the ledger is damaged all the same, as verify would say. */
+/* Fails if samples were damaged, although the page is complete otherwise. */
 static invar_status check_damage(int64_t damaged)
 {
     return damaged == 0
@@ -169,9 +173,9 @@ static int cmd_ledger_report(int argc, char **argv)
     int64_t damaged = 0;
     int words;
 
-    if (invar_options_parse_words(&words, cmd_ledger_report_options(&s), argc, argv, "RUN", 0,
-                                  argc) != INVAR_OK ||
-        settings_report(&damaged, &s, words, argv) != INVAR_OK)
+    if (invar_options_parse_words(&words, ledger_report_options(&s), argc, argv, "RUN", 0, argc) !=
+            INVAR_OK ||
+        report_runs(&damaged, &s, words, argv) != INVAR_OK)
         return invar_report_error();
     if (strcmp(s.out, "-") != 0) {
         invar_safe_text_print(stdout, s.out);
@@ -182,7 +186,7 @@ static int cmd_ledger_report(int argc, char **argv)
     return check_damage(damaged) == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
 
-static void cmd_ledger_report_help(void)
+static void ledger_report_help(void)
 {
     settings s;
 
@@ -190,12 +194,12 @@ static void cmd_ledger_report_help(void)
         "Writes one self-contained HTML page about one run or several side by side: curves, facts\n"
         "that differ, where two runs diverge, slow steps. The page needs no server and no\n"
         "network. Use --share for a page that others will see.\n");
-    invar_options_help(cmd_ledger_report_options(&s));
+    invar_options_help(ledger_report_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_report = {
     .name = "report",
     .summary = "write an HTML page with curves of one or several runs",
     .run = cmd_ledger_report,
-    .help = cmd_ledger_report_help,
+    .help = ledger_report_help,
     .arguments = "RUN [RUN ...] --out FILE.html [--share] [--no-samples] [--option value ...]"};

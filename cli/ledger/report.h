@@ -1,5 +1,5 @@
 /*
- * report.h - runs as one HTML page, which knows the defaults of recipes.
+ * report.h - writes runs as HTML pages that know the defaults of this program's recipe keys.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,17 +13,17 @@ extern "C" {
 #endif
 
 /*
- * invar_report_write, with the defaults of this program's keys. Kept samples that are damaged are
- * told on standard error, and counted.
+ * Like invar_report_write, with the defaults of this program's recipe keys. Damaged samples are
+ * reported on stderr and counted in *damaged_out.
  */
 invar_status invar_report_page(FILE *out, int64_t *damaged_out, const invar_report_run *runs,
                                size_t count) INVAR_MUST_USE;
 
-/* The same for a page that asks for news; it alone tells of damage. */
+/* Like invar_report_page, for a page that polls for new data. Damage is shown on the page only. */
 invar_status invar_report_live_page(FILE *out, const invar_report_run *runs,
                                     size_t count) INVAR_MUST_USE;
 
-/* The data of such a page. */
+/* Writes the data that such a page polls. */
 invar_status invar_report_data(FILE *out, const invar_report_run *runs,
                                size_t count) INVAR_MUST_USE;
 

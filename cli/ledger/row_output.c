@@ -1,5 +1,9 @@
 /*
- * row_output.c - rows of a ledger as a table, as JSON or as CSV.
+ * row_output.c - writes rows of a ledger as a table, JSON or CSV.
+ *
+ * CSV is written row by row. A table needs the widths of all rows and a JSON document is written
+ * completely or not at all, so both are held in memory up to a limit. On a terminal all texts are
+ * escaped; in a file CSV is exact.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,29 +24,29 @@
 
 enum {
     CHUNK_BYTES = 1 << 20,
-    CELL_BYTES = 64,        /* of a table, beside its text */
-    TABLE_BYTES = 64 << 20, /* nobody reads more */
+    CELL_BYTES = 64,        /* memory per table cell in addition to its text */
+    TABLE_BYTES = 64 << 20, /* limit of a table; longer ones are not readable anyway */
     DOCUMENT_BYTES = 128 << 20,
 };
 
-/* A piece of a document that is not written yet. */
-typedef struct chunk {
-    struct chunk *next;
+/* A chunk of a document that is not written yet. */
+typedef struct document_chunk {
+    struct document_chunk *next;
     size_t used;
     char text[CHUNK_BYTES];
-} chunk;
+} document_chunk;
 
 struct invar_row_writer {
     FILE *stream;
     invar_row_writer_format format;
-    invar_text_table *table; /* of a table, once the columns are known */
-    chunk *first, *last;     /* of a document */
-    size_t bytes;            /* that are held */
+    invar_text_table *table;      /* table, created when the columns are known */
+    document_chunk *first, *last; /* chunks of a JSON document; owned */
+    size_t bytes;                 /* bytes in memory */
     int64_t count;
 };
 
-/* Counts what shall be held. */
-static invar_status row_writer_hold(invar_row_writer *rows, size_t bytes, size_t most)
+/* Counts bytes that are held in memory. Fails above `most`. */
+static invar_status count_held_bytes(invar_row_writer *rows, size_t bytes, size_t most)
 {
     rows->bytes += bytes;
     if (rows->bytes <= most)
@@ -53,15 +57,15 @@ static invar_status row_writer_hold(invar_row_writer *rows, size_t bytes, size_t
                       most >> 20);
 }
 
-/* ---- a document ------------------------------------------------------------------------------ */
+/* ---- document buffer ------------------------------------------------------------------------- */
 
 static invar_status put_text(invar_row_writer *rows, const char *text, size_t bytes)
 {
-    INVAR_TRY(row_writer_hold(rows, bytes, DOCUMENT_BYTES));
+    INVAR_TRY(count_held_bytes(rows, bytes, DOCUMENT_BYTES));
     while (bytes > 0) {
         size_t room = rows->last ? CHUNK_BYTES - rows->last->used : 0;
         size_t part = bytes < room ? bytes : room;
-        chunk *fresh;
+        document_chunk *fresh;
         if (part == 0) {
             INVAR_TRY(invar_alloc((void **)&fresh, 1, sizeof *fresh, "JSON"));
             fresh->next = NULL;
@@ -111,7 +115,7 @@ json_t *invar_json_digest(const invar_digest *digest)
     return json_string(hex);
 }
 
-/* 2 * bytes digits and a NUL. */
+/* Writes 2 * bytes digits and a NUL. */
 static void format_hex(char *out, const unsigned char *data, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -152,7 +156,7 @@ json_t *invar_json_value(const invar_ledger_value *value)
     return NULL;
 }
 
-static invar_status no_memory(void)
+static invar_status fail_no_memory(void)
 {
     return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a JSON value");
 }
@@ -166,15 +170,15 @@ invar_status invar_json_row(json_t **out, const char *const *columns,
     for (int c = 0; c < count; c++)
         if (json_object_set_new(row, columns[c], invar_json_value(&values[c])) != 0) {
             json_decref(row);
-            return no_memory();
+            return fail_no_memory();
         }
     *out = row;
-    return row ? INVAR_OK : no_memory();
+    return row ? INVAR_OK : fail_no_memory();
 }
 
 #define JSON_FLAGS (JSON_ENSURE_ASCII | JSON_REAL_PRECISION(17))
 
-static int put_piece(const char *text, size_t bytes, void *rows)
+static int dump_callback(const char *text, size_t bytes, void *rows)
 {
     return put_text(rows, text, bytes) == INVAR_OK ? 0 : -1;
 }
@@ -182,18 +186,18 @@ static int put_piece(const char *text, size_t bytes, void *rows)
 invar_status invar_json_write(FILE *out, json_t *value)
 {
     if (!value)
-        return no_memory();
+        return fail_no_memory();
     json_dumpf(value, out, JSON_INDENT(2) | JSON_FLAGS);
     fputc('\n', out);
     json_decref(value);
     return INVAR_OK;
 }
 
-/* A name twice would lose a value, and a name that is no UTF-8 cannot be written. */
+/* Rejects duplicate column names, which would lose values, and names that are not UTF-8. */
 static invar_status check_names(const char *const *columns, int count)
 {
     json_t *names = json_object();
-    invar_status status = names ? INVAR_OK : no_memory();
+    invar_status status = names ? INVAR_OK : fail_no_memory();
 
     for (int c = 0; c < count && status == INVAR_OK; c++) {
         if (json_object_get(names, columns[c]))
@@ -208,8 +212,8 @@ static invar_status check_names(const char *const *columns, int count)
     return status;
 }
 
-static invar_status take_json(invar_row_writer *rows, const char *const *columns,
-                              const invar_ledger_value *values, int count)
+static invar_status add_json_row(invar_row_writer *rows, const char *const *columns,
+                                 const invar_ledger_value *values, int count)
 {
     invar_status status;
     json_t *row;
@@ -220,24 +224,24 @@ static invar_status take_json(invar_row_writer *rows, const char *const *columns
     }
     INVAR_TRY(invar_json_row(&row, columns, values, count));
     status = put_string(rows, rows->count > 1 ? ",\n " : "\n ");
-    if (status == INVAR_OK && json_dump_callback(row, put_piece, rows, JSON_FLAGS) != 0)
-        status = rows->bytes > DOCUMENT_BYTES ? INVAR_E_NOMEM : no_memory();
+    if (status == INVAR_OK && json_dump_callback(row, dump_callback, rows, JSON_FLAGS) != 0)
+        status = rows->bytes > DOCUMENT_BYTES ? INVAR_E_NOMEM : fail_no_memory();
     json_decref(row);
     return status;
 }
 
-/* The document's end, and all of it. */
+/* Ends the document and writes all of it. */
 static invar_status end_json(invar_row_writer *rows)
 {
     INVAR_TRY(put_string(rows, rows->count > 0 ? "\n]\n" : "]\n"));
-    for (const chunk *c = rows->first; c; c = c->next)
+    for (const document_chunk *c = rows->first; c; c = c->next)
         fwrite(c->text, 1, c->used, rows->stream);
-    return INVAR_OK; // main looks whether it could be written
+    return INVAR_OK; // main checks whether stdout could be written
 }
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-/* Exact in a file; on a terminal safe instead. */
+/* Writes a text exactly, or escaped on a terminal. */
 static invar_status write_csv_text(FILE *out, const char *text, size_t bytes)
 {
     char *safe;
@@ -273,8 +277,8 @@ static invar_status write_csv_value(FILE *out, const invar_ledger_value *value)
     return INVAR_OK;
 }
 
-static invar_status take_csv(invar_row_writer *rows, const char *const *columns,
-                             const invar_ledger_value *values, int count)
+static invar_status write_csv_row(invar_row_writer *rows, const char *const *columns,
+                                  const invar_ledger_value *values, int count)
 {
     for (int c = 0; c < count; c++) {
         if (c > 0)
@@ -312,13 +316,13 @@ static invar_status add_cell(invar_text_table *table, const invar_ledger_value *
     return INVAR_FAIL(INVAR_E_INVALID, 0, "a value of type %d does not exist", (int)value->type);
 }
 
-static invar_status take_cells(invar_row_writer *rows, const char *const *columns,
-                               const invar_ledger_value *values, int count)
+static invar_status add_table_row(invar_row_writer *rows, const char *const *columns,
+                                  const invar_ledger_value *values, int count)
 {
     if (!values)
         INVAR_TRY(invar_text_table_new(&rows->table, count));
     for (int c = 0; c < count; c++) {
-        INVAR_TRY(row_writer_hold(rows, CELL_BYTES + (values ? values[c].bytes : 0), TABLE_BYTES));
+        INVAR_TRY(count_held_bytes(rows, CELL_BYTES + (values ? values[c].bytes : 0), TABLE_BYTES));
         INVAR_TRY(values ? add_cell(rows->table, &values[c],
                                     rows->format == INVAR_ROW_WRITER_FORMAT_EXACT)
                          : invar_text_table_string(rows->table, columns[c]));
@@ -326,7 +330,7 @@ static invar_status take_cells(invar_row_writer *rows, const char *const *column
     return INVAR_OK;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- interface ------------------------------------------------------------------------------- */
 
 invar_status invar_row_writer_new(invar_row_writer **out, FILE *stream,
                                   invar_row_writer_format format)
@@ -344,9 +348,9 @@ invar_status invar_row_writer_take(void *payload, const char *const *columns,
     rows->count += values != NULL;
     switch (rows->format) {
     case INVAR_ROW_WRITER_FORMAT_TABLE:
-    case INVAR_ROW_WRITER_FORMAT_EXACT: return take_cells(rows, columns, values, count);
-    case INVAR_ROW_WRITER_FORMAT_JSON: return take_json(rows, columns, values, count);
-    case INVAR_ROW_WRITER_FORMAT_CSV: return take_csv(rows, columns, values, count);
+    case INVAR_ROW_WRITER_FORMAT_EXACT: return add_table_row(rows, columns, values, count);
+    case INVAR_ROW_WRITER_FORMAT_JSON: return add_json_row(rows, columns, values, count);
+    case INVAR_ROW_WRITER_FORMAT_CSV: return write_csv_row(rows, columns, values, count);
     }
     return INVAR_FAIL(INVAR_E_INVALID, 0, "format %d does not exist", (int)rows->format);
 }
@@ -374,7 +378,7 @@ void invar_row_writer_free(invar_row_writer *rows)
     if (!rows)
         return;
     invar_text_table_free(rows->table);
-    for (chunk *c = rows->first, *next; c; c = next) {
+    for (document_chunk *c = rows->first, *next; c; c = next) {
         next = c->next;
         invar_free(c);
     }

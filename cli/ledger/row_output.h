@@ -1,11 +1,11 @@
 /*
- * row_output.h - rows of a ledger as a table, as JSON or as CSV.
+ * row_output.h - writes rows of a ledger as a table, JSON or CSV.
  *
- * Table and CSV: NULL is empty; JSON: null. Integers are exact, reals have as few digits as read
- * back to the same bits, in a plain table 4 of them; blobs are lower-case hexadecimal. What JSON
- * cannot say are strings: "nan", "inf", "-inf", and text that is not UTF-8, with \xNN for what is
- * not. CSV is written row by row. Table and JSON are held in memory up to the end, and limited: a
- * document is written whole, or not at all.
+ * NULL is an empty cell, or null in JSON. Integers are exact; reals have the fewest digits that
+ * read back to the same bits, or 4 in a plain table; blobs are lowercase hexadecimal. Values that
+ * JSON lacks are strings: "nan", "inf", "-inf", and text that is not UTF-8, with \xNN for invalid
+ * bytes. CSV is written row by row. Tables and JSON documents are held in memory up to a limit and
+ * written completely or not at all.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,10 +23,11 @@ extern "C" {
 #endif
 
 typedef enum invar_row_writer_format {
-    INVAR_ROW_WRITER_FORMAT_TABLE, /* for people: "none found" where there is no row */
-    INVAR_ROW_WRITER_FORMAT_EXACT, /* the same with all digits */
-    INVAR_ROW_WRITER_FORMAT_JSON,  /* an array of objects; two columns of one name are refused */
-    INVAR_ROW_WRITER_FORMAT_CSV    /* RFC 4180, with a head */
+    INVAR_ROW_WRITER_FORMAT_TABLE, /* table for people, "none found" if there is no row */
+    INVAR_ROW_WRITER_FORMAT_EXACT, /* table with all digits */
+    INVAR_ROW_WRITER_FORMAT_JSON,  /* array of objects; two columns with the same name are
+                                      rejected */
+    INVAR_ROW_WRITER_FORMAT_CSV    /* RFC 4180 with a heading */
 } invar_row_writer_format;
 
 typedef struct invar_row_writer invar_row_writer;
@@ -34,32 +35,37 @@ typedef struct invar_row_writer invar_row_writer;
 invar_status invar_row_writer_new(invar_row_writer **out, FILE *stream,
                                   invar_row_writer_format format) INVAR_MUST_USE;
 
-/* An invar_ledger_row_fn whose payload is the invar_row_writer. INVAR_E_NOMEM: more than is held.
- * */
+/*
+ * Adds a row; an invar_ledger_row_fn whose payload is the invar_row_writer. Returns INVAR_E_NOMEM
+ * if the limit of held memory is exceeded.
+ */
 invar_status invar_row_writer_take(void *rows, const char *const *columns,
                                    const invar_ledger_value *values, int count) INVAR_MUST_USE;
 
-/* Writes what is still to be written. */
+/* Writes everything that is not written yet. */
 invar_status invar_row_writer_end(invar_row_writer *rows) INVAR_MUST_USE;
 
-/* How many there were. */
+/* Returns the number of rows. */
 int64_t invar_row_writer_count(const invar_row_writer *rows);
 
-void invar_row_writer_free(invar_row_writer *rows); /* NULL is allowed */
+void invar_row_writer_free(invar_row_writer *rows); /* `rows` may be NULL */
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* A new reference each; NULL: no memory. */
+/* Return a new reference, or NULL without memory. */
 json_t *invar_row_writer_json_text(const char *text, size_t bytes);
 json_t *invar_row_writer_json_string(const char *text);
 json_t *invar_json_digest(const invar_digest *digest);
 json_t *invar_json_value(const invar_ledger_value *value);
 
-/* One row as an object. */
+/* Converts a row to an object. */
 invar_status invar_json_row(json_t **out, const char *const *columns,
                             const invar_ledger_value *values, int count) INVAR_MUST_USE;
 
-/* Writes a value on a line of its own and gives up the reference. NULL: no memory. */
+/*
+ * Writes a value and a newline, and releases the reference. Returns INVAR_E_NOMEM if `value` is
+ * NULL.
+ */
 invar_status invar_json_write(FILE *out, json_t *value) INVAR_MUST_USE;
 
 #ifdef __cplusplus

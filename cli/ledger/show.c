@@ -1,8 +1,9 @@
 /*
- * show.c - invar ledger show: all that a ledger knows of a run, or of one of its steps.
+ * show.c - invar ledger show: prints everything that a ledger records about a run or one of its
+ * steps.
  *
- * Each section is one SELECT. A column X_bits becomes X, the double with these bits, and X_bits in
- * hexadecimal; so NaN and -0 are shown as they are.
+ * Each section is one SELECT statement. A column X_bits is shown as X, the double with these bits,
+ * and as X_bits in hexadecimal, so NaN and -0 keep their bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,14 +19,14 @@
 
 #include "base/invar_banned.h"
 
-/* Of keys: those that somebody chose, and those that stand at their default. */
+/* Selects all keys, keys that differ from their default, or keys with their default. */
 typedef enum which { WHICH_ALL, WHICH_CHANGED, WHICH_DEFAULT } which;
 
 typedef struct section {
     const char *name;
-    const char *sql; /* may use :run, :step (the last one without --step) and :limit */
-    bool bits;       /* an exact table shows them too; JSON always does */
-    which which;     /* JSON has all of them under the first name */
+    const char *sql; /* may use :run, :step (the last step without --step) and :limit */
+    bool bits;       /* an exact table shows the bits too; JSON always does */
+    which which;     /* JSON has all keys under the first section name */
 } section;
 
 #define TIME_OF(ns) "strftime('%Y-%m-%dT%H:%M:%SZ', " ns " / 1000000000, 'unixepoch')"
@@ -33,7 +34,7 @@ typedef struct section {
 #define START_TIME TIME_OF("start_ns")
 #define NEWEST "(SELECT max(seg) FROM step WHERE run = :run AND step = :step)"
 
-/* A damaged ledger may have lost a name; its values are shown all the same. */
+/* LEFT JOIN, because a damaged ledger may lack a name; its values are shown anyway. */
 #define NUMBERS(table)                                                                             \
     "SELECT n.name, x.value_bits FROM " table " x LEFT JOIN series n USING(series)"                \
     " WHERE x.run = :run AND x.step = :step AND x.seg = " NEWEST " AND " INVAR_MEASURED_METRIC     \
@@ -47,7 +48,10 @@ typedef struct section {
     " (SELECT * FROM fact WHERE run = :run ORDER BY seg)"                                          \
     " GROUP BY scope, key, value ORDER BY scope, key, min(seg)"
 
-/* What people look for first. Newest first where only the last ones are shown. */
+/*
+ * Sections of a run, the most important first. Sections limited to the last rows show the newest
+ * first.
+ */
 static const section of_run[] = {
     {.name = "last metrics", .sql = NUMBERS("metric"), .bits = true},
     {.name = "last evaluations",
@@ -153,34 +157,34 @@ enum { LAST = 10, MAX_COLUMNS = 32, BITS_SIZE = 19 };
 
 typedef struct settings {
     const char *ledger;
-    int64_t step; /* -1: the run */
+    int64_t step; /* -1 to show the run */
     bool json;
     bool exact;
     bool all;
     bool no_samples;
 } settings;
 
-/* Where the rows of one section go. */
-typedef struct sink {
+/* Receives the rows of one section. */
+typedef struct section_sink {
     const section *section;
     const char *ledger;
-    json_t *array;          /* with --json */
-    invar_row_writer *rows; /* otherwise */
+    json_t *array;          /* NULL without --json */
+    invar_row_writer *rows; /* NULL with --json */
     bool exact;
     int64_t count;
-} sink;
+} section_sink;
 
 /* ---- bits as numbers ------------------------------------------------------------------------- */
 
-typedef struct expanded {
+typedef struct expanded_row {
     const char *columns[MAX_COLUMNS];
     invar_ledger_value values[MAX_COLUMNS];
     int count;
     char names[MAX_COLUMNS][INVAR_LEDGER_QUERY_WORD];
     char bits[MAX_COLUMNS][BITS_SIZE];
-} expanded;
+} expanded_row;
 
-static void expanded_push(expanded *e, const char *column, const invar_ledger_value *value)
+static void push_column(expanded_row *e, const char *column, const invar_ledger_value *value)
 {
     INVAR_CHECK(e->count < MAX_COLUMNS);
     e->columns[e->count] = column;
@@ -189,8 +193,9 @@ static void expanded_push(expanded *e, const char *column, const invar_ledger_va
     e->count++;
 }
 
-/* X from X_bits, and with `bits` these too. NULL stays NULL. */
-static void push_double(expanded *e, const char *column, const invar_ledger_value *value, bool bits)
+/* Adds X for a column X_bits, and with `bits` also the column itself. NULL stays NULL. */
+static void push_double(expanded_row *e, const char *column, const invar_ledger_value *value,
+                        bool bits)
 {
     char *name = e->names[e->count], *hex = e->bits[e->count];
     invar_ledger_value real = {.type = INVAR_LEDGER_TYPE_REAL},
@@ -205,13 +210,13 @@ static void push_double(expanded *e, const char *column, const invar_ledger_valu
         text.bytes = (size_t)snprintf(hex, BITS_SIZE, "0x%016" PRIx64, (uint64_t)value->integer);
         text.data = hex;
     }
-    expanded_push(e, name, value ? &real : NULL);
+    push_column(e, name, value ? &real : NULL);
     if (bits)
-        expanded_push(e, column, value ? &text : NULL);
+        push_column(e, column, value ? &text : NULL);
 }
 
-static void expand(expanded *out, const char *const *columns, const invar_ledger_value *values,
-                   int count, bool bits)
+static void expand_row(expanded_row *out, const char *const *columns,
+                       const invar_ledger_value *values, int count, bool bits)
 {
     out->count = 0;
     for (int c = 0; c < count; c++) {
@@ -219,7 +224,7 @@ static void expand(expanded *out, const char *const *columns, const invar_ledger
         if (suffix && suffix[strlen("_bits")] == '\0')
             push_double(out, columns[c], values ? &values[c] : NULL, bits);
         else
-            expanded_push(out, columns[c], values ? &values[c] : NULL);
+            push_column(out, columns[c], values ? &values[c] : NULL);
     }
 }
 
@@ -239,7 +244,7 @@ static bool is_text(const invar_ledger_value *value, const char *text)
     return value && value->bytes == strlen(text) && memcmp(value->data, text, value->bytes) == 0;
 }
 
-/* A key of a recipe that has its default, or an op whose bits have never changed. */
+/* Returns true for a recipe key with its default value, or an op in its first revision. */
 static bool is_default(const char *const *columns, const invar_ledger_value *values, int count)
 {
     const invar_recipe_schema *schema = invar_config_schema();
@@ -257,25 +262,25 @@ static bool is_default(const char *const *columns, const invar_ledger_value *val
     return false;
 }
 
-static bool section_belongs(const section *of, const char *const *columns,
-                            const invar_ledger_value *values, int count)
+static bool row_belongs(const section *of, const char *const *columns,
+                        const invar_ledger_value *values, int count)
 {
     return of->which == WHICH_ALL ||
            is_default(columns, values, count) == (of->which == WHICH_DEFAULT);
 }
 
-static invar_status take_row(void *payload, const char *const *columns,
-                             const invar_ledger_value *values, int count)
+static invar_status add_row(void *payload, const char *const *columns,
+                            const invar_ledger_value *values, int count)
 {
     char place[INVAR_LOCATE_PATH_SIZE];
-    sink *s = payload;
-    expanded e;
+    section_sink *s = payload;
+    expanded_row e;
     json_t *row;
 
-    if (values && !s->array && !section_belongs(s->section, columns, values, count))
+    if (values && !s->array && !row_belongs(s->section, columns, values, count))
         return INVAR_OK;
     s->count += values != NULL;
-    expand(&e, columns, values, count, s->array || (s->section->bits && s->exact));
+    expand_row(&e, columns, values, count, s->array || (s->section->bits && s->exact));
     if (values)
         invar_locate_checkpoint(e.values, place, e.columns, e.count, s->ledger);
     if (!s->array)
@@ -290,7 +295,8 @@ static invar_status take_row(void *payload, const char *const *columns,
 
 /* ---- sections -------------------------------------------------------------------------------- */
 
-static invar_status select_rows(sink *s, const invar_located *at, int64_t step, bool samples)
+static invar_status select_rows(section_sink *s, const invar_located *at, int64_t step,
+                                bool samples)
 {
     const invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = at->run.run}},
@@ -302,24 +308,26 @@ static invar_status select_rows(sink *s, const invar_located *at, int64_t step, 
     return invar_ledger_select(at->ledger, &(invar_ledger_select_request){.sql = s->section->sql,
                                                                           .arguments = arguments,
                                                                           .n_arguments = 4,
-                                                                          .row = take_row,
+                                                                          .row = add_row,
                                                                           .payload = s});
 }
 
 static void print_title(const char *title)
 {
-    bool colour = invar_term_colour(stdout);
+    bool color = invar_term_colour(stdout);
 
-    printf("\n%s%s%s\n", invar_term_escape(colour, INVAR_TERM_STYLE_CYAN), title,
-           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    printf("\n%s%s%s\n", invar_term_escape(color, INVAR_TERM_STYLE_CYAN), title,
+           invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
 }
 
-/* A section without rows is not shown; one of defaults is only counted without --all. */
+/*
+ * Prints a section unless it is empty. Sections of default values are only counted without --all.
+ */
 static invar_status print_section(int64_t *hidden, const section *what, const invar_located *at,
                                   int64_t step, const settings *how)
 {
     bool exact = how->exact, hide = what->which == WHICH_DEFAULT && !how->all;
-    sink s = {.section = what, .ledger = at->path, .exact = exact};
+    section_sink s = {.section = what, .ledger = at->path, .exact = exact};
     invar_status status;
 
     INVAR_TRY(invar_row_writer_new(
@@ -334,12 +342,12 @@ static invar_status print_section(int64_t *hidden, const section *what, const in
     return status;
 }
 
-/* Under its name, without the "last" that is true of the table only. */
+/* Adds a section to the JSON object. Its name has no "last", because JSON has all rows. */
 static invar_status add_section(json_t *object, const section *what, const invar_located *at,
                                 int64_t step, const settings *how)
 {
     const char *name = what->name;
-    sink s = {.section = what, .ledger = at->path, .array = json_array()};
+    section_sink s = {.section = what, .ledger = at->path, .array = json_array()};
     bool last = strncmp(name, "last ", 5) == 0;
 
     if (what->which == WHICH_DEFAULT) {
@@ -351,7 +359,7 @@ static invar_status add_section(json_t *object, const section *what, const invar
     return select_rows(&s, at, step, !how->no_samples);
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static invar_status check_step(const invar_located *at, int64_t step)
 {
@@ -379,7 +387,7 @@ static void print_digest(const char *key, const invar_digest *digest)
     print_fact(key, hex);
 }
 
-/* "llama, 30 layers, hidden size 576, 134515008 parameters", and the hash of the weights. */
+/* Prints "llama, 30 layers, hidden size 576, 134515008 parameters" and the hash of the weights. */
 static void print_model(const json_t *model)
 {
     static const struct {
@@ -403,7 +411,7 @@ static void print_model(const json_t *model)
     print_fact("weights", weights ? weights : "not recorded");
 }
 
-static invar_status take_count(void *payload, const char *const *columns,
+static invar_status read_count(void *payload, const char *const *columns,
                                const invar_ledger_value *values, int count)
 {
     (void)columns;
@@ -412,7 +420,7 @@ static invar_status take_count(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* A line about steps that were executed again with the same bits and another content. */
+/* Warns about steps that were executed again with equal bits and different content. */
 static invar_status print_other_content(const invar_located *at)
 {
     const invar_ledger_argument argument = {
@@ -425,7 +433,7 @@ static invar_status print_other_content(const invar_located *at)
                                               "run = :run AND kind = 'content-differs'",
                                        .arguments = &argument,
                                        .n_arguments = 1,
-                                       .row = take_count,
+                                       .row = read_count,
                                        .payload = &steps}));
     if (steps > 0)
         printf("%-10s %" PRId64 " step%s executed again: the same bits, but other metrics, samples "
@@ -491,7 +499,7 @@ static invar_status show_json(const invar_located *at, const char *state, const 
     return status;
 }
 
-static invar_status located_show(const invar_located *at, const char *word, const settings *s)
+static invar_status show_run(const invar_located *at, const char *word, const settings *s)
 {
     const section *sections = s->step >= 0 ? of_step : of_run;
     int64_t step = s->step >= 0 ? s->step : at->run.last_step, hidden = 0;
@@ -529,7 +537,7 @@ static invar_status located_show(const invar_located *at, const char *word, cons
     return INVAR_OK;
 }
 
-static const invar_option *cmd_ledger_show_options(settings *s)
+static const invar_option *ledger_show_options(settings *s)
 {
     static invar_option list[7];
 
@@ -558,17 +566,17 @@ static int cmd_ledger_show(int argc, char **argv)
     invar_status status;
     int words;
 
-    if (invar_options_parse_words(&words, cmd_ledger_show_options(&s), argc, argv, "RUN", 0, 1) !=
+    if (invar_options_parse_words(&words, ledger_show_options(&s), argc, argv, "RUN", 0, 1) !=
         INVAR_OK)
         return invar_report_error();
     if (invar_locate_run(&at, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK)
         return invar_report_error();
-    status = located_show(&at, words > 0 ? argv[0] : NULL, &s);
+    status = show_run(&at, words > 0 ? argv[0] : NULL, &s);
     invar_located_close(&at);
     return invar_exit(status);
 }
 
-static void cmd_ledger_show_help(void)
+static void ledger_show_help(void)
 {
     settings s;
 
@@ -581,12 +589,12 @@ static void cmd_ledger_show_help(void)
         "digest of every point and how many ranks disagree with it, statistics, samples, plug-in\n"
         "replies, timings, what each rank did. --json prints everything. --no-samples leaves\n"
         "out how the replies of plug-ins begin, which may be texts of samples.\n");
-    invar_options_help(cmd_ledger_show_options(&s));
+    invar_options_help(ledger_show_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_show = {.name = "show",
                                                   .summary = "show a run or one of its steps",
                                                   .run = cmd_ledger_show,
-                                                  .help = cmd_ledger_show_help,
+                                                  .help = ledger_show_help,
                                                   .arguments =
                                                       "RUN [--step S] [--option value ...]"};

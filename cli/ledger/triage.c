@@ -1,5 +1,10 @@
 /*
- * triage.c - invar triage: what is wrong with a run, and what to do next.
+ * triage.c - invar triage: prints what may be wrong with a run, and the next command for each
+ * finding.
+ *
+ * The rules are evaluated in ledger/triage. The words RUN, STEP and MODEL in their commands are
+ * replaced by values of the run and quoted for a shell. Rules without data are listed separately,
+ * so that they do not count as "no finding".
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,9 +23,9 @@
 
 typedef struct settings {
     const char *ledger;
-    const char *run; /* as typed */
+    const char *run; /* RUN as typed */
     bool json;
-    char model[INVAR_LOCATE_PATH_SIZE]; /* the run's hf-checkpoint; empty if it has none */
+    char model[INVAR_LOCATE_PATH_SIZE]; /* hf-checkpoint of the run; empty if it has none */
 } settings;
 
 static const char *rule_name(const invar_ledger_query *rule)
@@ -30,8 +35,8 @@ static const char *rule_name(const invar_ledger_query *rule)
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* "--run RUN", or with its ledger, as a shell takes it. */
-static void print_run(FILE *out, const settings *s)
+/* Prints RUN, and --ledger if given, quoted for a shell. */
+static void print_run_words(FILE *out, const settings *s)
 {
     invar_text_print_shell_word(out, s->run);
     if (!s->ledger)
@@ -40,24 +45,24 @@ static void print_run(FILE *out, const settings *s)
     invar_text_print_shell_word(out, s->ledger);
 }
 
-static bool begins(const char *text, const char *word)
+static bool has_prefix(const char *text, const char *word)
 {
     return strncmp(text, word, strlen(word)) == 0;
 }
 
-/* A command of a rule, with the words that the run gives a value put in. */
+/* Prints a command of a rule, with RUN, STEP and MODEL replaced. */
 static void print_command(FILE *out, const char *command, int64_t step, const settings *s)
 {
     static const char run[] = "RUN", step_word[] = "STEP", model[] = "MODEL";
 
     for (const char *at = command; *at;) {
-        if (begins(at, run)) {
-            print_run(out, s);
+        if (has_prefix(at, run)) {
+            print_run_words(out, s);
             at += strlen(run);
-        } else if (begins(at, step_word)) {
+        } else if (has_prefix(at, step_word)) {
             fprintf(out, "%" PRId64, step);
             at += strlen(step_word);
-        } else if (s->model[0] && begins(at, model)) {
+        } else if (s->model[0] && has_prefix(at, model)) {
             invar_text_print_shell_word(out, s->model);
             at += strlen(model);
         } else {
@@ -66,7 +71,7 @@ static void print_command(FILE *out, const char *command, int64_t step, const se
     }
 }
 
-static invar_status take_model(void *payload, const char *const *columns,
+static invar_status read_model(void *payload, const char *const *columns,
                                const invar_ledger_value *values, int count)
 {
     settings *s = payload;
@@ -79,7 +84,7 @@ static invar_status take_model(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* The folder of the run's model. */
+/* Reads the folder of the run's model. */
 static invar_status find_model(settings *s, const invar_located *at)
 {
     const invar_ledger_argument run = {"run",
@@ -91,11 +96,11 @@ static invar_status find_model(settings *s, const invar_located *at)
                                "AND key = 'hf-checkpoint' ORDER BY seg DESC LIMIT 1",
                         .arguments = &run,
                         .n_arguments = 1,
-                        .row = take_model,
+                        .row = read_model,
                         .payload = s});
 }
 
-/* ---- for programs ---------------------------------------------------------------------------- */
+/* ---- JSON output ----------------------------------------------------------------------------- */
 
 enum { COMMAND_SIZE = 2 * INVAR_LOCATE_PATH_SIZE + 256 };
 
@@ -146,7 +151,7 @@ static invar_status write_json(const invar_triage *t, const invar_ledger_summary
                : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the findings");
 }
 
-/* ---- for people ------------------------------------------------------------------------------ */
+/* ---- text output ----------------------------------------------------------------------------- */
 
 static void print_causes(const invar_triage_finding *f, const settings *s)
 {
@@ -160,25 +165,25 @@ static void print_causes(const invar_triage_finding *f, const settings *s)
     }
 }
 
-static void print_finding(const invar_triage_finding *f, const settings *s, bool colour)
+static void print_finding(const invar_triage_finding *f, const settings *s, bool color)
 {
-    printf("\n%s%s%s: %s\n", colour ? "\033[1;33m" : "", rule_name(&f->rule),
-           colour ? "\033[0m" : "", f->rule.question);
+    printf("\n%s%s%s: %s\n", color ? "\033[1;33m" : "", rule_name(&f->rule), color ? "\033[0m" : "",
+           f->rule.question);
     printf("  step %-5" PRId64 " %s\n", f->step, f->evidence);
     if (f->steps > 1)
         printf("  steps      %" PRId64 " show it\n", f->steps);
     printf("  may mean   %s\n", f->explanation);
     print_causes(f, s);
     printf("  all of it  %s ledger query %s --run ", invar_op_graph(), f->rule.name);
-    print_run(stdout, s);
+    print_run_words(stdout, s);
     printf("\n  next       %s ", invar_op_graph());
     print_command(stdout, f->next_command, f->step, s);
     putchar('\n');
 }
 
-static void triage_print(const invar_triage *t, const invar_ledger_summary *run, const settings *s)
+static void print_text(const invar_triage *t, const invar_ledger_summary *run, const settings *s)
 {
-    bool colour = invar_term_colour(stdout);
+    bool color = invar_term_colour(stdout);
 
     printf("%.8s %s: %" PRId64 " steps, %d rules, %d of them had data, ", run->uuid, run->name,
            invar_run_steps(run), t->rules, t->rules - t->n_idle);
@@ -190,16 +195,16 @@ static void triage_print(const invar_triage *t, const invar_ledger_summary *run,
         printf("%s  %-17s needs %s\n", i == 0 ? "without data:\n" : "", rule_name(&t->idle[i].rule),
                t->idle[i].why);
     for (int i = 0; i < t->count; i++)
-        print_finding(&t->found[i], s, colour);
+        print_finding(&t->found[i], s, color);
     if (t->count == 0) {
         putchar('\n');
         invar_print_next(stdout, "ledger show", s->run, s->ledger, NULL);
     }
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-static invar_status settings_inspect(int *code_out, settings *s)
+static invar_status run_triage(int *code_out, settings *s)
 {
     char writer[INVAR_LEDGER_WRITER_SIZE] = "";
     invar_located at = {.ledger = NULL};
@@ -215,7 +220,7 @@ static invar_status settings_inspect(int *code_out, settings *s)
     if (status == INVAR_OK && s->json)
         status = write_json(&found, &at.run, s);
     else if (status == INVAR_OK)
-        triage_print(&found, &at.run, s);
+        print_text(&found, &at.run, s);
     if (status == INVAR_OK)
         *code_out = found.count                     ? INVAR_EXIT_DIFFERENT
                     : invar_run_steps(&at.run) == 0 ? INVAR_EXIT_NOTHING
@@ -224,7 +229,7 @@ static invar_status settings_inspect(int *code_out, settings *s)
     return status;
 }
 
-static const invar_option *cmd_ledger_triage_options(settings *s)
+static const invar_option *triage_options(settings *s)
 {
     static invar_option list[3];
 
@@ -234,19 +239,18 @@ static const invar_option *cmd_ledger_triage_options(settings *s)
     return list;
 }
 
-static int cmd_ledger_triage(int argc, char **argv)
+static int cmd_triage(int argc, char **argv)
 {
     int words, code = INVAR_EXIT_OK;
     settings s = {0};
 
-    if (invar_options_parse_words(&words, cmd_ledger_triage_options(&s), argc, argv, "RUN", 1, 1) !=
-        INVAR_OK)
+    if (invar_options_parse_words(&words, triage_options(&s), argc, argv, "RUN", 1, 1) != INVAR_OK)
         return invar_report_error();
     s.run = argv[0];
-    return settings_inspect(&code, &s) == INVAR_OK ? code : invar_report_error();
+    return run_triage(&code, &s) == INVAR_OK ? code : invar_report_error();
 }
 
-static void cmd_ledger_triage_help(void)
+static void triage_help(void)
 {
     settings s = {0};
 
@@ -266,13 +270,13 @@ static void cmd_ledger_triage_help(void)
                     "  1    findings\n"
                     "  2    the ledger could not be read\n"
                     "  6    the run has no step yet\n");
-    invar_options_help(cmd_ledger_triage_options(&s));
+    invar_options_help(triage_options(&s));
 }
 
 const invar_cli_command invar_verb_triage = {
     .name = "triage",
     .summary = "find what is wrong with a run, with evidence and the next command",
-    .run = cmd_ledger_triage,
-    .help = cmd_ledger_triage_help,
+    .run = cmd_triage,
+    .help = triage_help,
     .arguments = "RUN [--json]",
 };

@@ -1,5 +1,9 @@
 /*
- * verify.c - invar ledger verify and seal: is a ledger still what was written?
+ * verify.c - invar ledger verify and seal: checks that a ledger is unchanged, and prints seals.
+ *
+ * Verify recomputes all hashes and prints content and integrity of every run; with --seal it also
+ * compares the run with an earlier seal. The seal is checked first, because a malformed line should
+ * fail before a long verification.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +27,7 @@ typedef struct settings {
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-/* The total is known with the first call; when that is also the last, there is nothing to show. */
+/* Shows progress. Nothing is shown if the first call is also the last one. */
 static void show_progress(void *payload, int64_t done, int64_t total)
 {
     invar_progress **progress = payload;
@@ -35,7 +39,7 @@ static void show_progress(void *payload, int64_t done, int64_t total)
     invar_progress_update(*progress, done, NULL);
 }
 
-static invar_status ledger_verify(invar_ledger_verify_result *out, invar_ledger *ledger)
+static invar_status verify_with_progress(invar_ledger_verify_result *out, invar_ledger *ledger)
 {
     invar_progress *progress = NULL;
     invar_status status = invar_ledger_verify(out, ledger, show_progress, &progress);
@@ -44,17 +48,17 @@ static invar_status ledger_verify(invar_ledger_verify_result *out, invar_ledger 
     return status;
 }
 
-/* ---- both hashes of every run ---------------------------------------------------------------- */
+/* ---- hashes of every run --------------------------------------------------------------------- */
 
-typedef struct hashes {
+typedef struct hash_output {
     invar_ledger *ledger;
-    invar_text_table *table; /* one of the two */
+    invar_text_table *table; /* one of table and array is set */
     json_t *array;
-} hashes;
+} hash_output;
 
 static invar_status add_hashes(void *payload, const invar_ledger_summary *run)
 {
-    hashes *h = payload;
+    hash_output *h = payload;
     char content_hex[INVAR_DIGEST_HEX_SIZE], integrity_hex[INVAR_DIGEST_HEX_SIZE];
     invar_digest content;
 
@@ -85,7 +89,7 @@ static invar_status add_head(invar_text_table *table)
 
 static invar_status print_hashes(invar_ledger *ledger)
 {
-    hashes h = {.ledger = ledger};
+    hash_output h = {.ledger = ledger};
     invar_status status;
 
     INVAR_TRY(invar_text_table_new(&h.table, 4));
@@ -98,7 +102,7 @@ static invar_status print_hashes(invar_ledger *ledger)
     return status;
 }
 
-/* ---- the answer ------------------------------------------------------------------------------ */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static void print_verdict(const invar_ledger_verify_result *v, const char *path)
 {
@@ -126,7 +130,7 @@ static void print_verdict(const invar_ledger_verify_result *v, const char *path)
 static invar_status write_json(const invar_ledger_verify_result *v, invar_ledger *ledger,
                                const char *path, const char *seal)
 {
-    hashes h = {.ledger = ledger, .array = json_array()};
+    hash_output h = {.ledger = ledger, .array = json_array()};
     json_t *out =
         json_pack("{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s?, s:o}", "ledger",
                   invar_row_writer_json_string(path), "clean", v->problems == 0, "runs_checked",
@@ -146,7 +150,7 @@ static invar_status write_json(const invar_ledger_verify_result *v, invar_ledger
     return status;
 }
 
-/* The line itself, or the first line of standard input for "-". */
+/* Returns the seal line, read from standard input if it is "-". */
 static invar_status read_seal(const char **out, char buffer[INVAR_LEDGER_SEAL_SIZE],
                               const char *given)
 {
@@ -160,7 +164,7 @@ static invar_status read_seal(const char **out, char buffer[INVAR_LEDGER_SEAL_SI
     return INVAR_OK;
 }
 
-static invar_status print_answer(const invar_ledger_verify_result *v, invar_ledger *ledger,
+static invar_status print_result(const invar_ledger_verify_result *v, invar_ledger *ledger,
                                  const char *path, const char *seal, const settings *s)
 {
     if (s->json)
@@ -176,16 +180,19 @@ static invar_status print_answer(const invar_ledger_verify_result *v, invar_ledg
     return INVAR_OK;
 }
 
-/* INVAR_E_CORRUPT when there is a finding. *code becomes that of a ledger that has no run. */
+/*
+ * Verifies all rows. Returns INVAR_E_CORRUPT if there are findings. *code becomes NOTHING if the
+ * ledger has no run.
+ */
 static invar_status check_rows(int *code, invar_ledger *ledger, const char *path, const char *seal,
                                const settings *s)
 {
     invar_ledger_verify_result verdict;
-    invar_status status = ledger_verify(&verdict, ledger);
+    invar_status status = verify_with_progress(&verdict, ledger);
 
     if (status != INVAR_OK && status != INVAR_E_CORRUPT)
         return status;
-    INVAR_TRY(print_answer(&verdict, ledger, path, seal, s));
+    INVAR_TRY(print_result(&verdict, ledger, path, seal, s));
     if (verdict.problems > 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s is damaged: %.1000s", path,
                           verdict.first_problem);
@@ -194,7 +201,7 @@ static invar_status check_rows(int *code, invar_ledger *ledger, const char *path
     return INVAR_OK;
 }
 
-/* What became of the seal, in a word; its failure is told at once. */
+/* Checks the seal and returns the result as text. A failure is printed at once. */
 static const char *check_seal(int *code_out, invar_ledger *ledger, const char *line)
 {
     *code_out = invar_exit(invar_ledger_seal_check(ledger, line));
@@ -205,8 +212,8 @@ static const char *check_seal(int *code_out, invar_ledger *ledger, const char *l
     }
 }
 
-/* The seal first: a line that is none is refused before the long work. */
-static int ledger_check(invar_ledger *ledger, const char *path, const settings *s)
+/* Checks the seal before the rows, so that a malformed line fails before the long verification. */
+static int check_ledger(invar_ledger *ledger, const char *path, const settings *s)
 {
     char buffer[INVAR_LEDGER_SEAL_SIZE];
     const char *line, *seal = NULL;
@@ -221,7 +228,7 @@ static int ledger_check(invar_ledger *ledger, const char *path, const settings *
     return check_rows(&code, ledger, path, seal, s) == INVAR_OK ? code : invar_report_error();
 }
 
-static const invar_option *cmd_ledger_verify_options(settings *s)
+static const invar_option *ledger_verify_options(settings *s)
 {
     static invar_option list[4];
 
@@ -244,17 +251,17 @@ static int cmd_ledger_verify(int argc, char **argv)
     invar_ledger *ledger;
     int words, code;
 
-    if (invar_options_parse_words(&words, cmd_ledger_verify_options(&s), argc, argv, "RUN", 0, 1) !=
+    if (invar_options_parse_words(&words, ledger_verify_options(&s), argc, argv, "RUN", 0, 1) !=
             INVAR_OK ||
         invar_locate_ledger(path, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK ||
         invar_ledger_open(&ledger, path, &(invar_ledger_options){0}) != INVAR_OK)
         return invar_report_error();
-    code = ledger_check(ledger, path, &s);
+    code = check_ledger(ledger, path, &s);
     invar_ledger_close(ledger);
     return code;
 }
 
-static void cmd_ledger_verify_help(void)
+static void ledger_verify_help(void)
 {
     settings s;
 
@@ -268,19 +275,19 @@ static void cmd_ledger_verify_help(void)
         "  1    clean, but not what the seal says\n"
         "  2    damaged, not a ledger, or a copy without old detail, whose seal cannot be checked\n"
         "  6    the ledger has no run\n");
-    invar_options_help(cmd_ledger_verify_options(&s));
+    invar_options_help(ledger_verify_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_verify = {.name = "verify",
                                                     .summary =
                                                         "check that no bit of a ledger has changed",
                                                     .run = cmd_ledger_verify,
-                                                    .help = cmd_ledger_verify_help,
+                                                    .help = ledger_verify_help,
                                                     .arguments = "RUN|FILE [--option value ...]"};
 
 /* ---- seal ------------------------------------------------------------------------------------ */
 
-static const invar_option *seal_options(settings *s)
+static const invar_option *ledger_seal_options(settings *s)
 {
     static invar_option list[3];
 
@@ -301,7 +308,8 @@ static invar_status make_seal(char out[INVAR_LEDGER_SEAL_SIZE], const char *word
     INVAR_TRY(invar_locate_run(&at, word, s->ledger));
     status = INVAR_OK;
     if (s->store) {
-        invar_located_close(&at); // a reader would keep the writer from emptying its log
+        // an open reader would prevent the writer from truncating the write-ahead log
+        invar_located_close(&at);
         status = invar_ledger_open(&at.ledger, at.path,
                                    &(invar_ledger_options){.write = true, .writer = "seal"});
     }
@@ -311,13 +319,14 @@ static invar_status make_seal(char out[INVAR_LEDGER_SEAL_SIZE], const char *word
     return status;
 }
 
-static int run_seal(int argc, char **argv)
+static int cmd_ledger_seal(int argc, char **argv)
 {
     char line[INVAR_LEDGER_SEAL_SIZE], seal[INVAR_LEDGER_SEAL_SIZE + 16];
     settings s = {0};
     int words;
 
-    if (invar_options_parse_words(&words, seal_options(&s), argc, argv, "RUN", 0, 1) != INVAR_OK ||
+    if (invar_options_parse_words(&words, ledger_seal_options(&s), argc, argv, "RUN", 0, 1) !=
+            INVAR_OK ||
         make_seal(line, words > 0 ? argv[0] : NULL, &s) != INVAR_OK)
         return invar_report_error();
     puts(line);
@@ -327,7 +336,7 @@ static int run_seal(int argc, char **argv)
     return INVAR_EXIT_OK;
 }
 
-static void help_seal(void)
+static void ledger_seal_help(void)
 {
     settings s;
 
@@ -335,12 +344,12 @@ static void help_seal(void)
         "Prints one line with a SHA-256 that pins the current state of the run. Keep it outside\n"
         "the ledger, for example in a git note: it then reveals any later change, even a forged\n"
         "one. Continuing the run does not invalidate it.\n");
-    invar_options_help(seal_options(&s));
+    invar_options_help(ledger_seal_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_seal = {
     .name = "seal",
     .summary = "print one line that reveals any later change of a run",
-    .run = run_seal,
-    .help = help_seal,
+    .run = cmd_ledger_seal,
+    .help = ledger_seal_help,
     .arguments = "RUN [--option value ...]"};

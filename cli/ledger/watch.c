@@ -1,8 +1,9 @@
 /*
- * watch.c - invar ledger watch: a run while it happens.
+ * watch.c - invar ledger watch: follows a run live, in the terminal or with a page in the browser.
  *
- * It only reads, in short transactions, so it holds up nobody. Steps are told in the order in which
- * they were executed: segment after segment, also those that a resume executes again.
+ * The ledger is only read, in short transactions, so the writer is never blocked. Steps are printed
+ * in the order of their execution, segment by segment, including steps that a resume executes
+ * again.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,27 +26,27 @@ typedef struct settings {
     const char *metrics;
     double interval_s;
     int64_t until_step;
-    int64_t port; /* of the browser's page; NO_PAGE: none, 0: any that is free */
+    int64_t port; /* port of the live page; NO_PAGE for no page, 0 for any free port */
 } settings;
 
 enum { NO_PAGE = -1 };
-enum { PAST = 10 }; // steps that are told although they are over
+enum { PAST = 10 }; // number of steps before the start that are printed
 
-/* What is told of a step unless --metrics says otherwise; the names are Miles'. */
-static const char usual[] = "rollout/raw_reward,train/loss,train/grad_norm,train/ppo_kl,"
-                            "train/entropy_loss,train/train_rollout_logprob_abs_diff";
+/* Default value of the option --metrics. */
+static const char default_metrics[] = "rollout/raw_reward,train/loss,train/grad_norm,train/ppo_kl,"
+                                      "train/entropy_loss,train/train_rollout_logprob_abs_diff";
 
-typedef struct watch {
+typedef struct watch_job {
     const settings *settings;
-    char *names; /* of metrics: ",a,b," */
-    bool named;  /* the run has them all */
+    char *names;        /* metric names as ",a,b," */
+    bool names_checked; /* the run has all of these metrics */
     invar_located at;
-    int64_t segment;   /* that is being told */
-    int64_t last_step; /* of it that was told */
-    bool in_line;      /* of that step, which more metrics may follow on */
-} watch;
+    int64_t segment;   /* segment that is being printed */
+    int64_t last_step; /* last printed step of that segment */
+    bool in_line;      /* the line of that step is open, so more metrics may follow */
+} watch_job;
 
-/* ---- the line that says that it waits -------------------------------------------------------- */
+/* ---- status line ----------------------------------------------------------------------------- */
 
 static void clear_status(void)
 {
@@ -53,7 +54,7 @@ static void clear_status(void)
         fputs("\r\033[K", stderr);
 }
 
-static void print_status(const watch *w)
+static void print_status(const watch_job *w)
 {
     char age[INVAR_SAFE_TEXT_TIME_SIZE];
 
@@ -67,7 +68,7 @@ static void print_status(const watch *w)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* The steps of `line`, a table of step and seg, with those of their metrics that are told. */
+/* Rows for the steps of `line`, a table of step and seg, with their selected metrics. */
 #define STEPS                                                                                      \
     " SELECT s.step, lower(hex(s.chain)), n.name, m.value_bits, s.seg"                             \
     " FROM line JOIN step s ON s.run = :run AND s.step = line.step AND s.seg = line.seg"           \
@@ -79,32 +80,32 @@ static const char new_steps[] =
     "WITH line AS (SELECT step, seg FROM step WHERE run = :run AND seg = :segment"
     "  AND step > :after AND step <= :until)" STEPS;
 
-/* The last steps of the run, each in its segment, without those that a resume went back behind. */
+/* Last steps of the run, each from its own segment, without steps that a resume has discarded. */
 static const char past_steps[] =
     "WITH line AS (SELECT step, seg FROM step s WHERE run = :run AND step <= :until"
     "  AND NOT EXISTS (SELECT 1 FROM segment g WHERE g.run = s.run AND g.seg > s.seg"
     "   AND g.after_step < s.step) ORDER BY step DESC LIMIT :after)" STEPS;
 
-static void end_line(watch *w)
+static void end_line(watch_job *w)
 {
     if (w->in_line)
         putchar('\n');
     w->in_line = false;
 }
 
-/* The one that is told from now on, if it is another. */
-static void begin_segment(watch *w, int64_t segment)
+/* Switches to a segment and announces it if it is another one. */
+static void begin_segment(watch_job *w, int64_t segment)
 {
     if (w->segment >= 0 && segment != w->segment)
         printf("segment %" PRId64 " begins\n", segment);
     w->segment = segment;
 }
 
-/* A row is a step and one of its metrics, if it has one. */
-static invar_status take_row(void *payload, const char *const *columns,
-                             const invar_ledger_value *values, int count)
+/* Prints a row: a step and one of its metrics, or no metric. */
+static invar_status print_row(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
 {
-    watch *w = payload;
+    watch_job *w = payload;
     const char *name;
     char digits[INVAR_NUMBER_SIZE];
     double value;
@@ -125,9 +126,9 @@ static invar_status take_row(void *payload, const char *const *columns,
     memcpy(&value, &values[3].integer, sizeof value);
     name = strrchr(values[2].data, '/');
     fputs("  ", stdout);
-    invar_safe_text_print(stdout,
-                          name && w->settings->metrics == usual ? name + 1 : values[2].data);
-    invar_number_round(digits, value, 5); // `show` has all digits
+    invar_safe_text_print(stdout, name && w->settings->metrics == default_metrics ? name + 1
+                                                                                  : values[2].data);
+    invar_number_round(digits, value, 5); // `show` prints all digits
     printf(" %s", digits);
     return INVAR_OK;
 }
@@ -137,8 +138,8 @@ static invar_ledger_value integer(int64_t value)
     return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = value};
 }
 
-/* `after`: the step behind which they begin or, of past steps, their number. */
-static invar_status tell_steps(watch *w, const char *sql, int64_t after)
+/* Prints steps. `after` is the step before the first one, or for past_steps their number. */
+static invar_status print_steps(watch_job *w, const char *sql, int64_t after)
 {
     const invar_ledger_argument arguments[] = {
         {"run", integer(w->at.run.run)},
@@ -152,15 +153,15 @@ static invar_status tell_steps(watch *w, const char *sql, int64_t after)
     status = invar_ledger_select(
         w->at.ledger,
         &(invar_ledger_select_request){
-            .sql = sql, .arguments = arguments, .n_arguments = 5, .row = take_row, .payload = w});
+            .sql = sql, .arguments = arguments, .n_arguments = 5, .row = print_row, .payload = w});
     end_line(w);
     return status;
 }
 
-/* A misspelt name would be a column that never comes; a run has its metrics with its first step. */
-static invar_status check_names(watch *w)
+/* Rejects misspelt metric names. The metrics of a run are known with its first step. */
+static invar_status check_names(watch_job *w)
 {
-    if (w->named || w->at.run.last_step < 0 || w->settings->metrics == usual)
+    if (w->names_checked || w->at.run.last_step < 0 || w->settings->metrics == default_metrics)
         return INVAR_OK;
     for (const char *at = w->settings->metrics;; at++) {
         size_t bytes = strcspn(at, ",");
@@ -170,70 +171,70 @@ static invar_status check_names(watch *w)
         if (*at == '\0')
             break;
     }
-    w->named = true;
+    w->names_checked = true;
     return INVAR_OK;
 }
 
-/* What is new, of all segments. */
-static invar_status tell_news(watch *w)
+/* Prints the new steps of all segments. */
+static invar_status print_new_segments(watch_job *w)
 {
-    INVAR_TRY(tell_steps(w, new_steps, w->last_step));
+    INVAR_TRY(print_steps(w, new_steps, w->last_step));
     while (w->segment + 1 < w->at.run.segments && w->last_step < w->settings->until_step) {
         begin_segment(w, w->segment + 1);
         w->last_step = -1;
-        INVAR_TRY(tell_steps(w, new_steps, w->last_step));
+        INVAR_TRY(print_steps(w, new_steps, w->last_step));
     }
     return INVAR_OK;
 }
 
-/* The steps that the run had before the watch began are printed first. */
-static invar_status tell_past(watch *w)
+/* Prints the last steps that the run had before the watch began. */
+static invar_status print_past_steps(watch_job *w)
 {
     w->segment = w->last_step = -1;
     INVAR_TRY(check_names(w));
-    INVAR_TRY(tell_steps(w, past_steps, PAST));
-    if (w->segment < 0) // there is no step to go on from
+    INVAR_TRY(print_steps(w, past_steps, PAST));
+    if (w->segment < 0) // no step was printed
         w->segment = w->at.run.segments - 1;
     return INVAR_OK;
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-/* What became of the run, as far as it was told. */
-typedef enum end { GOES_ON, ENOUGH, FINISHED, KILLED } end;
+/* State of the run after the last poll. */
+typedef enum watch_state { STATE_RUNNING, STATE_REACHED, STATE_FINISHED, STATE_KILLED } watch_state;
 
-/* Looks once, and tells the steps that are new. */
-static invar_status print_new_steps(end *out, watch *w)
+/* Polls once and prints the new steps. */
+static invar_status print_new_steps(watch_state *out, watch_job *w)
 {
     char writer[INVAR_LEDGER_WRITER_SIZE], uuid[INVAR_LEDGER_UUID_SIZE];
 
-    // first the writer, then the run: one that finishes in between is found again
+    // the writer before the run, so that a run that finishes in between is seen as finished
     INVAR_TRY(invar_ledger_writer(writer, w->at.path));
     memcpy(uuid, w->at.run.uuid, sizeof uuid);
     INVAR_TRY(invar_ledger_find(&w->at.run, w->at.ledger, uuid));
     clear_status();
     INVAR_TRY(check_names(w));
-    INVAR_TRY(tell_news(w));
-    *out = w->at.run.last_step >= w->settings->until_step ? ENOUGH
-           : w->at.run.finished                           ? FINISHED
-           : writer[0] == '\0'                            ? KILLED
-                                                          : GOES_ON;
+    INVAR_TRY(print_new_segments(w));
+    *out = w->at.run.last_step >= w->settings->until_step ? STATE_REACHED
+           : w->at.run.finished                           ? STATE_FINISHED
+           : writer[0] == '\0'                            ? STATE_KILLED
+                                                          : STATE_RUNNING;
     return INVAR_OK;
 }
 
-/* How it ended; that nobody finished it is a failure. */
-static invar_status tell_end(const watch *w, end how)
+/* Prints how the run ended. A killed run is an error. */
+static invar_status print_end(const watch_job *w, watch_state how)
 {
     const invar_ledger_summary *run = &w->at.run;
     char resume[INVAR_RUN_RESUME_SIZE];
 
     INVAR_TRY(invar_run_resume(resume, w->at.ledger, run));
-    if (how == KILLED)
+    if (how == STATE_KILLED)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "run %.8s was killed after step %" PRId64
                           ": nobody writes its ledger any more, and it did not finish%s",
                           run->uuid, run->last_step, resume);
-    if (how == FINISHED)
+    if (how == STATE_FINISHED)
         printf("%s with exit code %" PRId64 "%s\n", invar_run_end(run), run->exit_code, resume);
     return INVAR_OK;
 }
@@ -246,32 +247,35 @@ static void pause_for(double seconds)
     nanosleep(&span, NULL);
 }
 
-static invar_status watch_follow(watch *w)
+static invar_status follow_run(watch_job *w)
 {
-    end how;
+    watch_state how;
 
-    INVAR_TRY(tell_past(w));
+    INVAR_TRY(print_past_steps(w));
     for (;;) {
         INVAR_TRY(print_new_steps(&how, w));
-        if (fflush(stdout) != 0) // main says what became of standard output
+        if (fflush(stdout) != 0) // main reports the failed output
             return INVAR_OK;
-        if (how != GOES_ON)
-            return tell_end(w, how);
+        if (how != STATE_RUNNING)
+            return print_end(w, how);
         print_status(w);
         pause_for(w->settings->interval_s);
     }
 }
 
-/* It stays when the run is over: somebody may be reading the page, and resume the run. */
-static invar_status follow_for_good(watch *w)
+/*
+ * Keeps following after the run has ended, because the page may still be open and the run may be
+ * resumed.
+ */
+static invar_status follow_until_interrupted(watch_job *w)
 {
-    end how, before = GOES_ON;
+    watch_state how, before = STATE_RUNNING;
 
-    INVAR_TRY(tell_past(w));
+    INVAR_TRY(print_past_steps(w));
     for (;;) {
         INVAR_TRY(print_new_steps(&how, w));
-        if (how != GOES_ON && how != before) {
-            if (tell_end(w, how) != INVAR_OK)
+        if (how != STATE_RUNNING && how != before) {
+            if (print_end(w, how) != INVAR_OK)
                 (void)invar_report_error();
             invar_error_clear();
             puts("the page stays until Ctrl-C");
@@ -279,13 +283,13 @@ static invar_status follow_for_good(watch *w)
         before = how;
         if (fflush(stdout) != 0)
             return INVAR_OK;
-        if (how == GOES_ON)
+        if (how == STATE_RUNNING)
             print_status(w);
         pause_for(w->settings->interval_s);
     }
 }
 
-static invar_status keep_names(watch *w, const char *metrics)
+static invar_status store_metric_names(watch_job *w, const char *metrics)
 {
     size_t bytes = strlen(metrics) + 3;
     void *memory;
@@ -296,19 +300,19 @@ static invar_status keep_names(watch *w, const char *metrics)
     return INVAR_OK;
 }
 
-static invar_status follow_in_browser(watch *w)
+static invar_status follow_in_browser(watch_job *w)
 {
     invar_live_report_server *browser;
 
     INVAR_TRY(invar_live_report_server_open(&browser, &w->at, w->settings->port));
     printf("page at http://127.0.0.1:%" PRId64 "/\n", invar_live_report_server_port(browser));
     fflush(stdout);
-    invar_status status = follow_for_good(w);
+    invar_status status = follow_until_interrupted(w);
     invar_live_report_server_close(browser);
     return status;
 }
 
-static const invar_option *cmd_ledger_watch_options(settings *s)
+static const invar_option *ledger_watch_options(settings *s)
 {
     static invar_option list[6];
 
@@ -345,20 +349,21 @@ static const invar_option *cmd_ledger_watch_options(settings *s)
 
 static int cmd_ledger_watch(int argc, char **argv)
 {
-    settings s = {.interval_s = 1, .until_step = INT64_MAX, .metrics = usual, .port = NO_PAGE};
-    watch w = {.settings = &s};
+    settings s = {
+        .interval_s = 1, .until_step = INT64_MAX, .metrics = default_metrics, .port = NO_PAGE};
+    watch_job w = {.settings = &s};
     invar_status status;
     int words;
 
-    if (invar_options_parse_words(&words, cmd_ledger_watch_options(&s), argc, argv, "RUN", 0, 1) !=
+    if (invar_options_parse_words(&words, ledger_watch_options(&s), argc, argv, "RUN", 0, 1) !=
             INVAR_OK ||
         invar_locate_run(&w.at, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK)
         return invar_report_error();
     if (s.interval_s < 0.01)
-        s.interval_s = 0.01; // a look takes the ledger a moment too
-    status = keep_names(&w, s.metrics);
+        s.interval_s = 0.01; // the poll itself takes some time
+    status = store_metric_names(&w, s.metrics);
     if (status == INVAR_OK)
-        status = s.port == NO_PAGE ? watch_follow(&w) : follow_in_browser(&w);
+        status = s.port == NO_PAGE ? follow_run(&w) : follow_in_browser(&w);
     invar_free(w.names);
     invar_located_close(&w.at);
     if (status == INVAR_OK)
@@ -366,7 +371,7 @@ static int cmd_ledger_watch(int argc, char **argv)
     return invar_exit(status);
 }
 
-static void cmd_ledger_watch_help(void)
+static void ledger_watch_help(void)
 {
     settings s;
 
@@ -378,12 +383,12 @@ static void cmd_ledger_watch_help(void)
         "Exit codes:\n"
         "  0    the run has ended, also by a failure, or step --until-step is done\n"
         "  2    the run was killed\n");
-    invar_options_help(cmd_ledger_watch_options(&s));
+    invar_options_help(ledger_watch_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_watch = {
     .name = "watch",
     .summary = "follow a run live, step by step",
     .run = cmd_ledger_watch,
-    .help = cmd_ledger_watch_help,
+    .help = ledger_watch_help,
     .arguments = "RUN [--interval S] [--until-step N] [--serve [PORT]] [--option value ...]"};

@@ -1,8 +1,9 @@
 /*
- * completion.c - completions for bash and zsh, of the options and words that verbs have.
+ * completion.c - writes the tables of bash and zsh completions for all commands.
  *
- * For each shell there is a script that completes (invar.bash, invar.zsh). Here are its tables:
- * what each verb takes, and what may stand behind each option.
+ * The scripts that read the tables are invar.bash and invar.zsh. A table has the options and
+ * subcommands of each command, and the possible values of each option, taken from the same option
+ * lists as the help.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,17 +15,18 @@
 
 #include "base/invar_banned.h"
 
-/* What may stand behind an option: one of the words, or else something of a kind. */
+/* Possible values of an option: one of several words, or a kind of value. */
 typedef struct value {
-    const char *kind; /* "none", "number", "words", "file": anything, often the name of a file */
+    const char *kind; /* "none", "number", "words" or "file"; the last one allows any text */
     const invar_choices *words;
 } value;
 
-static value value_of(const invar_option *option)
+static value values_of_option(const invar_option *option)
 {
     switch (option->type) {
     case INVAR_OPTION_FLAG:
-    case INVAR_OPTION_OPTIONAL_INT: return (value){"none", NULL}; // the number may be left out
+    // the number may be omitted
+    case INVAR_OPTION_OPTIONAL_INT: return (value){"none", NULL};
     case INVAR_OPTION_INT:
     case INVAR_OPTION_REAL: return (value){"number", NULL};
     case INVAR_OPTION_WORD:
@@ -33,7 +35,7 @@ static value value_of(const invar_option *option)
     }
 }
 
-static value value_of_key(const invar_recipe_key *key)
+static value values_of_key(const invar_recipe_key *key)
 {
     static const char *const answers[] = {"true", "false"};
     static const invar_choices truth = {answers, 2};
@@ -62,16 +64,16 @@ static void put_names(FILE *out, const invar_cli_command *const *list)
         fprintf(out, "%s%s", at == list ? "" : " ", (*at)->name);
 }
 
-/* Where the options of a page go. */
-typedef struct writer {
+/* Payload of the help sinks below. */
+typedef struct table_writer {
     FILE *out;
     const invar_manpage *page;
-} writer;
+} table_writer;
 
-static void give_options(FILE *out, const invar_manpage *page,
-                         void (*options)(void *payload, const invar_option *options))
+static void write_options(FILE *out, const invar_manpage *page,
+                          void (*options)(void *payload, const invar_option *options))
 {
-    writer w = {out, page};
+    table_writer w = {out, page};
 
     invar_help_give(page->verb, &(invar_help_sink){&w, NULL, options});
 }
@@ -80,7 +82,7 @@ static void give_options(FILE *out, const invar_manpage *page,
 
 static void bash_list(void *payload, const invar_option *options)
 {
-    const writer *w = payload;
+    const table_writer *w = payload;
 
     fprintf(w->out, " keys=%d options='", invar_pages_has_keys(options));
     for (; options->name; options++)
@@ -101,13 +103,16 @@ static void bash_value(FILE *out, const char *words, const char *name, value v)
 
 static void bash_values(void *payload, const invar_option *options)
 {
-    const writer *w = payload;
+    const table_writer *w = payload;
 
     for (; options->name; options++)
-        bash_value(w->out, w->page->words, options->name, value_of(options));
+        bash_value(w->out, w->page->words, options->name, values_of_option(options));
 }
 
-/* The words of '' are the verbs themselves, those of 'key' are of every recipe key. */
+/*
+ * Writes the tables. The entry '' has the commands themselves, 'key' the options of every recipe
+ * key.
+ */
 void invar_bash_write(FILE *out, const invar_embedded *script)
 {
     const invar_recipe_schema *schema = invar_config_schema();
@@ -126,20 +131,20 @@ void invar_bash_write(FILE *out, const invar_embedded *script)
         for (int i = 0; page.verb->first_argument_word && page.verb->first_argument_word(i); i++)
             fprintf(out, "%s%s", i ? " " : "", page.verb->first_argument_word(i));
         fputs("'", out);
-        give_options(out, &page, bash_list);
+        write_options(out, &page, bash_list);
         fputs(" ;;\n", out);
     }
     fputs("    esac\n}\n\n_invar_value() {\n    case $1 in\n", out);
     for (invar_manpage page = {0}; invar_manpage_next(&page);)
-        give_options(out, &page, bash_values);
+        write_options(out, &page, bash_values);
     for (int i = 0; i < schema->count; i++)
-        bash_value(out, "key", schema->keys[i].name, value_of_key(&schema->keys[i]));
+        bash_value(out, "key", schema->keys[i].name, values_of_key(&schema->keys[i]));
     fputs("    esac\n}\n\ncomplete -o bashdefault -o default -F _invar invar\n", out);
 }
 
 /* ---- zsh ------------------------------------------------------------------------------------- */
 
-/* Text between single quotes, of which _arguments reads brackets and colons. */
+/* Writes text in single quotes. _arguments interprets brackets and colons, so these are escaped. */
 static void put_quoted(FILE *out, const char *text)
 {
     for (; *text; text++) {
@@ -151,7 +156,7 @@ static void put_quoted(FILE *out, const char *text)
     }
 }
 
-/* "'--dtype=[number format]:FORMAT:(fp32 bf16)'" */
+/* Writes "'--dtype=[number format]:FORMAT:(fp32 bf16)'". */
 static void zsh_option(FILE *out, const char *name, const char *help, const char *metavar, value v)
 {
     fprintf(out, "        '--%s%s[", name, strcmp(v.kind, "none") == 0 ? "" : "=");
@@ -173,7 +178,7 @@ static void zsh_option(FILE *out, const char *name, const char *help, const char
 
 static void zsh_options(void *payload, const invar_option *options)
 {
-    const writer *w = payload;
+    const table_writer *w = payload;
     const bool keys = invar_pages_has_keys(options);
     char text[INVAR_OPTION_TEXT_SIZE];
 
@@ -181,12 +186,12 @@ static void zsh_options(void *payload, const invar_option *options)
     for (; options->name; options++) {
         invar_option_describe(text, options);
         zsh_option(w->out, options->name, text, options->metavar ? options->metavar : "",
-                   value_of(options));
+                   values_of_option(options));
     }
     fprintf(w->out, "        '--help[explain the verb]'\n        ) keys=%d", keys);
 }
 
-static void zsh_verbs(FILE *out, const invar_cli_command *const *list)
+static void zsh_commands(FILE *out, const invar_cli_command *const *list)
 {
     fputs(" subs=(\n", out);
     for (; *list; list++) {
@@ -201,23 +206,23 @@ void invar_zsh_write(FILE *out, const invar_embedded *script)
     const invar_recipe_schema *schema = invar_config_schema();
 
     fprintf(out, "#compdef invar\n%s\n_invar_verb() {\n    case $1 in\n    '')", script->text);
-    zsh_verbs(out, invar_verbs);
+    zsh_commands(out, invar_verbs);
     fputs("        'help:explain a verb or a recipe key'\n        ) ;;\n    key) specs=(\n", out);
     for (int i = 0; i < schema->count; i++)
         zsh_option(out, schema->keys[i].name, schema->keys[i].doc, "value",
-                   value_of_key(&schema->keys[i]));
+                   values_of_key(&schema->keys[i]));
     fputs("        ) ;;\n", out);
     for (invar_manpage page = {0}; invar_manpage_next(&page);) {
         fprintf(out, "    '%s')", page.words);
         if (page.verb->subcommands) {
-            zsh_verbs(out, page.verb->subcommands);
+            zsh_commands(out, page.verb->subcommands);
             fputs("        )", out);
         }
         fputs(" words_=(", out);
         for (int i = 0; page.verb->first_argument_word && page.verb->first_argument_word(i); i++)
             fprintf(out, "%s%s", i ? " " : "", page.verb->first_argument_word(i));
         fputs(")", out);
-        give_options(out, &page, zsh_options);
+        write_options(out, &page, zsh_options);
         fputs(" ;;\n", out);
     }
     fputs("    esac\n}\n\n_invar \"$@\"\n", out);

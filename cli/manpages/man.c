@@ -1,8 +1,8 @@
 /*
- * man.c - manual pages in roff, of what a verb's help says.
+ * man.c - writes man pages in roff from the help of each command.
  *
- * Paragraphs become text, "  WORD  what it means" an item of a list, other indented lines examples.
- * The lines below "Exit codes:" have a section of their own.
+ * Paragraphs become text, "  WORD  meaning" becomes an item of a list, other indented lines become
+ * examples. The lines below "Exit codes:" become a section of their own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +14,8 @@
 
 #include "base/invar_banned.h"
 
-/* A character that roff would read as its own, as the one that is meant. */
-static const char *escaped(char c)
+/* Returns the roff escape of a character, or NULL if it needs none. */
+static const char *escape_of(char c)
 {
     switch (c) {
     case '\\': return "\\e";
@@ -24,17 +24,17 @@ static const char *escaped(char c)
     case '`': return "\\(ga";
     case '^': return "\\(ha";
     case '~': return "\\(ti";
-    case '|': return "|\\:"; // a line may break behind each choice
+    case '|': return "|\\:"; // allows a line break after each choice
     default: return NULL;
     }
 }
 
-static void put(FILE *out, const char *text, size_t bytes)
+static void put_escaped(FILE *out, const char *text, size_t bytes)
 {
     if (bytes > 0 && *text == '.')
         fputs("\\&", out);
     for (; bytes > 0; text++, bytes--) {
-        const char *instead = escaped(*text);
+        const char *instead = escape_of(*text);
         if (instead)
             fputs(instead, out);
         else
@@ -45,7 +45,7 @@ static void put(FILE *out, const char *text, size_t bytes)
 static void put_text(FILE *out, const char *before, const char *text, const char *after)
 {
     fputs(before, out);
-    put(out, text, strlen(text));
+    put_escaped(out, text, strlen(text));
     fputs(after, out);
 }
 
@@ -53,18 +53,19 @@ static void put_text(FILE *out, const char *before, const char *text, const char
 
 #define EXIT_CODES "Exit codes:"
 
-typedef enum place { IN_TEXT, IN_ITEM, IN_GAP } place;
+typedef enum text_state { IN_TEXT, IN_ITEM, IN_GAP } text_state;
 
-/* Text that is read line by line; of what it has, either the exit codes or the rest is written. */
-typedef struct reader {
+/* Reads help texts line by line and writes either the exit codes or everything else. */
+typedef struct help_reader {
     FILE *out;
-    const char *title; /* of a section that begins with the first line; NULL: it has begun */
-    bool codes;        /* these are wanted */
-    bool at_codes;     /* the line that is read is one of them */
-    place where;
-} reader;
+    const char *title; /* title of the section that begins with the next line; NULL if the section
+                          has begun */
+    bool codes;        /* write the exit codes instead of the rest */
+    bool at_codes;     /* the current line is below "Exit codes:" */
+    text_state where;
+} help_reader;
 
-static void reader_begin(reader *r)
+static void begin_paragraph(help_reader *r)
 {
     if (r->title)
         fprintf(r->out, ".SH %s\n", r->title);
@@ -74,36 +75,39 @@ static void reader_begin(reader *r)
     r->where = IN_TEXT;
 }
 
-/* "WORD  what it means", "the rest of that" or an example; `bytes` without the indent. */
-static void put_indented(reader *r, const char *line, size_t bytes, size_t indent)
+/*
+ * Writes an indented line: "WORD meaning", the continuation of an item, or an example. `bytes`
+ * excludes the indent.
+ */
+static void put_indented(help_reader *r, const char *line, size_t bytes, size_t indent)
 {
     size_t word = 0;
 
     while (word + 1 < bytes && (line[word] != ' ' || line[word + 1] != ' '))
         word++;
     if (r->where == IN_ITEM && indent > 4) {
-        put(r->out, line, bytes);
+        put_escaped(r->out, line, bytes);
         fputc('\n', r->out);
         return;
     }
-    reader_begin(r);
+    begin_paragraph(r);
     if (word + 1 >= bytes) {
         fputs(".PP\n.RS 4\n.nf\n", r->out);
-        put(r->out, line, bytes);
+        put_escaped(r->out, line, bytes);
         fputs("\n.fi\n.RE\n", r->out);
         return;
     }
     fputs(".TP\n.B ", r->out);
-    put(r->out, line, word);
+    put_escaped(r->out, line, word);
     while (line[word] == ' ')
         word++;
     fputc('\n', r->out);
-    put(r->out, line + word, bytes - word);
+    put_escaped(r->out, line + word, bytes - word);
     fputc('\n', r->out);
     r->where = IN_ITEM;
 }
 
-static void read_line(reader *r, const char *line, size_t bytes)
+static void read_line(help_reader *r, const char *line, size_t bytes)
 {
     const size_t indent = strspn(line, " ");
 
@@ -121,15 +125,15 @@ static void read_line(reader *r, const char *line, size_t bytes)
         put_indented(r, line + indent, bytes - indent, indent);
     } else {
         if (r->title || r->where != IN_TEXT)
-            reader_begin(r);
-        put(r->out, line, bytes);
+            begin_paragraph(r);
+        put_escaped(r->out, line, bytes);
         fputc('\n', r->out);
     }
 }
 
 static void read_text(void *payload, const char *text)
 {
-    reader *r = payload;
+    help_reader *r = payload;
 
     while (*text) {
         const size_t bytes = strcspn(text, "\n");
@@ -137,7 +141,7 @@ static void read_text(void *payload, const char *text)
         text += bytes + (text[bytes] == '\n');
     }
     if (!r->title)
-        r->where = IN_GAP; // the next text is another paragraph
+        r->where = IN_GAP; // the next text begins another paragraph
     r->at_codes = false;
 }
 
@@ -149,7 +153,7 @@ static void skip_options(void *payload, const invar_option *options)
 
 static void put_paragraphs(FILE *out, const invar_cli_command *verb, const char *title, bool codes)
 {
-    reader r = {.out = out, .title = title, .codes = codes};
+    help_reader r = {.out = out, .title = title, .codes = codes};
 
     invar_help_give(verb, &(invar_help_sink){&r, read_text, skip_options});
 }
@@ -178,14 +182,17 @@ static void put_options(void *payload, const invar_option *options)
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* No date: equal sources give equal pages. Long words of ours leave nothing to adjust. */
+/*
+ * Writes the heading. It has no date, so that equal sources give equal pages, and turns off
+ * adjustment, because long option names leave too much space.
+ */
 static void put_head(FILE *out, const char *page, int section)
 {
     put_text(out, ".TH ", page, "");
     fprintf(out, " %d \"\" \"Invar " INVAR_VERSION "\" \"Invar\"\n.ad l\n.nh\n", section);
 }
 
-static void put_verbs(FILE *out, const char *group, const invar_cli_command *const *list)
+static void put_commands(FILE *out, const char *group, const invar_cli_command *const *list)
 {
     fputs(".SH COMMANDS\n", out);
     for (; *list; list++) {
@@ -210,7 +217,7 @@ void invar_man_program(FILE *out)
     fputs(".SH NAME\ninvar \\- reproducible post\\-training of language models\n"
           ".SH SYNOPSIS\n\\fBinvar\\fR \\fIVERB\\fR [\\fB\\-\\-option\\fR \\fIvalue\\fR ...]\n",
           out);
-    put_verbs(out, "", invar_verbs);
+    put_commands(out, "", invar_verbs);
     fputs(".TP\n.B invar help \\fIVERB\\fR\nexplain a verb and its options\n", out);
     fputs(".SH EXIT STATUS\n", out);
     for (const invar_exit_meaning *e = invar_exit_codes; e->meaning; e++) {
@@ -228,7 +235,7 @@ void invar_man_verb(FILE *out, const invar_manpage *page)
     put_text(out, ".SH SYNOPSIS\n\\fBinvar ", page->words, "\\fR ");
     put_text(out, "", page->verb->arguments ? page->verb->arguments : "[--option value ...]", "\n");
     if (page->verb->subcommands)
-        put_verbs(out, page->verb->name, page->verb->subcommands);
+        put_commands(out, page->verb->name, page->verb->subcommands);
     put_paragraphs(out, page->verb, "DESCRIPTION", false);
     put_paragraphs(out, page->verb, "EXIT STATUS", true);
     invar_help_give(page->verb, &(invar_help_sink){out, NULL, put_options});

@@ -1,8 +1,9 @@
 /*
- * manpages.c - invar_pages FOLDER: writes manual pages, completions and schemas. The build runs it.
+ * manpages.c - invar_pages FOLDER: writes man pages, shell completions and JSON Schemas at build
+ * time.
  *
- * FOLDER gets man/man1, man/man5, bash/invar, zsh/_invar and schema, as they are installed. The
- * program has no part in that, but it is made of the same tables: what `invar help` says, they say.
+ * FOLDER gets man/man1, man/man5, bash/invar, zsh/_invar and schema, as they are installed.
+ * Everything is generated from the tables that `invar help` prints, so the texts cannot differ.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,13 +17,13 @@
 
 #include "base/invar_banned.h"
 
-extern const invar_embedded invar_pages_scripts[]; /* of bash, of zsh */
+extern const invar_embedded invar_pages_scripts[]; /* scripts for bash and zsh */
 
-/* ---- what there is --------------------------------------------------------------------------- */
+/* ---- iteration ------------------------------------------------------------------------------- */
 
-/* The element behind this one; the first if there is none yet. NULL: that was the last. */
-static const invar_cli_command *cli_command_behind(const invar_cli_command *const *list,
-                                                   const invar_cli_command *verb)
+/* Returns the element after `verb`, the first one if `verb` is NULL, or NULL after the last one. */
+static const invar_cli_command *next_command(const invar_cli_command *const *list,
+                                             const invar_cli_command *verb)
 {
     if (!verb)
         return *list;
@@ -36,9 +37,9 @@ bool invar_manpage_next(invar_manpage *page)
     const invar_cli_command *group = page->group ? page->group : page->verb;
     const invar_cli_command *sub = page->group ? page->verb : NULL;
 
-    sub = group && group->subcommands ? cli_command_behind(group->subcommands, sub) : NULL;
+    sub = group && group->subcommands ? next_command(group->subcommands, sub) : NULL;
     if (!sub)
-        *page = (invar_manpage){.verb = cli_command_behind(invar_verbs, group)};
+        *page = (invar_manpage){.verb = next_command(invar_verbs, group)};
     else
         *page = (invar_manpage){.verb = sub, .group = group};
     if (!page->verb)
@@ -60,13 +61,14 @@ bool invar_pages_has_keys(const invar_option *options)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* A file that is written: FOLDER/ROOM/NAME. */
-typedef struct sheet {
+/* An output file FOLDER/SUBFOLDER/NAME. */
+typedef struct output_file {
     char path[INVAR_PATH_SIZE];
     FILE *out;
-} sheet;
+} output_file;
 
-static invar_status open_sheet(sheet *s, const char *folder, const char *room, const char *name)
+static invar_status open_output_file(output_file *s, const char *folder, const char *room,
+                                     const char *name)
 {
     if (snprintf(s->path, sizeof s->path, "%s/%s", folder, room) >= (int)sizeof s->path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%.200s ...: a path of this length", folder);
@@ -79,7 +81,7 @@ static invar_status open_sheet(sheet *s, const char *folder, const char *room, c
                                strerror(errno));
 }
 
-static invar_status close_sheet(sheet *s)
+static invar_status close_output_file(output_file *s)
 {
     bool bad = ferror(s->out);
 
@@ -91,45 +93,45 @@ static invar_status close_sheet(sheet *s)
 static invar_status write_manual(const char *folder)
 {
     char name[sizeof((invar_manpage *)0)->name + 2];
-    sheet s;
+    output_file s;
 
-    INVAR_TRY(open_sheet(&s, folder, "man/man1", "invar.1"));
+    INVAR_TRY(open_output_file(&s, folder, "man/man1", "invar.1"));
     invar_man_program(s.out);
-    INVAR_TRY(close_sheet(&s));
+    INVAR_TRY(close_output_file(&s));
     for (invar_manpage page = {0}; invar_manpage_next(&page);) {
         (void)snprintf(name, sizeof name, "%s.1", page.name);
-        INVAR_TRY(open_sheet(&s, folder, "man/man1", name));
+        INVAR_TRY(open_output_file(&s, folder, "man/man1", name));
         invar_man_verb(s.out, &page);
-        INVAR_TRY(close_sheet(&s));
+        INVAR_TRY(close_output_file(&s));
     }
-    INVAR_TRY(open_sheet(&s, folder, "man/man5", "invar-recipe.5"));
+    INVAR_TRY(open_output_file(&s, folder, "man/man5", "invar-recipe.5"));
     invar_man_recipe(s.out);
-    return close_sheet(&s);
+    return close_output_file(&s);
 }
 
 static invar_status write_completions(const char *folder)
 {
-    sheet s;
+    output_file s;
 
-    INVAR_TRY(open_sheet(&s, folder, "bash", "invar"));
+    INVAR_TRY(open_output_file(&s, folder, "bash", "invar"));
     invar_bash_write(s.out, &invar_pages_scripts[0]);
-    INVAR_TRY(close_sheet(&s));
-    INVAR_TRY(open_sheet(&s, folder, "zsh", "_invar"));
+    INVAR_TRY(close_output_file(&s));
+    INVAR_TRY(open_output_file(&s, folder, "zsh", "_invar"));
     invar_zsh_write(s.out, &invar_pages_scripts[1]);
-    return close_sheet(&s);
+    return close_output_file(&s);
 }
 
 static invar_status write_schemas(const char *folder)
 {
     char file[80];
     const char *name;
-    sheet s;
+    output_file s;
 
     for (int i = 0; (name = invar_schema_name(i)) != NULL; i++) {
         (void)snprintf(file, sizeof file, "%s.json", name);
-        INVAR_TRY(open_sheet(&s, folder, "schema", file));
+        INVAR_TRY(open_output_file(&s, folder, "schema", file));
         INVAR_TRY(invar_schema_write(s.out, name));
-        INVAR_TRY(close_sheet(&s));
+        INVAR_TRY(close_output_file(&s));
     }
     return INVAR_OK;
 }

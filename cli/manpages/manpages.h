@@ -1,5 +1,5 @@
 /*
- * manpages.h - manual pages and completions, made of the tables that `invar help` prints.
+ * manpages.h - generates man pages and shell completions from the tables that `invar help` prints.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,25 +12,28 @@
 #include "base/embedded.h"
 #include "cli/command.h"
 
-/* A verb, with the words that name it and the name of its page. */
+/* A command, with the words that name it and the name of its man page. */
 typedef struct invar_manpage {
-    const invar_cli_command *verb, *group; /* group NULL: it is a verb of the program itself */
-    char words[64];                        /* "ledger show" */
-    char name[72];                         /* "invar-ledger-show" */
+    const invar_cli_command *verb, *group; /* `group` is NULL for a command at the top level */
+    char words[64];                        /* words such as "ledger show" */
+    char name[72];                         /* name such as "invar-ledger-show" */
 } invar_manpage;
 
-/* The next verb, each behind its group; all NULL begins, false ends. */
+/*
+ * Advances to the next command; subcommands follow their group. A zeroed page starts the iteration.
+ * Returns false at the end.
+ */
 bool invar_manpage_next(invar_manpage *page);
 
-/* Is the verb one whose options are recipe keys, too? `options` are all that it has. */
+/* Returns true if a command with these options also accepts recipe keys. */
 bool invar_pages_has_keys(const invar_option *options);
 
-/* Pages in roff: of the program, of one verb, and of the keys of a recipe (section 5). */
+/* Write man pages in roff: of the program, of one command, and of the recipe keys (section 5). */
 void invar_man_program(FILE *out);
 void invar_man_verb(FILE *out, const invar_manpage *page);
 void invar_man_recipe(FILE *out);
 
-/* Completions for two shells: the tables, and below them the script that reads them. */
+/* Write completions for a shell: the script, and after it the tables that it reads. */
 void invar_bash_write(FILE *out, const invar_embedded *script);
 void invar_zsh_write(FILE *out, const invar_embedded *script);
 

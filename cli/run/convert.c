@@ -1,11 +1,11 @@
 /*
- * convert.c - invar convert: weights from one kind of folder into another.
+ * convert.c - invar convert: converts weights between checkpoints and Hugging Face folders.
  *
  * A Hugging Face folder, a run or its folder of checkpoints becomes a Hugging Face folder or a
- * checkpoint to start from (ref-load). The same input gives the same bytes. What else belongs to a
- * model, its tokenizer above all, comes along; of config.json only the type of the weights changes.
- * An adapter may be merged on the way, which makes another model; how far it is away is printed. Of
- * a run that trained adapters these alone are there: they become a folder of peft.
+ * checkpoint to start from (ref-load). Equal inputs give equal bytes. Other files of the model,
+ * such as the tokenizer, are copied; config.json changes only in the type of the weights. An
+ * adapter can be merged into the weights, and the largest difference in log-probs is printed. A run
+ * that trained adapters has only these; they become a PEFT folder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,7 +31,7 @@
 
 #define CONFIG "config.json"
 
-/* Those whose weights are stored as they are. */
+/* formats whose weights are stored without scales */
 static const char *const format_words[] = {
     [INVAR_FORMAT_FP32] = "fp32", [INVAR_FORMAT_BF16] = "bf16"};
 static const invar_choices formats = {format_words, sizeof format_words / sizeof *format_words};
@@ -47,44 +47,51 @@ typedef struct settings {
     bool force;
 } settings;
 
-/* What is compared: log-probabilities of fixed tokens, all finite. */
+/* Comparison of log-probs of fixed tokens, all of which are finite. */
 typedef struct merge_report {
     int64_t tokens;
-    double largest; /* difference */
+    double largest; /* largest absolute difference */
 } merge_report;
 
-typedef struct job {
+typedef struct conversion {
     const settings *set;
     const char *from;
     const char *to;
     invar_dtype dtype;
     invar_device dev;
     invar_model *model;
-    merge_report merged;                /* where an adapter is */
-    bool adapters;                      /* FROM has these alone: they become a folder of peft, */
-    invar_checkpoint_adapters trained;  /* so */
-    char checkpoints[INVAR_PATH_SIZE];  /* FROM, if FROM is the folder of a run */
-    const char *run;                    /* FROM, if FROM is the folder of a run; else NULL */
-    char uuid[INVAR_LEDGER_UUID_SIZE];  /* of the run that wrote the checkpoint */
-    char base[INVAR_PATH_SIZE];         /* hf-checkpoint of the run; "" if unknown */
+    merge_report merged;                /* result of merging an adapter; zeroed without one */
+    bool adapters;                      /* the input has only adapters, which become a PEFT
+                                           folder */
+    invar_checkpoint_adapters trained;  /* adapter settings of the checkpoint, valid if `adapters`
+                                           is set */
+    char checkpoints[INVAR_PATH_SIZE];  /* storage of `from` if FROM is the folder of a run */
+    const char *run;                    /* the input if it is the folder of a run, otherwise NULL */
+    char uuid[INVAR_LEDGER_UUID_SIZE];  /* uuid of the run that wrote the checkpoint; empty if
+                                           unknown */
+    char base[INVAR_PATH_SIZE];         /* hf-checkpoint of the run; empty if unknown */
     char base_ignored[INVAR_PATH_SIZE]; /* hf-ignore-keys of the run */
-    char source[INVAR_PATH_SIZE];       /* the folder that has config.json */
-    const char *config;                 /* folder whose config.json is handed on */
-    invar_hf_files files;               /* config.json, and what comes along */
-    invar_checkpoint_lock claim; /* of TO, where it has files already and gets a checkpoint */
-} job;
+    char source[INVAR_PATH_SIZE];       /* folder that has config.json */
+    const char *config;                 /* folder whose config.json is copied */
+    invar_hf_files files;               /* config.json and the other files that are copied */
+    invar_checkpoint_lock claim;        /* lock on TO if it is not empty and receives a
+                                           checkpoint */
+} conversion;
 
-static void job_release(job *j)
+static void release_conversion(conversion *j)
 {
     invar_hf_files_release(&j->files);
     invar_model_free(j->model);
     invar_checkpoint_lock_release(&j->claim);
 }
 
-/* ---- may it be written ----------------------------------------------------------------------- */
+/* ---- checking the output folder -------------------------------------------------------------- */
 
-/* A run goes on from what its folder holds: nobody else writes there, forced or not. */
-static invar_status claim_place(job *j)
+/*
+ * Locks TO. Fails if TO is the checkpoint folder of a run, even with --force, because the run
+ * resumes from its contents.
+ */
+static invar_status lock_output(conversion *j)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -99,7 +106,7 @@ static invar_status claim_place(job *j)
         shown, j->claim.owner.uuid);
 }
 
-static invar_status check_place(job *j)
+static invar_status check_output(conversion *j)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     bool empty;
@@ -111,13 +118,13 @@ static invar_status check_place(job *j)
     if (!empty && !j->set->force)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not empty; --force writes into it all the same",
                           shown);
-    return empty || !j->set->to_checkpoint ? INVAR_OK : claim_place(j);
+    return empty || !j->set->to_checkpoint ? INVAR_OK : lock_output(j);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Closes the checkpoint. */
-static void look_into(job *j, invar_checkpoint *checkpoint)
+/* Reads what the checkpoint contains and closes it. */
+static void inspect_checkpoint(conversion *j, invar_checkpoint *checkpoint)
 {
     (void)snprintf(j->source, sizeof j->source, "%s", invar_checkpoint_path(checkpoint));
     j->adapters = invar_checkpoint_has_set(checkpoint, INVAR_RUN_CONTEXT_ADAPTERS);
@@ -126,8 +133,8 @@ static void look_into(job *j, invar_checkpoint *checkpoint)
     invar_checkpoint_close(checkpoint);
 }
 
-/* Replaces the folder of a run, which has no model of its own, with its folder of checkpoints. */
-static invar_status find_checkpoints(job *j)
+/* Replaces the folder of a run, which has no config.json, by its folder of checkpoints. */
+static invar_status find_checkpoints(conversion *j)
 {
     char config[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
 
@@ -143,8 +150,8 @@ static invar_status find_checkpoints(job *j)
     return INVAR_OK;
 }
 
-/* The folder of the spec: FROM itself, or the chosen checkpoint in it. */
-static invar_status find_source(job *j)
+/* Finds the folder with config.json: FROM itself or the chosen checkpoint in it. */
+static invar_status find_source(conversion *j)
 {
     invar_checkpoint *checkpoint = NULL;
     char latest[INVAR_PATH_SIZE];
@@ -161,22 +168,22 @@ static invar_status find_source(job *j)
             return invar_path_join(j->source, sizeof j->source, j->from, "");
         }
         INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, j->from));
-        look_into(j, checkpoint);
+        inspect_checkpoint(j, checkpoint);
         return INVAR_OK;
     }
     INVAR_TRY(
         invar_checkpoint_open(&checkpoint, j->from,
                               &(invar_checkpoint_open_options){
                                   .step = j->set->step, .settings = INVAR_CHECKPOINT_CKPT_STEP}));
-    look_into(j, checkpoint);
+    inspect_checkpoint(j, checkpoint);
     return INVAR_OK;
 }
 
-/* ---- an adapter ------------------------------------------------------------------------------ */
+/* ---- adapters -------------------------------------------------------------------------------- */
 
 enum { SAMPLES = 4, LONGEST = 64 };
 
-/* Tokens that are spread over the vocabulary. */
+/* Generates tokens that are spread over the vocabulary. */
 static invar_status make_samples(invar_rl_samples *out, const invar_model_spec *spec)
 {
     int64_t count = LONGEST < spec->max_positions ? LONGEST : spec->max_positions;
@@ -193,8 +200,8 @@ static invar_status make_samples(invar_rl_samples *out, const invar_model_spec *
     return INVAR_OK;
 }
 
-static invar_status model_score(float *out, const invar_model *model,
-                                const invar_rl_samples *samples, const invar_device *dev)
+static invar_status score_samples(float *out, const invar_model *model,
+                                  const invar_rl_samples *samples, const invar_device *dev)
 {
     invar_trainer_options o = {.plan = {.unit_rows = 1, .unit_count = 1, .micro_batch = SAMPLES},
                                .temperature = 1.0f};
@@ -207,8 +214,8 @@ static invar_status model_score(float *out, const invar_model *model,
     return status;
 }
 
-/* A NaN is no difference that could be small. */
-static invar_status note_difference(merge_report *out, float merged, float adapted)
+/* A NaN is an error, because no comparison with it is meaningful. */
+static invar_status add_difference(merge_report *out, float merged, float adapted)
 {
     double off = fabs((double)merged - (double)adapted);
 
@@ -222,8 +229,8 @@ static invar_status note_difference(merge_report *out, float merged, float adapt
     return INVAR_OK;
 }
 
-static invar_status model_compare(merge_report *out, const invar_model *merged,
-                                  const invar_model *adapted, const invar_device *dev)
+static invar_status compare_models(merge_report *out, const invar_model *merged,
+                                   const invar_model *adapted, const invar_device *dev)
 {
     float a[SAMPLES * LONGEST], b[SAMPLES * LONGEST];
     invar_rl_samples samples = {.items = NULL};
@@ -231,39 +238,41 @@ static invar_status model_compare(merge_report *out, const invar_model *merged,
 
     *out = (merge_report){0};
     if (status == INVAR_OK)
-        status = model_score(a, merged, &samples, dev);
+        status = score_samples(a, merged, &samples, dev);
     if (status == INVAR_OK)
-        status = model_score(b, adapted, &samples, dev);
+        status = score_samples(b, adapted, &samples, dev);
     for (int64_t i = 0; i < samples.count && status == INVAR_OK; i++)
         out->tokens += samples.items[i].n_tokens - 1;
     for (int64_t i = 0; i < out->tokens && status == INVAR_OK; i++)
-        status = note_difference(out, a[i], b[i]);
+        status = add_difference(out, a[i], b[i]);
     invar_rl_samples_reset(&samples);
     return status;
 }
 
-/* The merged model as `format` has it. */
-static invar_status compare_in(merge_report *out, const invar_model *model,
-                               const invar_model *adapted, const invar_device *dev)
+/* Compares the merged model, rounded to the format that is written. */
+static invar_status compare_in_format(merge_report *out, const invar_model *model,
+                                      const invar_model *adapted, const invar_device *dev)
 {
     invar_model *written = NULL;
     invar_status status;
 
     if (adapted->format == model->format)
-        return model_compare(out, model, adapted, dev);
+        return compare_models(out, model, adapted, dev);
     INVAR_TRY(invar_model_new(&written, &model->spec, adapted->format, NULL, dev));
     for (int64_t i = 0; i < model->n_params; i++)
         memcpy(written->params[i].master.data, model->params[i].master.data,
                (size_t)invar_param_elements(&model->params[i]) * sizeof(float));
     status = invar_model_update_weights(written, dev);
     if (status == INVAR_OK)
-        status = model_compare(out, written, adapted, dev);
+        status = compare_models(out, written, adapted, dev);
     invar_model_free(written);
     return status;
 }
 
-/* Adds the adapter; compared is what is written, against base and adapter in that format. */
-static invar_status job_merge(job *j)
+/*
+ * Merges the adapter. The written weights are compared with base and adapter in the written format.
+ */
+static invar_status merge_adapter(conversion *j)
 {
     invar_format format = j->dtype == INVAR_DTYPE_F32 ? INVAR_FORMAT_FP32 : INVAR_FORMAT_BF16;
     const char *adapter = j->set->adapter;
@@ -279,14 +288,14 @@ static invar_status job_merge(job *j)
     if (status == INVAR_OK)
         status = invar_peft_merge(j->model, adapted, &j->dev);
     if (status == INVAR_OK)
-        status = compare_in(&j->merged, j->model, adapted, &j->dev);
+        status = compare_in_format(&j->merged, j->model, adapted, &j->dev);
     invar_model_free(adapted);
     return status;
 }
 
-/* ---- all that is read ------------------------------------------------------------------------ */
+/* ---- the complete model ---------------------------------------------------------------------- */
 
-static invar_status read_model(job *j)
+static invar_status read_model(conversion *j)
 {
     invar_model_spec spec;
 
@@ -295,15 +304,15 @@ static invar_status read_model(job *j)
     INVAR_TRY(invar_run_context_load(j->model, j->from, j->set->step, &j->dev));
     if (!j->set->adapter)
         return INVAR_OK;
-    return job_merge(j);
+    return merge_adapter(j);
 }
 
 /* ---- the run that wrote the checkpoint ------------------------------------------------------- */
 
 typedef char value[INVAR_PATH_SIZE];
 
-static invar_status take_value(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
+static invar_status read_value_row(void *payload, const char *const *columns,
+                                   const invar_ledger_value *values, int count)
 {
     value *out = payload;
 
@@ -320,8 +329,12 @@ static invar_ledger_value text_value(const char *text)
         .type = INVAR_LEDGER_TYPE_TEXT, .data = text, .bytes = strlen(text)};
 }
 
-/* The value that the run's newest segment had for a key; *out stays if the ledger has none. */
-static invar_status ask_key(value *out, const job *j, invar_ledger *ledger, const char *key)
+/*
+ * Reads the value of a key in the newest segment of the run. *out is unchanged if the ledger has no
+ * value.
+ */
+static invar_status query_key(value *out, const conversion *j, invar_ledger *ledger,
+                              const char *key)
 {
     const invar_ledger_argument arguments[] = {{"uuid", text_value(j->uuid)},
                                                {"key", text_value(key)}};
@@ -330,14 +343,14 @@ static invar_status ask_key(value *out, const job *j, invar_ledger *ledger, cons
                "AND scope = 'free' AND key = :key ORDER BY seg DESC LIMIT 1",
         .arguments = arguments,
         .n_arguments = 2,
-        .row = take_value,
+        .row = read_value_row,
         .payload = out};
 
     return invar_ledger_select(ledger, &request);
 }
 
-/* Reads the keys about the base, if `folder` has the ledger of the run. */
-static invar_status ask_run(job *j, const char *folder)
+/* Reads the keys about the base model if `folder` has the ledger of the run. */
+static invar_status query_run_keys(conversion *j, const char *folder)
 {
     char path[INVAR_PATH_SIZE];
     invar_ledger *ledger;
@@ -347,19 +360,19 @@ static invar_status ask_run(job *j, const char *folder)
     if (!invar_path_exists(path))
         return INVAR_OK;
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = ask_key(&j->base, j, ledger, "hf-checkpoint");
+    status = query_key(&j->base, j, ledger, "hf-checkpoint");
     if (status == INVAR_OK)
-        status = ask_key(&j->base_ignored, j, ledger, "hf-ignore-keys");
+        status = query_key(&j->base_ignored, j, ledger, "hf-ignore-keys");
     invar_ledger_close(ledger);
     return status;
 }
 
 /*
- * Finds the base as the recipe named it, which the ledger of a run knows and a checkpoint does not.
- * The folder of the run is FROM, or the one that holds the folder of checkpoints. Any other ledger
- * there does not know the run. A ledger that cannot be read costs a warning.
+ * Finds the base model as the recipe named it; the ledger of the run records it, a checkpoint does
+ * not. The run folder is FROM or contains the folder of checkpoints. Ledgers of other runs do not
+ * have the uuid. An unreadable ledger causes only a warning.
  */
-static invar_status find_base(job *j)
+static invar_status find_base(conversion *j)
 {
     static const char *const places[] = {"", "..", "../.."};
     const char *from = j->run ? j->run : j->from;
@@ -367,7 +380,7 @@ static invar_status find_base(job *j)
     for (size_t i = 0; i < sizeof places / sizeof *places && j->uuid[0] && !j->base[0]; i++) {
         char folder[INVAR_PATH_SIZE], line[sizeof((invar_error *)0)->message + 64];
         INVAR_TRY(invar_path_join(folder, sizeof folder, from, places[i]));
-        if (ask_run(j, folder) == INVAR_OK)
+        if (query_run_keys(j, folder) == INVAR_OK)
             continue;
         (void)snprintf(line, sizeof line, "warning: the base of the run is not known: %s",
                        invar_error_last()->message);
@@ -377,7 +390,10 @@ static invar_status find_base(job *j)
     return INVAR_OK;
 }
 
-/* A relative path is tried in the current folder: no ledger knows where its run was started. */
+/*
+ * Warns that the base model was not found. A relative path is resolved in the current folder,
+ * because the ledger does not record where the run was started.
+ */
 static void warn_of_base(const char *base)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
@@ -395,11 +411,11 @@ static void warn_of_base(const char *base)
 }
 
 /*
- * Finds the folder whose config.json is handed on. A checkpoint stores only what describes the
- * model; the base of its run has the other keys, such as bos_token_id, if it still describes that
- * model.
+ * Chooses the folder whose config.json is copied. A checkpoint stores only keys that describe the
+ * model; the base model has others, such as bos_token_id, and is used if it still describes the
+ * same model.
  */
-static invar_status find_config(job *j)
+static invar_status find_config(conversion *j)
 {
     invar_digest here, there;
     invar_model_spec spec;
@@ -418,8 +434,8 @@ static invar_status find_config(job *j)
     return INVAR_OK;
 }
 
-/* The config.json of the source, with the type that is written. */
-static invar_status make_config(job *j)
+/* Reads config.json of the chosen folder and sets the written type in it. */
+static invar_status make_config(conversion *j)
 {
     invar_checkpoint_blob *config = &j->files.items[0];
     char *text;
@@ -433,7 +449,7 @@ static invar_status make_config(job *j)
     return INVAR_OK;
 }
 
-static invar_status read_all(job *j)
+static invar_status read_inputs(conversion *j)
 {
     const char *tokenizer = j->set->tokenizer ? j->set->tokenizer : j->source;
     char warning[INVAR_HF_WARNING_SIZE];
@@ -451,7 +467,7 @@ static invar_status read_all(job *j)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static invar_status write_checkpoint(const job *j)
+static invar_status write_checkpoint(const conversion *j)
 {
     invar_checkpoint_state state = {.format = "fp32"};
     invar_checkpoint_content content = {.state = &state,
@@ -474,10 +490,10 @@ static invar_status write_checkpoint(const job *j)
     return status;
 }
 
-/* ---- adapters alone -------------------------------------------------------------------------- */
+/* ---- adapters only --------------------------------------------------------------------------- */
 
-/* What is about whole models would be ignored. */
-static invar_status check_alone(const settings *s)
+/* Rejects options about complete models, which would have no effect. */
+static invar_status check_adapter_options(const settings *s)
 {
     const char *option = s->to_checkpoint                           ? "--to-checkpoint"
                          : s->adapter                               ? "--merge"
@@ -493,12 +509,12 @@ static invar_status check_alone(const settings *s)
         "FROM has adapters alone, which become a folder of peft in fp32: leave out %s", option);
 }
 
-/* The base is not there, and is not needed. */
-static invar_status convert_adapters(job *j)
+/* The base model is not needed to convert adapters. */
+static invar_status convert_adapters(conversion *j)
 {
     invar_model_spec spec;
 
-    INVAR_TRY(check_alone(j->set));
+    INVAR_TRY(check_adapter_options(j->set));
     INVAR_TRY(find_base(j));
     INVAR_TRY(invar_model_spec_read(&spec, j->source, j->set->ignored));
     spec.lora = (invar_lora_spec){
@@ -513,7 +529,7 @@ static invar_status convert_adapters(job *j)
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
-static invar_status print_result(const job *j)
+static invar_status print_result(const conversion *j)
 {
     char hex[INVAR_DIGEST_HEX_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
     invar_digest digest;
@@ -541,9 +557,9 @@ static invar_status print_result(const job *j)
     return INVAR_OK;
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-static invar_status read_settings(job *j)
+static invar_status read_settings(conversion *j)
 {
     const settings *s = j->set;
 
@@ -555,23 +571,23 @@ static invar_status read_settings(job *j)
     return INVAR_OK;
 }
 
-static invar_status job_convert(job *j)
+static invar_status convert_weights(conversion *j)
 {
     INVAR_TRY(read_settings(j));
-    INVAR_TRY(check_place(j));
+    INVAR_TRY(check_output(j));
     INVAR_TRY(find_source(j));
     if (j->adapters) {
         INVAR_TRY(convert_adapters(j));
         return print_result(j);
     }
-    INVAR_TRY(read_all(j));
+    INVAR_TRY(read_inputs(j));
     INVAR_TRY(j->set->to_checkpoint ? write_checkpoint(j)
                                     : invar_hf_save(j->model, NULL, j->to, j->dtype,
                                                     j->set->max_shard_bytes, &j->files));
     return print_result(j);
 }
 
-static const invar_option *cmd_convert_options(settings *s)
+static const invar_option *convert_options(settings *s)
 {
     static invar_option list[9];
 
@@ -626,22 +642,23 @@ static int cmd_convert(int argc, char **argv)
 {
     settings s = {
         .dtype = {&formats, INVAR_FORMAT_FP32}, .ignored = "", .step = INVAR_CHECKPOINT_LATEST};
-    job j = {.set = &s, .dev = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE}};
+    conversion j = {.set = &s,
+                    .dev = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE}};
     int words;
     invar_status status;
 
-    status = invar_options_parse_words(&words, cmd_convert_options(&s), argc, argv,
+    status = invar_options_parse_words(&words, convert_options(&s), argc, argv,
                                        "FROM TO, two folders", 2, 2);
     if (status == INVAR_OK) {
         j.from = argv[0];
         j.to = argv[1];
-        status = job_convert(&j);
+        status = convert_weights(&j);
     }
-    job_release(&j);
+    release_conversion(&j);
     return invar_exit(status);
 }
 
-static void cmd_convert_help(void)
+static void convert_help(void)
 {
     settings s = {.dtype = {&formats, INVAR_FORMAT_FP32}};
 
@@ -651,12 +668,12 @@ static void cmd_convert_help(void)
         "and generation_config.json are copied. Checkpoints with adapters alone become a folder "
         "of\n"
         "peft.\n");
-    invar_options_help(cmd_convert_options(&s));
+    invar_options_help(convert_options(&s));
 }
 
 const invar_cli_command invar_verb_convert = {
     .name = "convert",
     .summary = "convert weights between checkpoints and Hugging Face folders",
     .run = cmd_convert,
-    .help = cmd_convert_help,
+    .help = convert_help,
     .arguments = "FROM TO [--option value ...]"};

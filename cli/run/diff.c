@@ -1,5 +1,9 @@
 /*
- * diff.c - invar diff: where the bits of two runs part.
+ * diff.c - invar diff: finds the first difference between the bits of two runs.
+ *
+ * Prints the result of ledger/view/diff as text, JSON or HTML. With --replay, both runs execute the
+ * diverging step again with every op recorded (diff_replay.h). The exit code is the verdict of the
+ * recorded runs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,7 +41,7 @@ static int exit_code(invar_diff_verdict verdict)
     return INVAR_EXIT_TROUBLE;
 }
 
-static invar_status diff_print(const invar_diff *diff, const settings *s, char **words)
+static invar_status print_diff(const invar_diff *diff, const settings *s, char **words)
 {
     invar_output page;
 
@@ -50,14 +54,14 @@ static invar_status diff_print(const invar_diff *diff, const settings *s, char *
     if (s->json)
         return invar_diff_json(stdout, diff);
     INVAR_TRY(invar_diff_print(stdout, diff, invar_term_colour(stdout)));
-    if (!diff->diverged) { // otherwise it has said what comes next
+    if (!diff->diverged) { // otherwise the output has named the next command
         putchar('\n');
         invar_print_next(stdout, "ledger verify", words[0], s->ledger, NULL);
     }
     return INVAR_OK;
 }
 
-static invar_status diff_replay(invar_diff **out, const invar_diff *diff, const settings *s,
+static invar_status replay_runs(invar_diff **out, const invar_diff *diff, const settings *s,
                                 const char *path_a, const char *path_b)
 {
 #ifdef INVAR_BISECT
@@ -72,7 +76,7 @@ static invar_status diff_replay(invar_diff **out, const invar_diff *diff, const 
 #endif
 }
 
-static invar_status settings_compare(int *code_out, const settings *s, char **words)
+static invar_status compare_runs(int *code_out, const settings *s, char **words)
 {
     invar_located a = {.ledger = NULL}, b = {.ledger = NULL};
     invar_diff *diff = NULL, *fine = NULL;
@@ -86,10 +90,10 @@ static invar_status settings_compare(int *code_out, const settings *s, char **wo
     if (status == INVAR_OK)
         status = invar_diff_runs(&diff, a.ledger, a.run.run, b.ledger, b.run.run);
     if (status == INVAR_OK && s->replay)
-        status = diff_replay(&fine, diff, s, a.path, b.path);
+        status = replay_runs(&fine, diff, s, a.path, b.path);
     if (status == INVAR_OK) {
         *code_out = exit_code(diff->verdict);
-        status = diff_print(fine ? fine : diff, s, words);
+        status = print_diff(fine ? fine : diff, s, words);
     }
     invar_diff_free(fine);
     invar_diff_free(diff);
@@ -98,7 +102,10 @@ static invar_status settings_compare(int *code_out, const settings *s, char **wo
     return status;
 }
 
-/* Keys for the programs that execute the runs again. */
+/*
+ * Rejects options for the repeated runs without --replay, and a recording level that --replay sets
+ * itself.
+ */
 static invar_status check_keys(const settings *s)
 {
     static const char level[] = "--debug-determinism";
@@ -114,7 +121,7 @@ static invar_status check_keys(const settings *s)
     return INVAR_OK;
 }
 
-static const invar_option *cmd_diff_options(settings *s)
+static const invar_option *diff_options(settings *s)
 {
     static invar_option list[8];
 
@@ -153,21 +160,20 @@ static int cmd_diff(int argc, char **argv)
 {
     settings s = {0};
     int words, code = INVAR_EXIT_TROUBLE;
-    invar_status status =
-        invar_recipe_flags_to_argv(&s.again.flags, cmd_diff_options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_to_argv(&s.again.flags, diff_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse_words(&words, cmd_diff_options(&s), argc, argv,
-                                           "A B, two runs", 2, 2);
+        status =
+            invar_options_parse_words(&words, diff_options(&s), argc, argv, "A B, two runs", 2, 2);
     if (status == INVAR_OK)
         status = check_keys(&s);
     if (status == INVAR_OK)
-        status = settings_compare(&code, &s, argv);
+        status = compare_runs(&code, &s, argv);
     invar_free((void *)s.again.flags);
     return invar_replay_exit(status, code);
 }
 
-static void cmd_diff_help(void)
+static void diff_help(void)
 {
     settings s;
 
@@ -191,12 +197,12 @@ static void cmd_diff_help(void)
         "  6    no step in common\n"
         "  125  --replay: a run cannot be executed here\n"
         "  129  wrong arguments; --replay: a program refuses to execute its run\n");
-    invar_options_help(cmd_diff_options(&s));
+    invar_options_help(diff_options(&s));
 }
 
 const invar_cli_command invar_verb_diff = {.name = "diff",
                                            .summary =
                                                "find where two runs diverge: step, layer, tensor",
                                            .run = cmd_diff,
-                                           .help = cmd_diff_help,
+                                           .help = diff_help,
                                            .arguments = "A B [--option value ...]"};

@@ -1,5 +1,11 @@
 /*
- * diff_replay.c - invar diff --replay: two children `invar replay`, and what they recorded.
+ * diff_replay.c - invar diff --replay: executes the diverging step of both runs with every op
+ * recorded.
+ *
+ * Each run executes in a child process `invar replay`, possibly of another program version, into a
+ * scratch folder. The two new ledgers are then compared. If the first difference is in the sampled
+ * tokens, B runs once more with the samples of A, which exposes the op that caused it. A child that
+ * does not reproduce its recorded bits is an error, because it proves nothing about the run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,19 +23,20 @@
 
 #include "base/invar_banned.h"
 
-typedef struct scene {
+typedef struct diff_replay_context {
     const invar_diff_replay *replay;
-    const invar_diff *coarse; /* of the runs as they are recorded */
+    const invar_diff *coarse; /* diff of the recorded runs */
     char scratch[INVAR_PATH_SIZE];
     const volatile sig_atomic_t *stop;
-} scene;
+} diff_replay_context;
 
-enum { OWN_WORDS = 10, MORE_WORDS = 2 }; // of a child's command, beside the user's keys
+// words of a child's command in addition to the user's keys
+enum { OWN_WORDS = 10, MORE_WORDS = 2 };
 
-/* ---- a child --------------------------------------------------------------------------------- */
+/* ---- children -------------------------------------------------------------------------------- */
 
-static invar_status run_child(invar_child_result *out, const scene *s, int i, const char *folder,
-                              const char *const more[MORE_WORDS])
+static invar_status run_child(invar_child_result *out, const diff_replay_context *s, int i,
+                              const char *folder, const char *const more[MORE_WORDS])
 {
     static const char *const environment[] = {"INVAR_LEDGER", NULL};
     const char *program = s->replay->programs[i] ? s->replay->programs[i] : "/proc/self/exe";
@@ -42,7 +49,8 @@ static invar_status run_child(invar_child_result *out, const scene *s, int i, co
         flags++;
     INVAR_TRY(invar_alloc((void **)&words, flags + OWN_WORDS + MORE_WORDS + 1, sizeof *words,
                           "a command"));
-    if (!strchr(program, '/') && invar_path_exists(program)) { // a path, not a word for the shell
+    // a path in the current folder, which is not to be searched in PATH
+    if (!strchr(program, '/') && invar_path_exists(program)) {
         snprintf(here, sizeof here, "./%s", program);
         program = here;
     }
@@ -70,7 +78,7 @@ static invar_status run_child(invar_child_result *out, const scene *s, int i, co
     return status;
 }
 
-/* What ended a child that way ends us in the same way. */
+/* Maps the exit code of a child to a status with the same exit code. */
 static invar_status status_of(const invar_child_result *ran)
 {
     int code = ran->end == INVAR_CHILD_EXITED ? ran->code : INVAR_EXIT_TROUBLE;
@@ -80,8 +88,8 @@ static invar_status status_of(const invar_child_result *ran)
                                          : INVAR_E_STATE;
 }
 
-/* The step as it was recorded, in the ledger of `folder`. */
-static invar_status scene_execute(const scene *s, int i, const char *folder)
+/* Executes the recorded step into the ledger of `folder`. */
+static invar_status execute_step(const diff_replay_context *s, int i, const char *folder)
 {
     char line[128], story[INVAR_CHILD_REASON_SIZE], copy[INVAR_PATH_SIZE];
     invar_child_result ran;
@@ -112,7 +120,7 @@ static invar_status scene_execute(const scene *s, int i, const char *folder)
                       "AB"[i], story);
 }
 
-/* ---- comparing ------------------------------------------------------------------------------- */
+/* ---- comparison ------------------------------------------------------------------------------ */
 
 static invar_status open_copy(invar_located *out, const char *folder)
 {
@@ -122,9 +130,9 @@ static invar_status open_copy(invar_located *out, const char *folder)
     return invar_locate_run(out, run, NULL);
 }
 
-/* What the programs have computed now. */
-static invar_status scene_compare(invar_diff **out, const scene *s, const char *folder_a,
-                                  const char *folder_b)
+/* Compares the new executions. */
+static invar_status compare_executions(invar_diff **out, const diff_replay_context *s,
+                                       const char *folder_a, const char *folder_b)
 {
     invar_located a = {.ledger = NULL}, b = {.ledger = NULL};
     invar_status status = open_copy(&a, folder_a);
@@ -138,17 +146,18 @@ static invar_status scene_compare(invar_diff **out, const scene *s, const char *
     return status;
 }
 
-/* The step was executed by the newest segment, which the child has made. */
+/* Returns true if the step is from the newest segment, which the child has written. */
 static bool is_new(const invar_diff_side *side)
 {
     return side->seg == side->segments - 1;
 }
 
 /*
- * One number that differs samples other tokens, which no point explains. *fine stays where a child
- * fails, and where the samples were all that differed.
+ * Repeats B with the samples of A: one differing number changes all later tokens, and no point
+ * explains that. *fine is unchanged if a child fails or if only the samples differ.
  */
-static invar_status look_behind_samples(invar_diff **fine, const scene *s, const char *folder_a)
+static invar_status refine_with_same_samples(invar_diff **fine, const diff_replay_context *s,
+                                             const char *folder_a)
 {
     char saved[INVAR_PATH_SIZE], given[INVAR_PATH_SIZE], samples[INVAR_PATH_SIZE];
     invar_child_result ran;
@@ -166,7 +175,7 @@ static invar_status look_behind_samples(invar_diff **fine, const scene *s, const
                         (const char *const[MORE_WORDS]){"--load-debug-rollout-data", samples}));
     if (ran.end != INVAR_CHILD_EXITED || ran.code > INVAR_EXIT_DIFFERENT)
         return INVAR_OK;
-    INVAR_TRY(scene_compare(&behind, s, folder_a, given));
+    INVAR_TRY(compare_executions(&behind, s, folder_a, given));
     if (is_new(&behind->b) && behind->n_points) {
         invar_diff *before = *fine;
         *fine = behind;
@@ -176,7 +185,7 @@ static invar_status look_behind_samples(invar_diff **fine, const scene *s, const
     return INVAR_OK;
 }
 
-static invar_status replay_both(invar_diff **out, const scene *s)
+static invar_status replay_both(invar_diff **out, const diff_replay_context *s)
 {
     char a[INVAR_PATH_SIZE], b[INVAR_PATH_SIZE];
     const invar_diff_point *first;
@@ -185,14 +194,14 @@ static invar_status replay_both(invar_diff **out, const scene *s)
 
     INVAR_TRY(invar_path_join(a, sizeof a, s->scratch, "a"));
     INVAR_TRY(invar_path_join(b, sizeof b, s->scratch, "b"));
-    INVAR_TRY(scene_execute(s, 0, a));
-    INVAR_TRY(scene_execute(s, 1, b));
-    INVAR_TRY(scene_compare(&fine, s, a, b));
+    INVAR_TRY(execute_step(s, 0, a));
+    INVAR_TRY(execute_step(s, 1, b));
+    INVAR_TRY(compare_executions(&fine, s, a, b));
     first = fine->culprit ? fine->culprit : fine->points;
-    // other weights or random numbers explain other samples
+    // other weights or random numbers are a sufficient explanation for other samples
     if (fine->n_points && strcmp(first->phase, "rollout") == 0 &&
         fine->same_rng != INVAR_TRISTATE_NO && fine->same_weights != INVAR_TRISTATE_NO)
-        status = look_behind_samples(&fine, s, a);
+        status = refine_with_same_samples(&fine, s, a);
     if (status == INVAR_OK)
         *out = fine;
     else
@@ -200,8 +209,8 @@ static invar_status replay_both(invar_diff **out, const scene *s)
     return status;
 }
 
-/* Circumstances are those of the recorded runs, not of the copies that were executed again. */
-static void keep_circumstances(invar_diff *fine, const invar_diff *coarse)
+/* Reports the facts of the recorded runs instead of those of the copies. */
+static void copy_facts(invar_diff *fine, const invar_diff *coarse)
 {
     fine->replayed = true;
     fine->facts = coarse->facts;
@@ -214,7 +223,7 @@ static void keep_circumstances(invar_diff *fine, const invar_diff *coarse)
 invar_status invar_diff_replay_runs(invar_diff **out, const invar_diff *coarse,
                                     const invar_diff_replay *replay)
 {
-    scene s = {.replay = replay, .coarse = coarse};
+    diff_replay_context s = {.replay = replay, .coarse = coarse};
     invar_status status;
 
     *out = NULL;
@@ -228,11 +237,12 @@ invar_status invar_diff_replay_runs(invar_diff **out, const invar_diff *coarse,
     INVAR_TRY(invar_replay_scratch(s.scratch, replay->keep));
     status = replay_both(out, &s);
     if (status == INVAR_OK)
-        keep_circumstances(*out, coarse);
+        copy_facts(*out, coarse);
     if (replay->keep)
         return status;
     invar_replay_scratch_remove(s.scratch);
-    if (status == INVAR_OK) { // commands that are printed for use name what stays
+    // the scratch ledgers are removed, so printed commands must name the recorded ones
+    if (status == INVAR_OK) {
         (*out)->a.ledger = coarse->a.ledger;
         (*out)->b.ledger = coarse->b.ledger;
     }

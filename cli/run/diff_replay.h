@@ -1,5 +1,5 @@
 /*
- * diff_replay.h - the step at which two runs part, executed again with every op recorded.
+ * diff_replay.h - executes the diverging step of two runs again with every op recorded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,17 +13,19 @@ extern "C" {
 #endif
 
 typedef struct invar_diff_replay {
-    const char *ledgers[2];  /* paths of those of A and B */
-    const char *programs[2]; /* that execute A and B again; NULL: this one */
-    const char **flags;      /* keys for both of them, ended by NULL */
-    const char *keep;        /* a new or empty folder for their ledgers; NULL: they go */
+    const char *ledgers[2];  /* paths of the ledgers of A and B */
+    const char *programs[2]; /* programs that execute A and B; NULL for the running program */
+    const char **flags;      /* recipe keys for both executions, NULL-terminated */
+    const char *keep;        /* new or empty folder in which the new ledgers are kept; NULL to
+                                remove them */
 } invar_diff_replay;
 
 /*
- * From the diff of two runs that of their step executed again, which borrows texts from it; NULL
- * when no tensor differs. Where the first difference is in what was sampled, B is executed once
- * more with the samples of A: the op behind the tokens shows then. INVAR_E_MISMATCH: a program
- * gives other bits than were recorded, so that it says nothing about the run.
+ * Executes the diverging step of `coarse`, the diff of two runs, again and returns the diff of the
+ * executions in *out, which borrows texts from `coarse`. *out is NULL if no tensor differs. If the
+ * first difference is in the sampled tokens, B runs once more with the samples of A. Returns
+ * INVAR_E_MISMATCH if a program does not reproduce the recorded bits. The caller frees *out with
+ * invar_diff_free.
  */
 invar_status invar_diff_replay_runs(invar_diff **out, const invar_diff *coarse,
                                     const invar_diff_replay *replay) INVAR_MUST_USE;

@@ -1,5 +1,8 @@
 /*
- * dry_run.c - invar train --dry-run.
+ * dry_run.c - invar train --dry-run: prints keys, memory, disk space and identity without writing.
+ *
+ * The checks are those of a run. With several ranks each one reads its data and weights, and they
+ * compare the result; the memory is that of the training rank with the largest need.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,7 +28,7 @@ static bool is_changed(const invar_recipe_entry *e)
     return !e->key->default_text || strcmp(e->text, e->key->default_text) != 0;
 }
 
-/* The keys with a value of their own, or the others; as a recipe has them. */
+/* Prints the keys that differ from their defaults, or all others, in the format of a recipe. */
 static void print_keys(const invar_recipe *recipe, bool changed)
 {
     const char *section = "";
@@ -46,8 +49,10 @@ static void print_keys(const invar_recipe *recipe, bool changed)
     putchar('\n');
 }
 
-/* Of the ranks that train, where there are several, the one that needs most. */
-static invar_status recipe_plan(invar_memory_planning *out, const invar_recipe *recipe, int ranks)
+/*
+ * Plans the memory. With several ranks the plan is that of the training rank with the largest need.
+ */
+static invar_status plan_memory(invar_memory_planning *out, const invar_recipe *recipe, int ranks)
 {
     invar_rank_role_sizes sides;
     invar_memory_plan most = {.need = 0};
@@ -71,7 +76,7 @@ static invar_status recipe_plan(invar_memory_planning *out, const invar_recipe *
 static invar_status print_memory(const invar_recipe *recipe, const char *path, int ranks)
 {
     invar_memory_planning view = {.world = 0};
-    invar_status status = recipe_plan(&view, recipe, ranks);
+    invar_status status = plan_memory(&view, recipe, ranks);
     invar_disk disk;
 
     if (status == INVAR_OK)
@@ -98,15 +103,15 @@ static void print_digest(const char *what, const invar_digest *digest)
     printf("%-9s %s\n", what, hex);
 }
 
-typedef struct scene {
+typedef struct dry_run_context {
     const invar_recipe *recipe;
     const char *path;
-    invar_train_inputs given; /* of rank 0 */
-} scene;
+    invar_train_inputs given; /* inputs of rank 0 */
+} dry_run_context;
 
 static invar_status check_rank(void *payload, invar_comm *comm, int threads)
 {
-    scene *s = payload;
+    dry_run_context *s = payload;
     const bool leads = !comm || invar_comm_rank(comm) == 0;
     const invar_train_options options = {.recipe_path = s->path,
                                          .until = -1,
@@ -122,7 +127,7 @@ invar_status invar_dry_run(invar_launch *launch, const invar_recipe *recipe, con
 {
     const int ranks = launch->comms ? invar_comm_size(launch->comms[0]) : 1;
     const bool leads = invar_launch_has_rank0(launch);
-    scene s = {.recipe = recipe, .path = path};
+    dry_run_context s = {.recipe = recipe, .path = path};
     invar_train_inputs given;
     invar_run_paths at;
 

@@ -1,5 +1,5 @@
 /*
- * dry_run.h - a run as far as it goes before it writes: what it would do, and whether it could.
+ * dry_run.h - executes a run up to the point where it would write: checks, memory and identity.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,10 +10,10 @@
 #include "engine/run/launch/launch.h"
 
 /*
- * Prints the keys, those that differ from their defaults first, the memory that is planned and the
- * identity, and reads data and weights for it. Nothing is written. The recipe is checked; `path` is
- * its file or NULL. Of several ranks each reads what it would have, all compare, and the memory is
- * that of the one that needs most.
+ * Prints the keys, those that differ from their defaults first, the planned memory and the
+ * identity; reads data and weights for it. Nothing is written. The recipe must be checked; `path`
+ * is its file or NULL. Every rank reads its share and compares with the others; the memory is that
+ * of the rank with the largest need. Collective over the ranks of the launch.
  */
 invar_status invar_dry_run(invar_launch *launch, const invar_recipe *recipe,
                            const char *path) INVAR_MUST_USE;

@@ -1,8 +1,8 @@
 /*
- * eval.c - invar eval: the evaluation sets of a recipe, with given weights.
+ * eval.c - invar eval: runs the evaluation sets of a recipe with given weights.
  *
- * The draws are those of the evaluation that training does with the same weights, so the numbers
- * are the ledger's.
+ * The random draws are those of the evaluation during training with the same weights, so the
+ * results are equal to those in the ledger.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,39 +25,39 @@ typedef struct settings {
     bool exact;
 } settings;
 
-/* Where results go: a table, or JSON. */
-typedef struct results {
+/* Destination of results: a table and a JSON object. */
+typedef struct eval_results {
     invar_text_table *table;
     json_t *sets;
     bool exact;
-} results;
+} eval_results;
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-static invar_status add_line(invar_text_table *table, const char *set, const invar_ledger_metric *m,
-                             bool exact)
+static invar_status add_row(invar_text_table *table, const char *set, const invar_ledger_metric *m,
+                            bool exact)
 {
     INVAR_TRY(invar_text_table_string(table, set));
     INVAR_TRY(invar_text_table_string(table, m->name));
     return invar_text_table_real(table, m->value, exact);
 }
 
-static invar_status ledger_metric_take(void *payload, const char *set,
-                                       const invar_ledger_metric *list, size_t count)
+static invar_status add_results(void *payload, const char *set, const invar_ledger_metric *list,
+                                size_t count)
 {
-    results *r = payload;
+    eval_results *r = payload;
     json_t *object = json_object();
     int failed = json_object_set_new(r->sets, set, object);
 
     for (size_t i = 0; i < count && !failed; i++) {
         failed = json_object_set_new(object, list[i].name, json_real(list[i].value));
-        INVAR_TRY(add_line(r->table, set, &list[i], r->exact));
+        INVAR_TRY(add_row(r->table, set, &list[i], r->exact));
     }
     return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for results") : INVAR_OK;
 }
 
-static invar_status results_print(const results *r, const invar_run_context *s, int64_t rollout,
-                                  bool json)
+static invar_status print_results(const eval_results *r, const invar_run_context *s,
+                                  int64_t rollout, bool json)
 {
     char weights[INVAR_DIGEST_HEX_SIZE], from[INVAR_WEIGHTS_FROM_SIZE];
 
@@ -74,14 +74,14 @@ static invar_status results_print(const results *r, const invar_run_context *s, 
     return INVAR_OK;
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-static invar_status results_evaluate(results *r, const settings *set, invar_run_context *s,
-                                     invar_plugin *reward, invar_plugin *turns)
+static invar_status evaluate_sets(eval_results *r, const settings *set, invar_run_context *s,
+                                  invar_plugin *reward, invar_plugin *turns)
 {
     invar_rollout_exec_options limits = invar_run_context_limits(s);
     invar_evaluation e = {
-        .session = s, .plugin = reward, .turns = turns, .take = ledger_metric_take, .payload = r};
+        .session = s, .plugin = reward, .turns = turns, .take = add_results, .payload = r};
     invar_status status;
 
     INVAR_TRY(invar_run_context_load_newest(s));
@@ -90,12 +90,13 @@ static invar_status results_evaluate(results *r, const settings *set, invar_run_
                                 &limits));
     status = invar_evaluate(&e);
     if (status == INVAR_OK)
-        status = results_print(r, s, e.number, set->json);
+        status = print_results(r, s, e.number, set->json);
     invar_rollout_free(e.rollout);
     return status;
 }
 
-static invar_status with_parts(results *r, const settings *set, const invar_recipe *recipe)
+static invar_status evaluate_with_plugins(eval_results *r, const settings *set,
+                                          const invar_recipe *recipe)
 {
     invar_plugin *reward = NULL, *turns = NULL;
     invar_run_context session;
@@ -108,16 +109,16 @@ static invar_status with_parts(results *r, const settings *set, const invar_reci
     if (status == INVAR_OK)
         status = invar_multi_turn_attach(&turns, recipe, false);
     if (status == INVAR_OK)
-        status = results_evaluate(r, set, &session, reward, turns);
+        status = evaluate_sets(r, set, &session, reward, turns);
     invar_plugin_close(turns);
     invar_plugin_close(reward);
     invar_run_context_close(&session);
     return status;
 }
 
-static invar_status run_all(const settings *set, const invar_recipe *recipe)
+static invar_status run_eval(const settings *set, const invar_recipe *recipe)
 {
-    results r = {.exact = set->exact};
+    eval_results r = {.exact = set->exact};
     invar_status status;
 
     INVAR_TRY(invar_config_check(recipe));
@@ -134,13 +135,13 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     if (status == INVAR_OK)
         status = invar_text_table_string(r.table, "value");
     if (status == INVAR_OK)
-        status = with_parts(&r, set, recipe);
+        status = evaluate_with_plugins(&r, set, recipe);
     invar_text_table_free(r.table);
     json_decref(r.sets);
     return status;
 }
 
-static const invar_option *cmd_eval_options(settings *s)
+static const invar_option *eval_options(settings *s)
 {
     static invar_option list[4];
 
@@ -166,20 +167,20 @@ static int cmd_eval(int argc, char **argv)
     const char *path = NULL;
     invar_status status;
 
-    status = invar_recipe_flags_recipe(&recipe, &path, cmd_eval_options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&recipe, &path, eval_options(&s), &argc, argv);
     if (status == INVAR_OK)
-        status = invar_options_parse(cmd_eval_options(&s), argc, argv);
+        status = invar_options_parse(eval_options(&s), argc, argv);
     if (status == INVAR_OK)
         status = invar_weights_choose(recipe);
     if (status == INVAR_OK)
-        status = run_all(&s, recipe);
+        status = run_eval(&s, recipe);
     if (status == INVAR_OK)
         invar_weights_hint(recipe, path);
     invar_recipe_free(recipe);
     return invar_exit(status);
 }
 
-static void cmd_eval_help(void)
+static void eval_help(void)
 {
     settings s;
 
@@ -190,12 +191,12 @@ static void cmd_eval_help(void)
         "The weights come from --load DIR; otherwise from the newest checkpoint of --run DIR;\n"
         "otherwise they are the initial ones, also with an empty --load=. --ckpt-step picks\n"
         "another checkpoint. Recipe keys are options here too.\n");
-    invar_options_help(cmd_eval_options(&s));
+    invar_options_help(eval_options(&s));
 }
 
 const invar_cli_command invar_verb_eval = {
     .name = "eval",
     .summary = "evaluate weights on the evaluation sets of a recipe",
     .run = cmd_eval,
-    .help = cmd_eval_help,
+    .help = eval_help,
     .arguments = "RECIPE [--run DIR | --load DIR] [--key value ...]"};

@@ -1,9 +1,9 @@
 /*
- * generate.c - invar generate: completions of prompts, or one recorded sample made again.
+ * generate.c - invar generate: completes prompts, or regenerates one recorded sample.
  *
- * A completion depends on the weights, the prompt, the sampling settings and its coordinates: the
- * seed, and the number of the draw. Prompts run in batches, which change no bit, and are shown as
- * the batches end.
+ * A completion depends on the weights, the prompt, the sampling settings and its random
+ * coordinates: the seed and the number of the draw. Prompts run in batches, which change no bit,
+ * and are printed when their batch ends. A regenerated sample is compared with the ledger.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,18 +26,18 @@
 
 #include "base/invar_banned.h"
 
-#define BATCH 64         /* samples, or those of one prompt */
-#define MAX_RESPONSE 256 /* tokens, where the recipe does not say */
+#define BATCH 64         /* samples in a batch, unless one prompt has more */
+#define MAX_RESPONSE 256 /* response tokens if the recipe sets no limit */
 
 typedef struct settings {
     const char *prompt;
     const char *prompts;
     const char *sample;
-    int64_t n; /* 0: nobody said, which is 1 */
+    int64_t n; /* 0 if not given, which means 1 */
     bool json;
 } settings;
 
-/* What the ledger says of a sample that was made again. */
+/* Result of comparing a regenerated sample with the ledger. */
 typedef enum verdict {
     VERDICT_NONE,
     VERDICT_IDENTICAL,
@@ -52,13 +52,13 @@ static const char *const verdict_names[] = {
     [VERDICT_MISSING] = "missing",
 };
 
-/* What of a sample is compared. */
+/* Compared parts of a sample. */
 enum { PART_PROMPT, PART_TOKENS, PART_LOGP, PARTS };
 
 static const char *const part_names[PARTS] = {
     [PART_PROMPT] = "prompt", [PART_TOKENS] = "tokens", [PART_LOGP] = "log-probabilities"};
 
-/* What was found, and whether each part differs. */
+/* Result of the comparison, and which parts differ. */
 typedef struct comparison {
     invar_digest ours[PARTS];
     bool differs[PARTS];
@@ -67,7 +67,7 @@ typedef struct comparison {
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-/* Safe for a terminal; its lines stay lines. */
+/* Prints a text escaped for the terminal. Newlines stay newlines. */
 static invar_status print_text(const char *text, size_t bytes)
 {
     size_t size = 4 * bytes + 1;
@@ -116,7 +116,7 @@ static void put_differences(invar_json_text *line, const comparison *c)
     invar_json_text_close(line, ']');
 }
 
-/* "tokens" are all, the prompt's first, so that `invar score` takes the line as it is. */
+/* Prints a sample as JSON. "tokens" includes the prompt, so that `invar score` accepts the line. */
 static invar_status print_json(const invar_rl_sample *s, uint32_t seed, const comparison *c)
 {
     const char *finish = invar_finish_name(s->finish);
@@ -147,22 +147,22 @@ static invar_status print_json(const invar_rl_sample *s, uint32_t seed, const co
     return status;
 }
 
-/* One alone is its text and nothing else. */
+/* Prints a sample. If it is the only one, its text is printed without a heading. */
 static invar_status print_sample(const invar_rl_sample *s, bool alone)
 {
-    bool colour = invar_term_colour(stdout);
+    bool color = invar_term_colour(stdout);
 
     if (!alone)
         printf("%sprompt %" PRId64 ", draw %" PRIu32 ": %s after %" PRId64 " token%s%s\n",
-               invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), s->prompt, s->draw_index,
+               invar_term_escape(color, INVAR_TERM_STYLE_BOLD), s->prompt, s->draw_index,
                invar_finish_name(s->finish), invar_rl_sample_response(s),
                invar_text_plural(invar_rl_sample_response(s)),
-               invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+               invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
     return print_text(s->response ? s->response : "", s->response_bytes);
 }
 
-/* On stderr, as one text alone is all that is on stdout. */
-static void say_weights(const invar_run_context *session)
+/* Prints the origin of the weights to stderr, because stdout may consist of one text only. */
+static void print_weights_origin(const invar_run_context *session)
 {
     char from[INVAR_WEIGHTS_FROM_SIZE], line[INVAR_WEIGHTS_FROM_SIZE + 16];
 
@@ -173,19 +173,19 @@ static void say_weights(const invar_run_context *session)
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-typedef struct generation {
+typedef struct generate_job {
     const settings *set;
     const invar_run_context *session;
     const invar_dataset *data;
     invar_rollout *rollout;
     invar_sampling_params sampling;
     invar_multi_turn turns;
-    int64_t n; /* of each prompt */
+    int64_t n; /* samples per prompt */
     invar_spec_decode_stats speculated;
-} generation;
+} generate_job;
 
 /* Appends the samples of prompt i. */
-static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_t i)
+static invar_status add_prompt_samples(invar_rl_samples *to, const generate_job *g, int64_t i)
 {
     int64_t n = g->n;
 
@@ -202,8 +202,11 @@ static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_
     return INVAR_OK;
 }
 
-/* By the plug-in of the recipe, turn by turn, where there is one; rewards are nobody's here. */
-static invar_status generation_sample(const generation *g, invar_rl_samples *batch)
+/*
+ * Samples a batch, turn by turn with the plug-in of the recipe if there is one. Rewards are not
+ * computed.
+ */
+static invar_status sample_batch(const generate_job *g, invar_rl_samples *batch)
 {
     const invar_reward_source none = {.plugin = NULL};
     const invar_generate_args how = {.rollout = g->rollout,
@@ -217,12 +220,12 @@ static invar_status generation_sample(const generation *g, invar_rl_samples *bat
     return invar_generate(&how, batch->items, batch->count);
 }
 
-static invar_status run_batch(generation *g, invar_rl_samples *batch)
+static invar_status run_batch(generate_job *g, invar_rl_samples *batch)
 {
     bool alone = invar_dataset_size(g->data) * g->n == 1;
     invar_spec_decode_stats sum;
 
-    INVAR_TRY(generation_sample(g, batch));
+    INVAR_TRY(sample_batch(g, batch));
     sum = invar_spec_decode_stats_sum(batch->items, batch->count);
     g->speculated.passes += sum.passes;
     g->speculated.drafted += sum.drafted;
@@ -234,8 +237,8 @@ static invar_status run_batch(generation *g, invar_rl_samples *batch)
     return INVAR_OK;
 }
 
-/* On stderr, likewise. */
-static void say_speculated(const invar_spec_decode_stats *s)
+/* Prints the statistics of speculative decoding to stderr. */
+static void print_draft_stats(const invar_spec_decode_stats *s)
 {
     char line[160];
 
@@ -248,7 +251,7 @@ static void say_speculated(const invar_spec_decode_stats *s)
     invar_interactive_say(NULL, line);
 }
 
-static invar_status run_prompts(generation *g)
+static invar_status run_prompts(generate_job *g)
 {
     int64_t prompts = invar_dataset_size(g->data);
 
@@ -257,7 +260,7 @@ static invar_status run_prompts(generation *g)
         invar_status status = INVAR_OK;
 
         do
-            status = add_prompt(&batch, g, i++);
+            status = add_prompt_samples(&batch, g, i++);
         while (status == INVAR_OK && i < prompts && batch.count + g->n <= BATCH);
         if (status == INVAR_OK)
             status = run_batch(g, &batch);
@@ -267,11 +270,11 @@ static invar_status run_prompts(generation *g)
     return INVAR_OK;
 }
 
-static invar_status settings_complete(const settings *set, invar_run_context *session,
-                                      invar_plugin *leader)
+static invar_status complete_prompts(const settings *set, invar_run_context *session,
+                                     invar_plugin *leader)
 {
     invar_rollout_exec_options limits = invar_run_context_limits(session);
-    generation g = {
+    generate_job g = {
         .set = set,
         .session = session,
         .sampling = invar_run_context_sampling(session),
@@ -286,7 +289,7 @@ static invar_status settings_complete(const settings *set, invar_run_context *se
         invar_run_context_check_sampling(session, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, &g.sampling));
     INVAR_TRY(invar_run_context_load_newest(session));
     if (!set->json)
-        say_weights(session);
+        print_weights_origin(session);
     g.turns.judged = false;
     INVAR_TRY(set->prompt ? invar_run_context_prompt(&data, session, set->prompt)
                           : invar_run_context_data(&data, session, set->prompts, false));
@@ -300,7 +303,7 @@ static invar_status settings_complete(const settings *set, invar_run_context *se
     if (status == INVAR_OK)
         status = run_prompts(&g);
     if (status == INVAR_OK && !set->json)
-        say_speculated(&g.speculated);
+        print_draft_stats(&g.speculated);
     invar_rollout_free(g.rollout);
     invar_dataset_close(data);
     return status;
@@ -308,15 +311,18 @@ static invar_status settings_complete(const settings *set, invar_run_context *se
 
 /* ---- a recorded sample ----------------------------------------------------------------------- */
 
-static bool digest_same(const invar_ledger_value *value, const invar_digest *digest)
+static bool digest_matches(const invar_ledger_value *value, const invar_digest *digest)
 {
     return value->bytes == sizeof digest->bytes &&
            memcmp(value->data, digest->bytes, sizeof digest->bytes) == 0;
 }
 
-/* A run that was resumed may have the sample more than once: all must be equal to ours. */
-static invar_status take_row(void *payload, const char *const *columns,
-                             const invar_ledger_value *values, int count)
+/*
+ * Compares a row with the new sample. A resumed run may have the sample several times; all rows
+ * must be equal to it.
+ */
+static invar_status compare_row(void *payload, const char *const *columns,
+                                const invar_ledger_value *values, int count)
 {
     comparison *c = payload;
 
@@ -332,7 +338,7 @@ static invar_status take_row(void *payload, const char *const *columns,
     if (c->found == VERDICT_MISSING)
         c->found = VERDICT_IDENTICAL;
     for (int i = 0; i < PARTS; i++) {
-        if (digest_same(&values[i], &c->ours[i]))
+        if (digest_matches(&values[i], &c->ours[i]))
             continue;
         c->differs[i] = true;
         c->found = VERDICT_DIFFERENT;
@@ -340,8 +346,8 @@ static invar_status take_row(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_status look_up(comparison *c, const invar_rl_sample *s, const char *coords,
-                            const char *path)
+static invar_status query_sample(comparison *c, const invar_rl_sample *s, const char *coords,
+                                 const char *path)
 {
     invar_ledger_argument rng = {
         "rng", {.type = INVAR_LEDGER_TYPE_TEXT, .data = coords, .bytes = strlen(coords)}};
@@ -350,7 +356,7 @@ static invar_status look_up(comparison *c, const invar_rl_sample *s, const char 
                "FROM sample WHERE rng = :rng",
         .arguments = &rng,
         .n_arguments = 1,
-        .row = take_row,
+        .row = compare_row,
         .payload = c};
     invar_ledger *ledger = NULL;
     invar_status status;
@@ -366,9 +372,9 @@ static invar_status look_up(comparison *c, const invar_rl_sample *s, const char 
     return status;
 }
 
-/* With a run or a ledger named, the sample is compared with what that has. */
-static invar_status rl_sample_compare(comparison *out, const invar_rl_sample *s,
-                                      const settings *set, const invar_recipe *recipe)
+/* Compares the sample with the ledger of the run or the ledger that the recipe names, if any. */
+static invar_status compare_with_ledger(comparison *out, const invar_rl_sample *s,
+                                        const settings *set, const invar_recipe *recipe)
 {
     const char *folder = invar_recipe_string(recipe, INVAR_KEY_RUN);
     const char *ledger = invar_recipe_string(recipe, INVAR_KEY_LEDGER);
@@ -378,7 +384,7 @@ static invar_status rl_sample_compare(comparison *out, const invar_rl_sample *s,
     if (!folder[0] && !ledger[0])
         return INVAR_OK;
     INVAR_TRY(invar_locate_file(path, ledger[0] ? ledger : folder));
-    return look_up(out, s, set->sample, path);
+    return query_sample(out, s, set->sample, path);
 }
 
 static int exit_code(verdict found)
@@ -390,10 +396,13 @@ static int exit_code(verdict found)
     }
 }
 
-/* "different: tokens and log-probabilities"; where nothing differs, all that was compared. */
+/*
+ * Prints "different: tokens and log-probabilities"; if nothing differs, all parts that were
+ * compared.
+ */
 static void print_verdict(const comparison *c)
 {
-    bool colour = invar_term_colour(stdout), all = c->found == VERDICT_IDENTICAL;
+    bool color = invar_term_colour(stdout), all = c->found == VERDICT_IDENTICAL;
     int left = 0;
 
     if (c->found == VERDICT_MISSING)
@@ -401,8 +410,8 @@ static void print_verdict(const comparison *c)
     if (c->found == VERDICT_MISSING || c->found == VERDICT_NONE)
         return;
     printf("ledger    %s%s%s: ",
-           invar_term_escape(colour, all ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED),
-           verdict_names[c->found], invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+           invar_term_escape(color, all ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED),
+           verdict_names[c->found], invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
     for (int i = 0; i < PARTS; i++)
         left += all || c->differs[i];
     for (int i = 0; i < PARTS; i++)
@@ -421,7 +430,7 @@ static invar_status regenerate_sample(int *code_out, const settings *set,
     INVAR_TRY(invar_rng_coords_parse(&coords, set->sample));
     status = invar_regenerate(&samples, session, &coords);
     if (status == INVAR_OK)
-        status = rl_sample_compare(&found, samples.items, set, session->recipe);
+        status = compare_with_ledger(&found, samples.items, set, session->recipe);
     if (status == INVAR_OK) {
         *code_out = exit_code(found.found);
         status = set->json ? print_json(samples.items, coords.seed, &found)
@@ -433,20 +442,20 @@ static invar_status regenerate_sample(int *code_out, const settings *set,
     return status;
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-static invar_status complete_all(const settings *set, invar_run_context *session)
+static invar_status complete_with_plugin(const settings *set, invar_run_context *session)
 {
     invar_plugin *leader;
     invar_status status;
 
     INVAR_TRY(invar_multi_turn_attach(&leader, session->recipe, false));
-    status = settings_complete(set, session, leader);
+    status = complete_prompts(set, session, leader);
     invar_plugin_close(leader);
     return status;
 }
 
-static invar_status run_all(int *code_out, const settings *set, const invar_recipe *recipe)
+static invar_status run_generate(int *code_out, const settings *set, const invar_recipe *recipe)
 {
     invar_run_context session;
     invar_status status;
@@ -462,12 +471,13 @@ static invar_status run_all(int *code_out, const settings *set, const invar_reci
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--ckpt-step would be ignored: COORDS of --sample say which weights");
     INVAR_TRY(invar_run_context_open(&session, recipe, set->sample ? INVAR_RUN_CONTEXT_DATA : 0));
-    status = set->sample ? regenerate_sample(code_out, set, &session) : complete_all(set, &session);
+    status = set->sample ? regenerate_sample(code_out, set, &session)
+                         : complete_with_plugin(set, &session);
     invar_run_context_close(&session);
     return status;
 }
 
-static const invar_option *cmd_generate_options(settings *s)
+static const invar_option *generate_options(settings *s)
 {
     static invar_option list[6];
 
@@ -507,21 +517,21 @@ static int cmd_generate(int argc, char **argv)
     const char *path = NULL;
     int code = INVAR_EXIT_OK;
     invar_status status =
-        invar_recipe_flags_model(&recipe, &path, cmd_generate_options(&s), &argc, argv);
+        invar_recipe_flags_model(&recipe, &path, generate_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse(cmd_generate_options(&s), argc, argv);
-    if (status == INVAR_OK && !s.sample) // whose coordinates say which
+        status = invar_options_parse(generate_options(&s), argc, argv);
+    if (status == INVAR_OK && !s.sample) // with --sample, the coordinates select the weights
         status = invar_weights_choose(recipe);
     if (status == INVAR_OK)
-        status = run_all(&code, &s, recipe);
+        status = run_generate(&code, &s, recipe);
     if (status == INVAR_OK && !s.sample && path)
         invar_weights_hint(recipe, path);
     invar_recipe_free(recipe);
     return status == INVAR_OK ? code : invar_report_error();
 }
 
-static void cmd_generate_help(void)
+static void generate_help(void)
 {
     settings s;
 
@@ -542,12 +552,12 @@ static void cmd_generate_help(void)
         "  0    done; --sample with --run: identical\n"
         "  1    --sample with --run: different\n"
         "  6    --sample with --run: the ledger has no such sample\n");
-    invar_options_help(cmd_generate_options(&s));
+    invar_options_help(generate_options(&s));
 }
 
 const invar_cli_command invar_verb_generate = {
     .name = "generate",
     .summary = "complete prompts, or reproduce one recorded sample",
     .run = cmd_generate,
-    .help = cmd_generate_help,
+    .help = generate_help,
     .arguments = "[RECIPE] --prompt TEXT | --prompts FILE | --sample COORDS [--key value ...]"};

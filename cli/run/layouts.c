@@ -1,14 +1,14 @@
 /*
- * layouts.c - layouts of a run on GPUs that are not there.
+ * layouts.c - plans the layouts of a run on GPUs that need not exist: memory, traffic, time.
  *
- * Memory and bytes are those of the run's own code (engine/run/memory_plan). The time is a
- * prediction by a simple model: products at one rate, then bytes at that of the slowest link of
- * their axis, and nothing overlaps. Ranks are numbered so that tensor-parallel ones are neighbours
- * in a node, then those of the context, of experts, of data, of the pipeline.
+ * Memory and bytes come from the code of the run itself (engine/run/memory_plan). The time is a
+ * prediction by a simple model: all products at one rate, then all bytes at the rate of the slowest
+ * link of their axis, without overlap. Ranks are numbered so that tensor-parallel ranks are
+ * neighbors in a node, followed by context, expert, data and pipeline parallelism.
  *
- * With --all each way to divide the model is planned as it is. Where that does not fit, what needs
- * less memory and takes longer is tried in turn: tensor-parallel ranks divide rows, then
- * context-parallel ranks do, then other GPUs sample.
+ * With --all, every way to divide the model is planned. If one does not fit, slower variants with
+ * less memory are tried in turn: sequence parallelism, context parallelism, and GPUs that only
+ * sample.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,51 +34,52 @@
 #include "base/invar_banned.h"
 
 enum {
-    NODE = 8,
-    MOST_ROWS = 1024,
-    MOST_TENSOR = 8,
-    MOST_CONTEXT = 8,
-    MOST_ENGINE = 8,
-    MOST_SHOWN = 16
+    GPUS_PER_NODE = 8,
+    MAX_ROWS = 1024,
+    MAX_TENSOR = 8,
+    MAX_CONTEXT = 8,
+    MAX_ENGINE = 8,
+    MAX_SHOWN = 16
 };
 
-typedef struct row {
+typedef struct layout_row {
     int gpus, data;
     invar_layout_sizes sizes;
-    invar_memory_plan budget; /* of the rank that needs most */
+    invar_memory_plan budget; /* memory plan of the rank with the largest need */
     bool fits;
-    double sent[INVAR_COMM_VOLUME_AXES]; /* GB of a rank, in a step */
+    double sent[INVAR_COMM_VOLUME_AXES]; /* GB that a rank sends in a step */
     double computing, moving;            /* seconds */
-    int rollout_ranks, engine; /* GPUs that only sample, and those of an engine; 0: none */
-    invar_memory_plan sampler; /* of one of them */
-} row;
+    int rollout_ranks, engine;           /* GPUs that only sample, and GPUs per engine; 0 if all
+                                            ranks do both */
+    invar_memory_plan sampler;           /* memory plan of a GPU that only samples */
+} layout_row;
 
-/* A way to divide a model, on so many GPUs. */
-typedef struct task {
+/* A way to divide the model on a number of GPUs. */
+typedef struct layout_task {
     int gpus;
     invar_layout_sizes sizes;
-} task;
+} layout_task;
 
-typedef struct table {
+typedef struct layout_table {
     const invar_layouts_options *options;
     invar_memory_planning view;
     invar_rank_role_sizes recipe;
-    row rows[MOST_ROWS];
-    const void *order[MOST_ROWS]; /* rows, as they are shown */
+    layout_row rows[MAX_ROWS];
+    const void *order[MAX_ROWS]; /* rows in the order of the output */
     int count;
-    task tasks[MOST_ROWS];
+    layout_task tasks[MAX_ROWS];
     int n_tasks;
-} table;
+} layout_table;
 
-static double seconds_of(const row *r)
+static double seconds_of(const layout_row *r)
 {
     return r->computing + r->moving;
 }
 
 /* ---- one layout ------------------------------------------------------------------------------ */
 
-/* GB/s along an axis: its ranks lie in one node, or not. */
-static double link_of(const table *t, const row *r, invar_parallel_axis axis)
+/* Returns the bandwidth along an axis in GB/s. It depends on whether its ranks share a node. */
+static double link_bandwidth(const layout_table *t, const layout_row *r, invar_parallel_axis axis)
 {
     const int sizes[INVAR_COMM_VOLUME_AXES] = {r->sizes.tensor, r->sizes.context, r->sizes.expert,
                                                r->data, r->sizes.pipeline};
@@ -86,18 +87,21 @@ static double link_of(const table *t, const row *r, invar_parallel_axis axis)
 
     for (int i = 0; i <= (int)axis; i++)
         span *= sizes[i];
-    return span <= NODE ? t->options->intra_node_gbps : t->options->inter_node_gbps;
+    return span <= GPUS_PER_NODE ? t->options->intra_node_gbps : t->options->inter_node_gbps;
 }
 
-/* The step waits for the slowest stage, and to be filled and emptied. */
-static void add_time(row *r, const table *t, const invar_comm_volume *traffic)
+/*
+ * Updates the time of a step with a stage. The step takes as long as its slowest stage, plus
+ * filling and draining the pipeline.
+ */
+static void update_time(layout_row *r, const layout_table *t, const invar_comm_volume *traffic)
 {
     double bubble = (double)(r->sizes.pipeline - 1) / (double)(traffic->rounds * r->sizes.chunks);
     double computing = traffic->flop / (t->options->tflops * 1e12) * (1.0 + bubble), moving = 0.0;
 
     for (int i = 0; i < INVAR_COMM_VOLUME_AXES; i++)
         moving += (double)invar_comm_volume_sent(traffic, (invar_parallel_axis)i) / 1e9 /
-                  link_of(t, r, (invar_parallel_axis)i);
+                  link_bandwidth(t, r, (invar_parallel_axis)i);
     if (computing + moving < seconds_of(r))
         return;
     r->computing = computing;
@@ -106,8 +110,8 @@ static void add_time(row *r, const table *t, const invar_comm_volume *traffic)
         r->sent[i] = (double)invar_comm_volume_sent(traffic, (invar_parallel_axis)i) / 1e9;
 }
 
-/* Bytes and time are those of the first rank of a stage, which has most units. */
-static invar_status plan_stage(row *r, table *t, int stage)
+/* Plans a stage. Bytes and time are those of its first rank, which has the most units. */
+static invar_status plan_stage(layout_row *r, layout_table *t, int stage)
 {
     invar_memory_planning *v = &t->view;
     invar_comm_volume traffic;
@@ -120,23 +124,25 @@ static invar_status plan_stage(row *r, table *t, int stage)
     if (!r->fits && t->options->all)
         return INVAR_OK;
     INVAR_TRY(invar_comm_volume_make_longest(&traffic, &v->ask, &v->budget.choice));
-    add_time(r, t, &traffic);
+    update_time(r, t, &traffic);
     return INVAR_OK;
 }
 
-static invar_status plan_row(row *out, table *t, const invar_layout_sizes *sizes, int gpus)
+static invar_status plan_row(layout_row *out, layout_table *t, const invar_layout_sizes *sizes,
+                             int gpus)
 {
     int last = sizes->pipeline - 1;
 
-    *out = (row){.gpus = gpus, .sizes = *sizes, .fits = true};
+    *out = (layout_row){.gpus = gpus, .sizes = *sizes, .fits = true};
     INVAR_TRY(plan_stage(out, t, 0));
     return last > 0 ? plan_stage(out, t, last) : INVAR_OK;
 }
 
-/* ---- the recipe's ---------------------------------------------------------------------------- */
+/* ---- the recipe's layout --------------------------------------------------------------------- */
 
-/* GPUs that train sample nothing. */
-static invar_status plan_trainers(row *out, table *t, const invar_rank_role_sizes *sizes, int gpus)
+/* Plans the GPUs that only train. */
+static invar_status plan_trainers(layout_row *out, layout_table *t,
+                                  const invar_rank_role_sizes *sizes, int gpus)
 {
     const invar_memory_workload ask = t->view.ask;
     invar_rank_roles sides;
@@ -149,8 +155,8 @@ static invar_status plan_trainers(row *out, table *t, const invar_rank_role_size
     return status;
 }
 
-/* With --all the smallest engine that fits. */
-static invar_status plan_samplers(row *out, table *t, invar_rank_role_sizes *sizes)
+/* Plans the GPUs that only sample. With --all, the smallest engine that fits is chosen. */
+static invar_status plan_samplers(layout_row *out, layout_table *t, invar_rank_role_sizes *sizes)
 {
     bool experts = t->view.ask.spec->experts > 0;
     int next;
@@ -158,7 +164,7 @@ static invar_status plan_samplers(row *out, table *t, invar_rank_role_sizes *siz
     for (;; sizes->rollout.tensor = next, sizes->rollout.expert_tensor = experts ? next : 1) {
         INVAR_TRY(invar_memory_planning_plan_sampler(&t->view));
         next = 2 * sizes->rollout.tensor;
-        if (!t->options->all || t->view.budget.fits || next > MOST_ENGINE ||
+        if (!t->options->all || t->view.budget.fits || next > MAX_ENGINE ||
             sizes->rollout_ranks % next != 0)
             break;
     }
@@ -167,18 +173,20 @@ static invar_status plan_samplers(row *out, table *t, invar_rank_role_sizes *siz
     return INVAR_OK;
 }
 
-static invar_status plan_both(row *out, table *t, invar_rank_role_sizes *sizes, int gpus)
+static invar_status plan_train_and_sample(layout_row *out, layout_table *t,
+                                          invar_rank_role_sizes *sizes, int gpus)
 {
     INVAR_TRY(plan_trainers(out, t, sizes, gpus));
     return out->fits || !t->options->all ? plan_samplers(out, t, sizes) : INVAR_OK;
 }
 
-static invar_status plan_sides(row *out, table *t, invar_rank_role_sizes *sizes, int gpus)
+static invar_status plan_separate_roles(layout_row *out, layout_table *t,
+                                        invar_rank_role_sizes *sizes, int gpus)
 {
     invar_status status;
 
     invar_memory_planning_take_sides(&t->view, sizes, gpus);
-    status = plan_both(out, t, sizes, gpus);
+    status = plan_train_and_sample(out, t, sizes, gpus);
     invar_memory_planning_take_sides(&t->view, NULL, 0);
     out->gpus = gpus;
     out->rollout_ranks = sizes->rollout_ranks;
@@ -186,20 +194,20 @@ static invar_status plan_sides(row *out, table *t, invar_rank_role_sizes *sizes,
     return status;
 }
 
-static invar_status add_recipe(table *t, int gpus)
+static invar_status add_recipe_layout(layout_table *t, int gpus)
 {
     const invar_admission facts = {.recipe = t->view.session.recipe, .ranks = gpus};
     invar_rank_role_sizes sizes = t->recipe;
-    row *next = &t->rows[t->count++];
+    layout_row *next = &t->rows[t->count++];
 
     INVAR_TRY(invar_admission_check(&facts));
-    return sizes.rollout_ranks > 0 ? plan_sides(next, t, &sizes, gpus)
+    return sizes.rollout_ranks > 0 ? plan_separate_roles(next, t, &sizes, gpus)
                                    : plan_row(next, t, &sizes.train, gpus);
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- all layouts ----------------------------------------------------------------------------- */
 
-/* What the model or the memory does not allow is left out: it does not fit. */
+/* Turns errors about the model or the memory into a layout that does not fit. */
 static invar_status ignore_misfit(invar_status status, bool *fits)
 {
     *fits = *fits && status == INVAR_OK;
@@ -209,8 +217,8 @@ static invar_status ignore_misfit(invar_status status, bool *fits)
     return INVAR_OK;
 }
 
-/* Data-parallel ranks without a unit would be idle. */
-static bool table_wanted(const table *t, const invar_layout_sizes *s, int gpus)
+/* Returns true if every data-parallel rank has at least one unit. */
+static bool has_enough_units(const layout_table *t, const invar_layout_sizes *s, int gpus)
 {
     int parts = invar_layout_parts(s);
     const invar_memory_workload *ask = &t->view.ask;
@@ -220,15 +228,20 @@ static bool table_wanted(const table *t, const invar_layout_sizes *s, int gpus)
     return gpus > 0 && gpus % parts == 0 && gpus / parts <= units;
 }
 
-/* How many of the GPUs only sample: none, a quarter, a half; or as many as the recipe says. */
-static int rollout_ranks(const table *t, int gpus, int quarters)
+/*
+ * Returns the number of GPUs that only sample: the recipe's number, or 0, 1 or 2 quarters of all
+ * GPUs.
+ */
+static int rollout_ranks(const layout_table *t, int gpus, int quarters)
 {
     return t->recipe.rollout_ranks > 0 ? t->recipe.rollout_ranks : gpus / 4 * quarters;
 }
 
-/* Of context-parallel ranks each makes some rows of an adapter's gradient. Beside training a rank
-   samples by itself. */
-static bool table_suits(const table *t, const invar_rank_role_sizes *s)
+/*
+ * Returns false for layouts that the engine does not support: more context-parallel ranks than rows
+ * of an adapter, or overlapped sampling on several ranks.
+ */
+static bool is_supported(const layout_table *t, const invar_rank_role_sizes *s)
 {
     const invar_lora_spec *lora = &t->view.ask.spec->lora;
 
@@ -237,53 +250,54 @@ static bool table_suits(const table *t, const invar_rank_role_sizes *s)
     return lora->rank == 0 || s->train.context <= invar_lora_rows(lora);
 }
 
-/* Why a layout does not fit. */
-typedef struct verdict {
-    bool hopeless; /* what is resident is too much, with more contexts as well */
-    bool crowded;  /* only the cache is */
-} verdict;
+/* Reasons for which a layout does not fit. */
+typedef struct misfit_reason {
+    bool resident_too_large; /* the resident memory alone is too large, whatever the context
+                                parallelism */
+    bool cache_too_large;    /* only the KV cache is too large */
+} misfit_reason;
 
-static invar_status try_layout(verdict *out, table *t, const invar_layout_sizes *sizes, int gpus,
-                               int quarters)
+static invar_status try_layout(misfit_reason *out, layout_table *t, const invar_layout_sizes *sizes,
+                               int gpus, int quarters)
 {
     invar_rank_role_sizes sides = t->recipe;
-    row *next = &t->rows[t->count];
+    layout_row *next = &t->rows[t->count];
     invar_status status;
 
-    *next = (row){.fits = false};
+    *next = (layout_row){.fits = false};
     sides.train = *sizes;
     sides.rollout_ranks = rollout_ranks(t, gpus, quarters);
-    if (!table_suits(t, &sides) || !table_wanted(t, sizes, gpus - sides.rollout_ranks))
+    if (!is_supported(t, &sides) || !has_enough_units(t, sizes, gpus - sides.rollout_ranks))
         return INVAR_OK;
-    status = sides.rollout_ranks > 0 ? plan_sides(next, t, &sides, gpus)
+    status = sides.rollout_ranks > 0 ? plan_separate_roles(next, t, &sides, gpus)
                                      : plan_row(next, t, sizes, gpus);
     INVAR_TRY(ignore_misfit(status, &next->fits));
-    out->hopeless = next->budget.resident > next->budget.usable;
-    out->crowded = out->crowded || (!next->fits && next->budget.sampling > 0);
+    out->resident_too_large = next->budget.resident > next->budget.usable;
+    out->cache_too_large = out->cache_too_large || (!next->fits && next->budget.sampling > 0);
     t->count += next->fits;
     return INVAR_OK;
 }
 
-/* What needs less memory takes longer: only where it would not fit without. */
-static invar_status try_task(table *t, const task *k)
+/* Tries the variants of a task in the order of increasing time, until one fits. */
+static invar_status try_task(layout_table *t, const layout_task *k)
 {
     int before = t->count;
     int most = t->recipe.rollout_ranks > 0 || k->gpus < 4 ? 0 : 2;
-    verdict v = {false, false};
+    misfit_reason v = {false, false};
 
-    for (int quarters = 0; quarters <= most && (quarters == 0 || v.crowded); quarters++)
-        for (int context = 1; context <= MOST_CONTEXT; context *= 2)
+    for (int quarters = 0; quarters <= most && (quarters == 0 || v.cache_too_large); quarters++)
+        for (int context = 1; context <= MAX_CONTEXT; context *= 2)
             for (int sequence = 0; sequence <= (k->sizes.tensor > 1); sequence++) {
                 invar_layout_sizes sizes = k->sizes;
                 sizes.context = context;
                 sizes.sequence = sequence;
-                if (t->count == before && !v.hopeless)
+                if (t->count == before && !v.resident_too_large)
                     INVAR_TRY(try_layout(&v, t, &sizes, k->gpus, quarters));
             }
     return INVAR_OK;
 }
 
-static invar_status list_task(table *t, const invar_layout_sizes *s, int gpus)
+static invar_status list_task(layout_table *t, const invar_layout_sizes *s, int gpus)
 {
     const invar_model_spec *spec = t->view.ask.spec;
     int trainers = gpus - t->recipe.rollout_ranks;
@@ -292,15 +306,15 @@ static invar_status list_task(table *t, const invar_layout_sizes *s, int gpus)
     if (!stages || invar_layout_parts(s) > trainers || s->pipeline > spec->layers ||
         s->expert > (spec->experts > 0 ? spec->experts : 1))
         return INVAR_OK;
-    if (t->n_tasks == MOST_ROWS)
+    if (t->n_tasks == MAX_ROWS)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--gpus %.40s: more than %d layouts: ask for fewer numbers at a time",
-                          t->options->gpus, MOST_ROWS);
-    t->tasks[t->n_tasks++] = (task){gpus, *s};
+                          t->options->gpus, MAX_ROWS);
+    t->tasks[t->n_tasks++] = (layout_task){gpus, *s};
     return INVAR_OK;
 }
 
-static invar_status list_tasks(table *t, int gpus)
+static invar_status list_tasks(layout_table *t, int gpus)
 {
     bool experts = t->view.ask.spec->experts > 0;
     invar_layout_sizes s = {.context = 1, .chunks = 1};
@@ -310,7 +324,7 @@ static invar_status list_tasks(table *t, int gpus)
     sides.train = (invar_layout_sizes){1, 1, 1, 1, 1, 1, false};
     if (sides.rollout_ranks > 0)
         INVAR_TRY(invar_rank_roles_outline(&outline, &sides, gpus));
-    for (s.tensor = 1; s.tensor <= MOST_TENSOR; s.tensor *= 2)
+    for (s.tensor = 1; s.tensor <= MAX_TENSOR; s.tensor *= 2)
         for (s.expert = 1; s.expert <= gpus; s.expert *= 2)
             for (s.pipeline = 1; s.pipeline <= gpus; s.pipeline++)
                 for (int etp = 1; etp <= (experts && s.tensor > 1 ? 2 : 1); etp++) {
@@ -320,8 +334,8 @@ static invar_status list_tasks(table *t, int gpus)
     return INVAR_OK;
 }
 
-/* On a terminal with a line that says how far it is. */
-static invar_status try_tasks(table *t)
+/* Tries all tasks, with a progress line on a terminal. */
+static invar_status try_tasks(layout_table *t)
 {
     const invar_progress_options o = {.stream = stderr,
                                       .title = "plan",
@@ -342,20 +356,20 @@ static invar_status try_tasks(table *t)
     return status;
 }
 
-/* ---- how many GPUs --------------------------------------------------------------------------- */
+/* ---- parsing --gpus -------------------------------------------------------------------------- */
 
-/* By GPUs, then the fastest first. */
-static int compare(const void *a, const void *b)
+/* Orders by number of GPUs, then by time. */
+static int compare_layouts(const void *a, const void *b)
 {
-    const row *x = a, *y = b;
+    const layout_row *x = a, *y = b;
 
     if (x->gpus != y->gpus)
         return x->gpus < y->gpus ? -1 : 1;
     return seconds_of(x) < seconds_of(y) ? -1 : seconds_of(x) > seconds_of(y);
 }
 
-/* "8,64,512". */
-static invar_status table_fill(table *t, const invar_recipe *recipe)
+/* Parses a list such as "8,64,512" and plans the layouts of each number. */
+static invar_status plan_layouts(layout_table *t, const invar_recipe *recipe)
 {
     const char *next = t->options->gpus;
     char *end;
@@ -367,11 +381,11 @@ static invar_status table_fill(table *t, const invar_recipe *recipe)
         long gpus = strtol(next, &end, 10);
 
         if (end == next || (*end && *end != ',') || gpus < 1 || gpus > INVAR_COMM_MAX_SIZE ||
-            t->count == MOST_ROWS)
+            t->count == MAX_ROWS)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "--gpus: \"%.40s\" is no list of numbers from 1 to %d, as in 8,64",
                               t->options->gpus, INVAR_COMM_MAX_SIZE);
-        INVAR_TRY(t->options->all ? list_tasks(t, (int)gpus) : add_recipe(t, (int)gpus));
+        INVAR_TRY(t->options->all ? list_tasks(t, (int)gpus) : add_recipe_layout(t, (int)gpus));
         if (!*end)
             return try_tasks(t);
     }
@@ -387,27 +401,28 @@ static invar_status add_real(invar_text_table *grid, const char *format, double 
     return invar_text_table_number(grid, cell);
 }
 
-/* Columns that only some layouts have something for. */
+/* Columns that are shown only if a layout uses them. */
 typedef enum column { ALWAYS, SEQUENCE, CONTEXTS, SAMPLERS, COLUMNS } column;
 
-static void find_columns(bool shown[COLUMNS], const table *t)
+static void find_columns(bool shown[COLUMNS], const layout_table *t)
 {
     for (int i = 0; i < COLUMNS; i++)
         shown[i] = i == ALWAYS;
     for (int i = 0; i < t->count; i++) {
-        const row *r = &t->rows[i];
+        const layout_row *r = &t->rows[i];
         shown[SEQUENCE] = shown[SEQUENCE] || r->sizes.sequence;
         shown[CONTEXTS] = shown[CONTEXTS] || r->sizes.context > 1;
         shown[SAMPLERS] = shown[SAMPLERS] || r->rollout_ranks > 0;
     }
 }
 
-static double gib(size_t bytes)
+static double to_gib(size_t bytes)
 {
     return (double)bytes / (double)((size_t)1 << 30);
 }
 
-static invar_status add_row(invar_text_table *grid, const row *r, const bool shown[COLUMNS])
+static invar_status add_layout(invar_text_table *grid, const layout_row *r,
+                               const bool shown[COLUMNS])
 {
     const int sizes[] = {r->sizes.expert, r->sizes.expert_tensor, r->sizes.pipeline, r->data};
 
@@ -419,11 +434,11 @@ static invar_status add_row(invar_text_table *grid, const row *r, const bool sho
         INVAR_TRY(invar_text_table_int(grid, r->sizes.context));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         INVAR_TRY(invar_text_table_int(grid, sizes[i]));
-    INVAR_TRY(add_real(grid, "%.1f", gib(r->budget.need)));
+    INVAR_TRY(add_real(grid, "%.1f", to_gib(r->budget.need)));
     if (shown[SAMPLERS]) {
         INVAR_TRY(invar_text_table_int(grid, r->rollout_ranks));
         INVAR_TRY(invar_text_table_int(grid, r->engine));
-        INVAR_TRY(add_real(grid, "%.1f", gib(r->sampler.need)));
+        INVAR_TRY(add_real(grid, "%.1f", to_gib(r->sampler.need)));
     }
     INVAR_TRY(invar_text_table_string(grid, r->fits ? "yes" : "no"));
     for (int i = 0; i < INVAR_COMM_VOLUME_AXES; i++)
@@ -434,16 +449,16 @@ static invar_status add_row(invar_text_table *grid, const row *r, const bool sho
     return add_real(grid, "%.3f", seconds_of(r));
 }
 
-/* Of those with as many GPUs. */
-static bool among_fastest(const table *t, int place)
+/* Returns true if the layout is among the MAX_SHOWN fastest with its number of GPUs. */
+static bool among_fastest(const layout_table *t, int place)
 {
-    const row *r = t->order[place],
-              *before = place < MOST_SHOWN ? NULL : t->order[place - MOST_SHOWN];
+    const layout_row *r = t->order[place],
+                     *before = place < MAX_SHOWN ? NULL : t->order[place - MAX_SHOWN];
 
     return !before || before->gpus != r->gpus;
 }
 
-static void print_rest(const table *t)
+static void print_hidden_count(const layout_table *t)
 {
     int more = 0;
 
@@ -453,7 +468,7 @@ static void print_rest(const table *t)
         printf("%d more fit, which take longer: --json lists all of them.\n", more);
 }
 
-static invar_status print_grid(const table *t, const bool shown[COLUMNS])
+static invar_status print_grid(const layout_table *t, const bool shown[COLUMNS])
 {
     static const struct {
         const char *name;
@@ -478,25 +493,25 @@ static invar_status print_grid(const table *t, const bool shown[COLUMNS])
             status = invar_text_table_string(grid, heads[i].name);
     for (int i = 0; i < t->count && status == INVAR_OK; i++)
         if (among_fastest(t, i))
-            status = add_row(grid, t->order[i], shown);
+            status = add_layout(grid, t->order[i], shown);
     if (status == INVAR_OK)
         status = invar_text_table_show(grid, stdout);
     invar_text_table_free(grid);
     return status;
 }
 
-static void print_samplers(const row *r)
+static void print_samplers(const layout_row *r)
 {
     const invar_memory_plan *b = &r->sampler;
 
     if (r->rollout_ranks > 0)
         printf("\n%d of %d GPUs only sample, in engines of %d: %.1f GiB each (%s). Before each "
                "rollout one gets\n%.3f GB of weights.\n",
-               r->rollout_ranks, r->gpus, r->engine, gib(b->need),
+               r->rollout_ranks, r->gpus, r->engine, to_gib(b->need),
                b->fits ? "fits" : "does not fit", (double)b->weights / 1e9);
 }
 
-static invar_status print_text(const table *t)
+static invar_status print_text(const layout_table *t)
 {
     const invar_memory_workload *ask = &t->view.ask;
     bool shown[COLUMNS];
@@ -508,7 +523,7 @@ static invar_status print_text(const table *t)
         return INVAR_OK;
     }
     INVAR_TRY(print_grid(t, shown));
-    print_rest(t);
+    print_hidden_count(t);
     if (t->count == 1) {
         print_samplers(&t->rows[0]);
         putchar('\n');
@@ -519,7 +534,7 @@ static invar_status print_text(const table *t)
         "%" PRId64 " samples of %" PRId64 " tokens. Seconds are a prediction: %g TFLOP/s a GPU, "
         "%g GB/s inside of a\nnode of %d, %g GB/s between nodes; nothing overlaps.\n",
         ask->step_samples, invar_memory_plan_longest(ask), t->options->tflops,
-        t->options->intra_node_gbps, NODE, t->options->inter_node_gbps);
+        t->options->intra_node_gbps, GPUS_PER_NODE, t->options->inter_node_gbps);
     if (!t->options->all && t->count == 1 && !t->rows[0].fits)
         puts("The recipe's layout does not fit: --all lists those that do.");
     if (shown[SAMPLERS])
@@ -527,7 +542,7 @@ static invar_status print_text(const table *t)
     return INVAR_OK;
 }
 
-static json_t *row_json(const row *r)
+static json_t *row_json(const layout_row *r)
 {
     const invar_memory_plan *b = &r->budget;
 
@@ -544,7 +559,7 @@ static json_t *row_json(const row *r)
         "predicted_computing_s", r->computing, "predicted_moving_s", r->moving);
 }
 
-static json_t *sampler_json(const row *r)
+static json_t *sampler_json(const layout_row *r)
 {
     const invar_memory_plan *b = &r->sampler;
 
@@ -554,12 +569,12 @@ static json_t *sampler_json(const row *r)
                      b->fits, "weights", (json_int_t)b->weights);
 }
 
-static invar_status print_json(const table *t)
+static invar_status print_json(const layout_table *t)
 {
     json_t *list = json_array();
 
     for (int i = 0; i < t->count; i++) {
-        const row *r = t->order[i];
+        const layout_row *r = t->order[i];
         json_t *shown = row_json(r);
         if (shown && r->rollout_ranks > 0)
             (void)json_object_set_new(shown, "samplers", sampler_json(r));
@@ -573,38 +588,38 @@ static invar_status print_json(const table *t)
                   "tokens", (json_int_t)invar_memory_plan_longest(&t->view.ask), "layouts", list));
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- entry point ----------------------------------------------------------------------------- */
 
-static invar_status table_show(bool *fits_out, table *t, const invar_recipe *recipe)
+static invar_status show_layouts(bool *fits_out, layout_table *t, const invar_recipe *recipe)
 {
     if (!t->view.ask.learns)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--gpus plans training steps, and this recipe only generates: leave out "
                           "debug-rollout-only");
-    INVAR_TRY(table_fill(t, recipe));
+    INVAR_TRY(plan_layouts(t, recipe));
     *fits_out = t->count > 0;
     for (int i = 0; i < t->count; i++) {
         *fits_out = *fits_out && t->rows[i].fits;
         t->order[i] = &t->rows[i];
     }
-    INVAR_TRY(invar_sort(t->order, (size_t)t->count, compare));
+    INVAR_TRY(invar_sort(t->order, (size_t)t->count, compare_layouts));
     return t->options->json ? print_json(t) : print_text(t);
 }
 
 invar_status invar_layouts_show(bool *fits_out, const invar_recipe *recipe,
                                 const invar_layouts_options *options)
 {
-    table *t = NULL;
+    layout_table *t = NULL;
     invar_status status;
 
     *fits_out = false;
     INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "layouts"));
-    *t = (table){.options = options};
+    *t = (layout_table){.options = options};
     status = invar_memory_planning_open(&t->view, recipe, options->memory);
     if (status == INVAR_OK) {
         status = invar_memory_table_judge(&t->view, options->path);
         if (status == INVAR_OK)
-            status = table_show(fits_out, t, recipe);
+            status = show_layouts(fits_out, t, recipe);
         invar_memory_planning_release(&t->view);
     }
     invar_free(t);

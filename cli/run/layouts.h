@@ -1,5 +1,5 @@
 /*
- * layouts.h - layouts of a run on GPUs that are not there: memory, traffic and time of a rank.
+ * layouts.h - plans the layouts of a run on GPUs that need not exist: memory, traffic and time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,21 +15,24 @@ extern "C" {
 #endif
 
 typedef struct invar_layouts_options {
-    const char *path; /* the recipe's; may be NULL */
-    const char *gpus; /* "8,64" */
-    bool all;         /* layouts that fit, not the recipe's */
+    const char *path; /* path of the recipe; may be NULL */
+    const char *gpus; /* numbers of GPUs, such as "8,64" */
+    bool all;         /* all layouts that fit instead of the recipe's layout */
     bool json;
-    size_t memory;          /* of a GPU; 0: what the device has free */
-    double tflops;          /* that a GPU computes in a second */
-    double intra_node_gbps; /* GB/s that a GPU sends inside of its node, */
-    double inter_node_gbps; /* and to others */
+    size_t memory;          /* memory of a GPU in bytes; 0 for the free memory of the device */
+    double tflops;          /* rate of a GPU in TFLOP/s */
+    double intra_node_gbps; /* GB/s that a GPU sends to other GPUs of its node */
+    double inter_node_gbps; /* GB/s that a GPU sends to other nodes */
 } invar_layouts_options;
 
 #define INVAR_LAYOUTS_TFLOPS 450.0
 #define INVAR_LAYOUTS_NODE 450.0
 #define INVAR_LAYOUTS_NET 50.0
 
-/* Prints them; *fits_out: there is one, and with the recipe's layout each does. */
+/*
+ * Plans and prints the layouts. *fits_out is true if at least one layout fits; for the recipe's
+ * layout, if it fits for every number of GPUs.
+ */
 invar_status invar_layouts_show(bool *fits_out, const invar_recipe *recipe,
                                 const invar_layouts_options *options) INVAR_MUST_USE;
 

@@ -1,5 +1,5 @@
 /*
- * logprobs.c - log-probabilities as JSON: as numbers and as bits.
+ * logprobs.c - writes log-probs as JSON, as numbers and as bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -49,7 +49,7 @@ invar_status invar_logprobs_end(FILE *out, invar_json_text *line)
 {
     invar_json_text_newline(line);
     INVAR_TRY(line->status);
-    (void)fwrite(line->data, 1, line->bytes, out); // main looks whether the stream failed
+    (void)fwrite(line->data, 1, line->bytes, out); // main checks the stream for errors
     invar_json_text_reset(line);
     return INVAR_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * logprobs.h - log-probabilities as JSON: as numbers and as bits.
+ * logprobs.h - writes log-probs as JSON, as numbers and as bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,12 +16,16 @@ extern "C" {
 #endif
 
 /*
- * The members "logprobs":[-0.5,...] and "bits":["bf000000",...] of an open object. The numbers read
- * as double are the floats exactly; one that is not finite is a string, "nan" or "-inf".
+ * Adds the members "logprobs":[-0.5,...] and "bits":["bf000000",...] to an open object. The
+ * numbers, read as double, are exactly the floats; values that are not finite are strings, "nan" or
+ * "-inf".
  */
 void invar_logprobs_put(invar_json_text *line, const float *logp, int64_t count);
 
-/* Writes the line with its end, or yields its failure; it is empty then. */
+/*
+ * Writes the line with a newline to `out` and clears it. Returns the error of the line if it has
+ * one.
+ */
 invar_status invar_logprobs_end(FILE *out, invar_json_text *line) INVAR_MUST_USE;
 
 #ifdef __cplusplus

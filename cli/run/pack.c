@@ -1,5 +1,8 @@
 /*
- * pack.c - invar pack: one file with all that a recorded step needs.
+ * pack.c - invar pack: writes everything that a recorded step needs into one file.
+ *
+ * The file is what `invar replay` accepts on another machine. If the run has no checkpoint at the
+ * step, the steps since the last checkpoint are executed again first (engine/run/replay/pack.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,8 +23,8 @@ typedef struct settings {
     const char *output;
 } settings;
 
-static void replay_context_print(const invar_replay_context *scene, const invar_pack_result *r,
-                                 const char *path)
+static void print_pack(const invar_replay_context *scene, const invar_pack_result *r,
+                       const char *path)
 {
     printf("run       ");
     invar_safe_text_print(stdout, scene->located.run.name);
@@ -38,7 +41,7 @@ static void replay_context_print(const invar_replay_context *scene, const invar_
     invar_print_next(stdout, "replay", path, NULL, NULL);
 }
 
-static invar_status settings_pack(const settings *s, const char *word, const invar_recipe *flags)
+static invar_status pack_step(const settings *s, const char *word, const invar_recipe *flags)
 {
     invar_replay_context scene = {.kept = false};
     char path[INVAR_PATH_SIZE];
@@ -57,12 +60,12 @@ static invar_status settings_pack(const settings *s, const char *word, const inv
     invar_progress_free(scene.progress);
     scene.progress = NULL;
     if (status == INVAR_OK)
-        replay_context_print(&scene, &result, path);
+        print_pack(&scene, &result, path);
     invar_replay_context_close(&scene);
     return status;
 }
 
-static const invar_option *cmd_pack_options(settings *s)
+static const invar_option *pack_options(settings *s)
 {
     static invar_option list[3];
 
@@ -89,14 +92,14 @@ static int cmd_pack(int argc, char **argv)
     invar_status status = invar_recipe_flags_keys(&flags, &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse_words(&words, cmd_pack_options(&s), argc, argv, "RUN", 1, 1);
+        status = invar_options_parse_words(&words, pack_options(&s), argc, argv, "RUN", 1, 1);
     if (status == INVAR_OK)
-        status = settings_pack(&s, argv[0], flags);
+        status = pack_step(&s, argv[0], flags);
     invar_recipe_free(flags);
     return invar_replay_exit(status, INVAR_EXIT_OK);
 }
 
-static void cmd_pack_help(void)
+static void pack_help(void)
 {
     settings s;
 
@@ -109,12 +112,12 @@ static void cmd_pack_help(void)
         "\n"
         "RUN is a folder, a ledger, FILE:RUN, at least 4 digits of a uuid, or @last. The options\n"
         "of 'invar replay' work here too.\n");
-    invar_options_help(cmd_pack_options(&s));
+    invar_options_help(pack_options(&s));
 }
 
 const invar_cli_command invar_verb_pack = {
     .name = "pack",
     .summary = "pack a recorded step and all that it needs into one file",
     .run = cmd_pack,
-    .help = cmd_pack_help,
+    .help = pack_help,
     .arguments = "RUN --step S [--output FILE]"};

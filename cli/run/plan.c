@@ -1,5 +1,9 @@
 /*
- * plan.c - invar plan: what a run needs of a device's memory, without running it.
+ * plan.c - invar plan: plans the memory and disk space of a run without running it.
+ *
+ * The plan is the one that `train` makes at its start, for one rank of this machine or for a given
+ * memory size; --gpus plans layouts (layouts.h). Problems of the machine are only warnings, because
+ * a plan may be made on a machine other than that of the run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,11 +32,11 @@
 
 typedef struct settings {
     const char *memory;
-    invar_layouts_options layouts; /* gpus NULL: one rank */
+    invar_layouts_options layouts; /* gpus is NULL to plan one rank */
     bool json;
 } settings;
 
-static settings defaults(void)
+static settings default_settings(void)
 {
     return (settings){.layouts = {.tflops = INVAR_LAYOUTS_TFLOPS,
                                   .intra_node_gbps = INVAR_LAYOUTS_NODE,
@@ -41,7 +45,10 @@ static settings defaults(void)
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* The factor of "GB", "GiB", "g": a power of 1000, with an i of 1024; 0: it is no unit. */
+/*
+ * Returns the factor of a unit such as "GB", "GiB" or "g": a power of 1000, or of 1024 with an "i";
+ * 0 for an unknown unit.
+ */
 static double unit_of(const char *text)
 {
     static const char letters[] = "kmgtpe";
@@ -58,7 +65,7 @@ static double unit_of(const char *text)
     return *text ? 0.0 : unit;
 }
 
-/* "80GB", "79.1 GiB", "512m". */
+/* Parses sizes such as "80GB", "79.1 GiB" and "512m". */
 static invar_status read_size(size_t *out, const char *text)
 {
     char *end;
@@ -84,43 +91,43 @@ static invar_status read_size(size_t *out, const char *text)
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-/* A key, what it is planned with, and what the recipe says; 0: it leaves that open. */
-typedef struct setting {
+/* A key, the value of the plan and the value of the recipe; 0 if the recipe leaves it open. */
+typedef struct planned_key {
     const char *key;
     int64_t value, asked;
-} setting;
+} planned_key;
 
-enum { MOST_SETTINGS = 4, VERDICT_SIZE = INVAR_PATH_SHOWN_SIZE + 100 };
+enum { MAX_PLANNED_KEYS = 4, VERDICT_SIZE = INVAR_PATH_SHOWN_SIZE + 100 };
 
-static int settings_of(setting out[MOST_SETTINGS], const invar_memory_planning *v)
+static int list_choices(planned_key out[MAX_PLANNED_KEYS], const invar_memory_planning *v)
 {
     const invar_memory_plan_choice *c = &v->budget.choice;
     const invar_memory_workload *a = &v->ask;
     int n = 0;
 
-    out[n++] = (setting){"log-probs-chunk-size", c->head_rows, a->head_rows};
+    out[n++] = (planned_key){"log-probs-chunk-size", c->head_rows, a->head_rows};
     if (a->micro_batch_unset)
-        out[n++] = (setting){"rows of a micro-batch", c->max_tokens, 0};
+        out[n++] = (planned_key){"rows of a micro-batch", c->max_tokens, 0};
     else if (a->dynamic)
-        out[n++] = (setting){"max-tokens-per-gpu", c->max_tokens, a->plan.max_tokens};
+        out[n++] = (planned_key){"max-tokens-per-gpu", c->max_tokens, a->plan.max_tokens};
     else
-        out[n++] = (setting){"micro-batch-size", a->plan.micro_batch, a->plan.micro_batch};
+        out[n++] = (planned_key){"micro-batch-size", a->plan.micro_batch, a->plan.micro_batch};
     if (c->pages == 0)
         return n;
-    out[n++] = (setting){"kv-pages", c->pages, a->limits.pages};
-    out[n++] = (setting){"rollout-concurrency", c->concurrency, a->limits.concurrency};
+    out[n++] = (planned_key){"kv-pages", c->pages, a->limits.pages};
+    out[n++] = (planned_key){"rollout-concurrency", c->concurrency, a->limits.concurrency};
     return n;
 }
 
 static invar_status fill_choices(invar_text_table *t, const invar_memory_planning *v)
 {
-    setting list[MOST_SETTINGS];
-    int n = settings_of(list, v);
+    planned_key list[MAX_PLANNED_KEYS];
+    int n = list_choices(list, v);
 
     INVAR_TRY(invar_text_table_string(t, "key"));
     INVAR_TRY(invar_text_table_string(t, "value"));
     INVAR_TRY(invar_text_table_string(t, ""));
-    for (const setting *s = list; s < list + n; s++) {
+    for (const planned_key *s = list; s < list + n; s++) {
         char note[64] = "";
         if (s->asked == 0)
             (void)snprintf(note, sizeof note, "chosen");
@@ -146,7 +153,7 @@ static invar_status show_choices(const invar_memory_planning *v)
     return status;
 }
 
-/* On the memory, and on the disk where the run has checkpoints. */
+/* Formats the verdict on the memory, and on the disk if the run writes checkpoints. */
 static void write_verdict(char out[VERDICT_SIZE], const invar_memory_planning *v,
                           const invar_disk *disk)
 {
@@ -167,11 +174,11 @@ static void write_verdict(char out[VERDICT_SIZE], const invar_memory_planning *v
 static invar_status print_text(const invar_memory_planning *v, const invar_disk *disk)
 {
     const invar_model_spec *spec = &v->session.spec;
-    bool colour = invar_term_colour(stdout);
-    const char *plain = invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN);
+    bool color = invar_term_colour(stdout);
+    const char *plain = invar_term_escape(color, INVAR_TERM_STYLE_PLAIN);
     const char *begin =
-        invar_term_escape(colour, v->budget.fits && invar_disk_fits(disk) ? INVAR_TERM_STYLE_GREEN
-                                                                          : INVAR_TERM_STYLE_RED);
+        invar_term_escape(color, v->budget.fits && invar_disk_fits(disk) ? INVAR_TERM_STYLE_GREEN
+                                                                         : INVAR_TERM_STYLE_RED);
     char verdict[VERDICT_SIZE];
 
     INVAR_TRY(invar_memory_table_show(&v->budget));
@@ -191,15 +198,15 @@ static invar_status print_text(const invar_memory_planning *v, const invar_disk 
     return INVAR_OK;
 }
 
-/* What the keys are, and which of them the plan chose. */
+/* Returns the planned values of keys, and the names of those that the plan chose. */
 static void choices_json(json_t **values_out, json_t **chosen_out, const invar_memory_planning *v)
 {
-    setting list[MOST_SETTINGS];
-    int n = settings_of(list, v);
+    planned_key list[MAX_PLANNED_KEYS];
+    int n = list_choices(list, v);
 
     *values_out = json_object();
     *chosen_out = json_array();
-    for (const setting *s = list; s < list + n; s++) {
+    for (const planned_key *s = list; s < list + n; s++) {
         (void)json_object_set_new(*values_out, s->key, json_integer((json_int_t)s->value));
         if (s->value != s->asked)
             (void)json_array_append_new(*chosen_out, json_string(s->key));
@@ -235,7 +242,7 @@ static invar_status print_json(const invar_memory_planning *v, const invar_disk 
             "verdict", verdict));
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static invar_status plan_layouts(int *code_out, const settings *s, const invar_recipe *recipe,
                                  const char *path, size_t memory)
@@ -251,7 +258,7 @@ static invar_status plan_layouts(int *code_out, const settings *s, const invar_r
     return INVAR_OK;
 }
 
-static invar_status only_warn(invar_status status)
+static invar_status turn_into_warning(invar_status status)
 {
     char line[1400];
 
@@ -264,20 +271,22 @@ static invar_status only_warn(invar_status status)
     return INVAR_OK;
 }
 
-/* Plans are also made on other machines than runs: a file or folder that is not as the run needs it
-   is no failure. */
-static invar_status look_around(const invar_recipe *recipe, const char *path)
+/*
+ * Checks plug-ins and folders. Missing files are only warnings, because the run may be on another
+ * machine.
+ */
+static invar_status check_surroundings(const invar_recipe *recipe, const char *path)
 {
     const invar_status located = invar_run_plugins_locate(recipe);
     invar_run_paths at;
 
-    INVAR_TRY(located == INVAR_E_IO ? only_warn(located) : located);
+    INVAR_TRY(located == INVAR_E_IO ? turn_into_warning(located) : located);
     INVAR_TRY(invar_run_paths_find(&at, recipe, path));
-    return only_warn(invar_run_paths_check(&at, recipe, false));
+    return turn_into_warning(invar_run_paths_check(&at, recipe, false));
 }
 
-static invar_status settings_plan(int *code_out, const settings *s, const invar_recipe *recipe,
-                                  const char *path)
+static invar_status plan_run(int *code_out, const settings *s, const invar_recipe *recipe,
+                             const char *path)
 {
     invar_memory_planning view;
     invar_disk disk;
@@ -285,7 +294,7 @@ static invar_status settings_plan(int *code_out, const settings *s, const invar_
     invar_status status;
 
     INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = recipe}));
-    INVAR_TRY(look_around(recipe, path));
+    INVAR_TRY(check_surroundings(recipe, path));
     if (s->memory)
         INVAR_TRY(read_size(&memory, s->memory));
     if (s->layouts.gpus)
@@ -302,12 +311,12 @@ static invar_status settings_plan(int *code_out, const settings *s, const invar_
     if (status == INVAR_OK && fflush(stdout) == 0)
         status = invar_memory_plan_check_fits(&view.budget, &view.ask);
     if (!view.budget.fits && status == INVAR_E_NOMEM)
-        *code_out = INVAR_EXIT_DIFFERENT; // an answer, no failure
+        *code_out = INVAR_EXIT_DIFFERENT; // the verdict of the plan is not an error
     invar_memory_planning_release(&view);
     return status;
 }
 
-static invar_option rate(const char *name, double *value, const char *help)
+static invar_option rate_option(const char *name, double *value, const char *help)
 {
     return (invar_option){.name = name,
                           .type = INVAR_OPTION_REAL,
@@ -318,7 +327,7 @@ static invar_option rate(const char *name, double *value, const char *help)
                           .help = help};
 }
 
-static const invar_option *cmd_plan_options(settings *s)
+static const invar_option *plan_options(settings *s)
 {
     static invar_option list[8];
 
@@ -339,11 +348,12 @@ static const invar_option *cmd_plan_options(settings *s)
                              .value = &s->layouts.all,
                              .help = "with --gpus: all layouts that fit, the fastest first, not "
                                      "that of the recipe"};
-    list[3] = rate("tflops", &s->layouts.tflops, "TFLOP/s that a GPU computes (default 450)");
-    list[4] = rate("node-gbs", &s->layouts.intra_node_gbps,
-                   "GB/s that a GPU sends to others of its node of 8 (default 450)");
-    list[5] = rate("net-gbs", &s->layouts.inter_node_gbps,
-                   "GB/s that a GPU sends to other nodes (default 50)");
+    list[3] =
+        rate_option("tflops", &s->layouts.tflops, "TFLOP/s that a GPU computes (default 450)");
+    list[4] = rate_option("node-gbs", &s->layouts.intra_node_gbps,
+                          "GB/s that a GPU sends to others of its node of 8 (default 450)");
+    list[5] = rate_option("net-gbs", &s->layouts.inter_node_gbps,
+                          "GB/s that a GPU sends to other nodes (default 50)");
     list[6] = invar_option_json(&s->json);
     list[7] = invar_recipe_flags_end();
     return list;
@@ -351,23 +361,23 @@ static const invar_option *cmd_plan_options(settings *s)
 
 static int cmd_plan(int argc, char **argv)
 {
-    settings s = defaults();
+    settings s = default_settings();
     invar_recipe *recipe = NULL;
     const char *path = NULL;
     int code = INVAR_EXIT_OK, failure;
     invar_status status;
 
-    status = invar_recipe_flags_recipe(&recipe, &path, cmd_plan_options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&recipe, &path, plan_options(&s), &argc, argv);
     if (status == INVAR_OK)
-        status = invar_options_parse(cmd_plan_options(&s), argc, argv);
+        status = invar_options_parse(plan_options(&s), argc, argv);
     if (status == INVAR_OK)
-        status = settings_plan(&code, &s, recipe, path);
+        status = plan_run(&code, &s, recipe, path);
     invar_recipe_free(recipe);
     failure = invar_exit(status);
     return code ? code : failure;
 }
 
-static void cmd_plan_help(void)
+static void plan_help(void)
 {
     settings s;
 
@@ -386,13 +396,13 @@ static void cmd_plan_help(void)
         "  1    it does not; the message names keys that would help\n"
         "  2    a file is missing or damaged\n"
         "  125  there is no GPU, and no --memory\n");
-    invar_options_help(cmd_plan_options(&s));
+    invar_options_help(plan_options(&s));
 }
 
 const invar_cli_command invar_verb_plan = {
     .name = "plan",
     .summary = "show the memory that a run needs, before it runs",
     .run = cmd_plan,
-    .help = cmd_plan_help,
+    .help = plan_help,
     .arguments = "RECIPE [--device cpu|cuda] [--memory SIZE] [--gpus N[,N...] [--all]] "
                  "[--key value ...]"};

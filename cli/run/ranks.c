@@ -1,9 +1,10 @@
 /*
- * ranks.c - invar doctor --ranks: whether several ranks are fit for a run together.
+ * ranks.c - invar doctor --ranks: checks whether several ranks can run together.
  *
- * Each rank describes itself in cells of text, which are gathered: rank 0 compares them, column by
- * column, and prints. Between them bytes travel that are checked and timed; a rate is for people,
- * and no verdict. With a recipe the ranks also read what a run would, and compare it as a run does.
+ * Each rank describes itself in text cells, which are gathered; rank 0 compares them column by
+ * column and prints the result. Bytes are sent between the ranks and checked; the measured rates
+ * are informative only. With a recipe the ranks also read the inputs of a run and compare them as
+ * the run would.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,7 +31,7 @@
 
 #include "base/invar_banned.h"
 
-#define PATIENCE 60.0 /* seconds, where nobody says how long a rank waits */
+#define DEFAULT_TIMEOUT_S 60.0 /* default of the seconds that a rank waits for another */
 
 enum { HOST, CORES, THREADS, GPU, DRIVER, SM90, NCCL, PROGRAM, WEIGHTS, DATA, IDENTITY, COLUMNS };
 enum { CELL = 160, SHORT = 12 };
@@ -38,7 +39,7 @@ enum { CELL = 160, SHORT = 12 };
 static const struct {
     const char *name;
     bool number, digest;
-    const char *advice; /* where ranks differ; NULL: they may */
+    const char *advice; /* advice if ranks differ; NULL if the column may differ */
 } columns[COLUMNS] = {
     [HOST] = {.name = "host"},
     [CORES] = {.name = "cores", .number = true},
@@ -57,39 +58,42 @@ static const struct {
                   .advice = "give all ranks the same recipe, data and weights"},
 };
 
-/* What a rank tells of itself. Plain bytes: other ranks read it. */
-typedef struct record {
-    char cell[COLUMNS][CELL]; /* "": it has nothing to say */
-    char trouble[CELL];       /* of its GPU */
-    int32_t code;             /* of its machine alone */
-    int32_t op, from;         /* of the first wrong byte */
-    uint64_t wrong;           /* bytes */
-} record;
+/*
+ * Description of one rank. Plain bytes without padding contents, because it is sent to other ranks.
+ */
+typedef struct rank_record {
+    char cell[COLUMNS][CELL]; /* empty if not applicable */
+    char trouble[CELL];       /* error of the GPU */
+    int32_t code;             /* exit code of the machine alone */
+    int32_t op, from;         /* call and source rank of the first wrong byte */
+    uint64_t wrong;           /* number of wrong bytes */
+} rank_record;
 
-/* What rank 0 knows in the end. */
-typedef struct report {
-    record *all; /* (size) */
+/* Result on rank 0. */
+typedef struct ranks_report {
+    rank_record *all; /* (size) descriptions of all ranks; owned */
     int size;
     const char *transport;
-    invar_link_test trial;                 /* its own: the rates are those of all */
-    invar_doctor_gpu_ranks gpus;           /* likewise */
-    char recipe[INVAR_ERROR_MESSAGE_SIZE]; /* how their runs differ; "": they do not */
-    int usual[COLUMNS];                    /* the first rank that has what most have */
-    int odd[COLUMNS];                      /* the first that has something else; -1: none */
+    invar_link_test trial;                 /* link test of rank 0; its rates hold for all ranks */
+    invar_doctor_gpu_ranks gpus;           /* GPU link test of rank 0 */
+    char recipe[INVAR_ERROR_MESSAGE_SIZE]; /* how the inputs of the ranks differ; empty if they do
+                                              not */
+    int majority[COLUMNS];                 /* first rank with the majority value of the column */
+    int differing[COLUMNS];                /* first rank with another value, or -1 */
     bool differ;
-} report;
+} ranks_report;
 
-/* What the ranks of a process share. */
-typedef struct scene {
+/* Context shared by the ranks of a process. */
+typedef struct ranks_context {
     const invar_doctor_ranks_options *ask;
     double seconds;
     invar_digest program;
-    report *out;
-} scene;
+    ranks_report *out;
+} ranks_context;
 
 /* ---- one rank -------------------------------------------------------------------------------- */
 
-static void put_digest(char out[CELL], const invar_digest *digest)
+static void format_digest(char out[CELL], const invar_digest *digest)
 {
     const invar_digest none = {{0}};
     char hex[INVAR_DIGEST_HEX_SIZE];
@@ -98,7 +102,7 @@ static void put_digest(char out[CELL], const invar_digest *digest)
     (void)snprintf(out, CELL, "%s", invar_digest_equal(digest, &none) ? "" : hex);
 }
 
-static void put_machine(record *own, const invar_doctor_findings *found)
+static void set_machine(rank_record *own, const invar_doctor_findings *found)
 {
     if (gethostname(own->cell[HOST], CELL - 1) != 0)
         (void)snprintf(own->cell[HOST], CELL, "an unknown host");
@@ -116,8 +120,8 @@ static void put_machine(record *own, const invar_doctor_findings *found)
     own->code = invar_doctor_code(found);
 }
 
-/* Of several trials the first wrong byte is told. */
-static void put_wrong(record *own, const invar_link_test *trial)
+/* Adds a link test. The first wrong byte over all tests is kept. */
+static void add_link_test(rank_record *own, const invar_link_test *trial)
 {
     if (own->wrong == 0) {
         own->op = (int32_t)trial->op;
@@ -126,8 +130,11 @@ static void put_wrong(record *own, const invar_link_test *trial)
     own->wrong += trial->wrong;
 }
 
-/* The recipe as a run reads it; that ranks differ is for the report, on all of them. */
-static invar_status check_recipe(invar_train_inputs *out, char *why, const scene *s,
+/*
+ * Reads the inputs of a run. Differences between ranks are not an error here, so that they can be
+ * reported.
+ */
+static invar_status check_recipe(invar_train_inputs *out, char *why, const ranks_context *s,
                                  const invar_train_options *options)
 {
     invar_status status;
@@ -144,7 +151,8 @@ static invar_status check_recipe(invar_train_inputs *out, char *why, const scene
     return INVAR_OK;
 }
 
-static invar_status layout_gather(report *out, const invar_layout *layout, const record *own)
+static invar_status gather_records(ranks_report *out, const invar_layout *layout,
+                                   const rank_record *own)
 {
     invar_status status;
 
@@ -164,49 +172,49 @@ static invar_status layout_gather(report *out, const invar_layout *layout, const
     return status;
 }
 
-static invar_status scene_examine(report *out, const scene *s, const invar_layout *layout,
-                                  const invar_train_options *options)
+static invar_status examine_rank(ranks_report *out, const ranks_context *s,
+                                 const invar_layout *layout, const invar_train_options *options)
 {
     invar_train_inputs given;
-    record own;
+    rank_record own;
     invar_doctor_findings found;
 
-    memset(&own, 0, sizeof own); // its gaps travel, too
+    memset(&own, 0, sizeof own); // padding is sent too
     invar_doctor_inspect(&found, invar_ranks_local_rank(layout));
-    put_machine(&own, &found);
+    set_machine(&own, &found);
     INVAR_TRY(check_recipe(&given, out->recipe, s, options));
-    if (given.threads == 0) // there is no recipe
+    if (given.threads == 0) // without a recipe
         given.threads = (int)invar_process_cores(
             options->threads_for > 1 ? options->threads_for : 1, invar_ranks_local_size(layout));
     (void)snprintf(own.cell[THREADS], CELL, "%d", given.threads);
-    put_digest(own.cell[PROGRAM], &s->program);
-    put_digest(own.cell[WEIGHTS], &given.weights);
-    put_digest(own.cell[DATA], &given.data);
-    put_digest(own.cell[IDENTITY], &given.identity);
+    format_digest(own.cell[PROGRAM], &s->program);
+    format_digest(own.cell[WEIGHTS], &given.weights);
+    format_digest(own.cell[DATA], &given.data);
+    format_digest(own.cell[IDENTITY], &given.identity);
     if (layout) {
         INVAR_TRY(invar_link_test_run(&out->trial, layout->world, s->seconds));
         INVAR_TRY(invar_doctor_gpu_ranks_test(&out->gpus, layout, found.present, s->ask->recipe));
         (void)snprintf(own.cell[NCCL], CELL, "%s", out->gpus.transport.nccl_version);
     }
-    put_wrong(&own, &out->trial);
-    put_wrong(&own, &out->gpus.trial);
-    return layout_gather(out, layout, &own);
+    add_link_test(&own, &out->trial);
+    add_link_test(&own, &out->gpus.trial);
+    return gather_records(out, layout, &own);
 }
 
-static invar_status comm_work(void *payload, invar_comm *comm, int threads)
+static invar_status run_rank(void *payload, invar_comm *comm, int threads)
 {
-    const scene *s = payload;
+    const ranks_context *s = payload;
     invar_train_options options = {
         .recipe_path = s->ask->path, .until = -1, .comm = comm, .threads_for = threads};
-    report own = {.transport = !comm         ? "one rank"
-                               : threads > 1 ? "threads of one process"
-                                             : "processes, MPI"};
+    ranks_report own = {.transport = !comm         ? "one rank"
+                                     : threads > 1 ? "threads of one process"
+                                                   : "processes, MPI"};
     invar_layout layout;
     invar_status status;
 
     if (comm)
         invar_layout_init(&layout, comm, s->seconds);
-    status = scene_examine(&own, s, comm ? &layout : NULL, &options);
+    status = examine_rank(&own, s, comm ? &layout : NULL, &options);
     if (status != INVAR_OK && comm)
         invar_comm_abort(comm, invar_error_last()->message);
     if (status == INVAR_OK && (!comm || invar_comm_rank(comm) == 0))
@@ -216,15 +224,15 @@ static invar_status comm_work(void *payload, invar_comm *comm, int threads)
     return status;
 }
 
-/* ---- what it means --------------------------------------------------------------------------- */
+/* ---- evaluation ------------------------------------------------------------------------------ */
 
-static bool is_odd(const report *r, int rank, int column)
+static bool is_different(const ranks_report *r, int rank, int column)
 {
     return columns[column].advice &&
-           strcmp(r->all[rank].cell[column], r->all[r->usual[column]].cell[column]) != 0;
+           strcmp(r->all[rank].cell[column], r->all[r->majority[column]].cell[column]) != 0;
 }
 
-static invar_status report_compare(report *r)
+static invar_status compare_ranks(ranks_report *r)
 {
     invar_digest *digests;
 
@@ -235,17 +243,17 @@ static invar_status report_compare(report *r)
         for (int i = 0; i < r->size; i++)
             invar_hash_bytes(&digests[i], r->all[i].cell[c], strlen(r->all[i].cell[c]));
         found = invar_ranks_find_odd(digests, r->size);
-        r->usual[c] = found.majority_rank;
-        r->odd[c] = columns[c].advice ? found.differing_rank : -1;
-        r->differ = r->differ || r->odd[c] >= 0;
+        r->majority[c] = found.majority_rank;
+        r->differing[c] = columns[c].advice ? found.differing_rank : -1;
+        r->differ = r->differ || r->differing[c] >= 0;
     }
     r->differ = r->differ || r->recipe[0];
     invar_free(digests);
     return INVAR_OK;
 }
 
-/* The first rank with wrong bytes; -1: none. */
-static int first_wrong(const report *r)
+/* Returns the first rank with wrong bytes, or -1. */
+static int first_wrong(const ranks_report *r)
 {
     for (int i = 0; i < r->size; i++)
         if (r->all[i].wrong)
@@ -253,7 +261,7 @@ static int first_wrong(const report *r)
     return -1;
 }
 
-static int code_of(const report *r)
+static int exit_code_of(const ranks_report *r)
 {
     int code = r->differ || first_wrong(r) >= 0 ? INVAR_EXIT_DIFFERENT : INVAR_EXIT_OK;
 
@@ -264,10 +272,10 @@ static int code_of(const report *r)
     return code;
 }
 
-/* ---- telling people -------------------------------------------------------------------------- */
+/* ---- text output ----------------------------------------------------------------------------- */
 
-/* What nobody has is not shown. */
-static bool is_shown(const report *r, int column)
+/* Returns true if a rank has a value in the column. */
+static bool is_shown(const ranks_report *r, int column)
 {
     for (int i = 0; i < r->size; i++)
         if (r->all[i].cell[column][0])
@@ -280,7 +288,7 @@ static int shown_bytes(int column)
     return columns[column].digest ? SHORT : CELL;
 }
 
-static invar_status fill_ranks(invar_text_table *grid, const report *r)
+static invar_status fill_ranks(invar_text_table *grid, const ranks_report *r)
 {
     char text[CELL + 4];
 
@@ -296,7 +304,7 @@ static invar_status fill_ranks(invar_text_table *grid, const report *r)
             if (!is_shown(r, c))
                 continue;
             (void)snprintf(text, sizeof text, "%.*s%s", shown_bytes(c), cell[0] ? cell : "-",
-                           is_odd(r, i, c) ? " !" : "");
+                           is_different(r, i, c) ? " !" : "");
             INVAR_TRY(columns[c].number ? invar_text_table_number(grid, text)
                                         : invar_text_table_string(grid, text));
         }
@@ -324,18 +332,18 @@ static invar_status fill_trial(invar_text_table *grid, const invar_link_test *tr
     return INVAR_OK;
 }
 
-static invar_status fill_rates(invar_text_table *grid, const report *r)
+static invar_status fill_rates(invar_text_table *grid, const ranks_report *r)
 {
     return fill_trial(grid, &r->trial);
 }
 
-static invar_status fill_gpu_rates(invar_text_table *grid, const report *r)
+static invar_status fill_gpu_rates(invar_text_table *grid, const ranks_report *r)
 {
     return fill_trial(grid, &r->gpus.trial);
 }
 
-static invar_status print_grid(const report *r, int width,
-                               invar_status (*fill)(invar_text_table *grid, const report *r))
+static invar_status print_grid(const ranks_report *r, int width,
+                               invar_status (*fill)(invar_text_table *grid, const ranks_report *r))
 {
     invar_text_table *grid = NULL;
     invar_status status;
@@ -348,23 +356,23 @@ static invar_status print_grid(const report *r, int width,
     return status;
 }
 
-/* The head of a line about something that is wrong. */
-static void print_wrong(const char *name)
+/* Prints the heading of a line about a problem. */
+static void print_problem(const char *name)
 {
-    bool colour = invar_term_colour(stdout);
+    bool color = invar_term_colour(stdout);
 
-    printf("%s%-8s%s ", invar_term_escape(colour, INVAR_TERM_STYLE_RED), name,
-           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    printf("%s%-8s%s ", invar_term_escape(color, INVAR_TERM_STYLE_RED), name,
+           invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
 }
 
-/* "rank 2 on b" */
-static void print_rank(const report *r, int rank)
+/* Prints "rank 2 on HOST". */
+static void print_rank(const ranks_report *r, int rank)
 {
     printf("rank %d on ", rank);
     invar_safe_text_print(stdout, r->all[rank].cell[HOST]);
 }
 
-static void print_cell(const report *r, int rank, int column)
+static void print_cell(const ranks_report *r, int rank, int column)
 {
     const char *cell = r->all[rank].cell[column];
 
@@ -373,32 +381,32 @@ static void print_cell(const report *r, int rank, int column)
                                 strnlen(cell[0] ? cell : "none", (size_t)shown_bytes(column)));
 }
 
-static void print_differences(const report *r)
+static void print_differences(const ranks_report *r)
 {
     for (int c = 0; c < COLUMNS; c++) {
-        if (r->odd[c] < 0)
+        if (r->differing[c] < 0)
             continue;
-        print_wrong(columns[c].name);
-        print_rank(r, r->odd[c]);
-        print_cell(r, r->odd[c], c);
+        print_problem(columns[c].name);
+        print_rank(r, r->differing[c]);
+        print_cell(r, r->differing[c], c);
         fputs(", ", stdout);
-        print_rank(r, r->usual[c]);
-        print_cell(r, r->usual[c], c);
+        print_rank(r, r->majority[c]);
+        print_cell(r, r->majority[c], c);
         printf(": %s\n", columns[c].advice);
     }
     if (r->recipe[0]) {
-        print_wrong("recipe");
+        print_problem("recipe");
         invar_safe_text_print(stdout, r->recipe);
         putchar('\n');
     }
 }
 
-static void print_machines(const report *r)
+static void print_machines(const ranks_report *r)
 {
     for (int i = 0; i < r->size; i++) {
         if (r->all[i].code == INVAR_EXIT_OK)
             continue;
-        print_wrong("gpu");
+        print_problem("gpu");
         print_rank(r, i);
         if (r->all[i].code == INVAR_EXIT_TROUBLE) {
             fputs(": its GPU fails: ", stdout);
@@ -410,16 +418,16 @@ static void print_machines(const report *r)
     }
 }
 
-static invar_status print_bytes(const report *r)
+static invar_status print_bytes(const ranks_report *r)
 {
     int rank = first_wrong(r);
 
     if (r->size < 2)
         return INVAR_OK;
     if (rank >= 0) {
-        const record *its = &r->all[rank];
+        const rank_record *its = &r->all[rank];
 
-        print_wrong("bytes");
+        print_problem("bytes");
         print_rank(r, rank);
         printf(" got %" PRIu64 " bytes that nobody had sent, the first in %s from ", its->wrong,
                its->op >= 0 && its->op < INVAR_COMM_OPS ? invar_comm_op_name((invar_comm_op)its->op)
@@ -441,7 +449,7 @@ static invar_status print_bytes(const report *r)
     return print_grid(r, 4, fill_gpu_rates);
 }
 
-static invar_status print_text(const report *r)
+static invar_status print_text(const ranks_report *r)
 {
     int width = 1;
 
@@ -457,9 +465,9 @@ static invar_status print_text(const report *r)
     return print_bytes(r);
 }
 
-/* ---- telling programs ------------------------------------------------------------------------ */
+/* ---- JSON output ----------------------------------------------------------------------------- */
 
-static json_t *json_ranks(const report *r)
+static json_t *json_ranks(const ranks_report *r)
 {
     json_t *list = json_array();
 
@@ -478,13 +486,13 @@ static json_t *json_ranks(const report *r)
     return list;
 }
 
-static json_t *json_differences(const report *r)
+static json_t *json_differences(const ranks_report *r)
 {
     json_t *list = json_array();
 
     for (int c = 0; c < COLUMNS; c++)
         for (int i = 0; i < r->size; i++)
-            if (is_odd(r, i, c))
+            if (is_different(r, i, c))
                 (void)json_array_append_new(
                     list, json_pack("{s:i, s:s}", "rank", i, "what", columns[c].name));
     return list;
@@ -504,7 +512,7 @@ static json_t *json_calls(const invar_link_test *trial, bool tried)
     return list;
 }
 
-static invar_status print_json(const report *r)
+static invar_status print_json(const ranks_report *r)
 {
     return invar_json_write(
         stdout,
@@ -515,42 +523,43 @@ static invar_status print_json(const report *r)
                   json_calls(&r->trial, r->size > 1), "gpu_transport",
                   r->gpus.any ? invar_row_writer_json_string(r->gpus.transport.text) : json_null(),
                   "gpu_calls", json_calls(&r->gpus.trial, r->gpus.transport.nccl), "sound",
-                  code_of(r) == INVAR_EXIT_OK));
+                  exit_code_of(r) == INVAR_EXIT_OK));
 }
 
 /* ---- all ranks ------------------------------------------------------------------------------- */
 
-static invar_status run_ranks(report *out, invar_launch *launch,
+static invar_status run_ranks(ranks_report *out, invar_launch *launch,
                               const invar_doctor_ranks_options *ask)
 {
-    scene s = {.ask = ask,
-               .seconds = ask->seconds > 0.0 ? ask->seconds
-                          : ask->recipe      ? invar_launch_timeout(ask->recipe)
-                                             : PATIENCE,
-               .out = out};
+    ranks_context s = {.ask = ask,
+                       .seconds = ask->seconds > 0.0 ? ask->seconds
+                                  : ask->recipe      ? invar_launch_timeout(ask->recipe)
+                                                     : DEFAULT_TIMEOUT_S,
+                       .out = out};
 
     INVAR_TRY(invar_module_hash_program(&s.program, NULL));
     INVAR_TRY(invar_open_ranks(launch, s.seconds, ask->ranks));
-    return invar_launch_end(launch, invar_launch_run(launch, comm_work, &s));
+    return invar_launch_end(launch, invar_launch_run(launch, run_rank, &s));
 }
 
 int invar_doctor_ranks(const invar_doctor_ranks_options *ask)
 {
     invar_launch launch = {.count = 1};
-    report found = {.all = NULL};
+    ranks_report found = {.all = NULL};
     int code = INVAR_EXIT_OK;
     invar_status status = run_ranks(&found, &launch, ask);
 
     if (status == INVAR_OK && found.all)
-        status = report_compare(&found);
+        status = compare_ranks(&found);
     if (status == INVAR_OK && found.all)
         status = ask->json ? print_json(&found) : print_text(&found);
     if (status != INVAR_OK && !launch.comms)
         invar_open_ranks_queue();
     if (status != INVAR_OK)
         code = invar_report_error();
-    else if (found.all) // a rank that tells nothing has no other code: the launcher would end all
-        code = code_of(&found);
+    // ranks without a result exit with 0, because the launcher would end all ranks otherwise
+    else if (found.all)
+        code = exit_code_of(&found);
     invar_free(found.all);
     invar_launch_close(&launch);
     return code;

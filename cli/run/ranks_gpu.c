@@ -1,5 +1,6 @@
 /*
- * ranks_gpu.c - how bytes travel between the GPUs of several ranks.
+ * ranks_gpu.c - tests the transport between the GPUs of several ranks. The transport is chosen and
+ * opened as a run would do it, on a copy of the layout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * ranks_gpu.h - how bytes travel between the GPUs of several ranks, tried by invar doctor --ranks.
+ * ranks_gpu.h - tests the transport between the GPUs of several ranks, for invar doctor --ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,12 +15,15 @@ extern "C" {
 #endif
 
 typedef struct invar_doctor_gpu_ranks {
-    bool any;                         /* rank has a GPU */
-    invar_layout_transport transport; /* that a run would choose */
-    invar_link_test trial;            /* of NCCL, if it is that */
+    bool any;                         /* a rank has a GPU */
+    invar_layout_transport transport; /* transport that a run would choose */
+    invar_link_test trial;            /* result of the link test, if the transport is NCCL */
 } invar_doctor_gpu_ranks;
 
-/* A call of all ranks; `present`: this one can open its GPU. The recipe may be NULL. */
+/*
+ * Tests the transport. Collective: all ranks of the layout must call it. `present` is true if this
+ * rank can open its GPU. The recipe may be NULL.
+ */
 invar_status invar_doctor_gpu_ranks_test(invar_doctor_gpu_ranks *out, const invar_layout *layout,
                                          bool present, const invar_recipe *recipe) INVAR_MUST_USE;
 

@@ -1,5 +1,9 @@
 /*
- * replay.c - invar replay: recorded steps executed again, and compared with the ledger.
+ * replay.c - invar replay: executes recorded steps again and compares every bit with the ledger.
+ *
+ * The steps come from a run or from a file of `invar pack`, which is unpacked into a scratch
+ * folder. A difference is located by comparing the two executions of the step in the new ledger.
+ * The exit code tells whether the bits are equal.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,12 +27,12 @@
 
 typedef struct settings {
     int64_t step, from;
-    invar_option_choice level; /* none: as recorded */
+    invar_option_choice level; /* negative value to keep the recorded level */
     const char *keep;
     bool json;
 } settings;
 
-/* ---- what is executed again ------------------------------------------------------------------ */
+/* ---- inputs ---------------------------------------------------------------------------------- */
 
 static invar_status open_pack(invar_replay_context *scene, const settings *s, const char *word,
                               const invar_recipe *flags)
@@ -39,7 +43,7 @@ static invar_status open_pack(invar_replay_context *scene, const settings *s, co
     INVAR_TRY(invar_path_join(folder, sizeof folder, scene->scratch, "pack"));
     INVAR_TRY(invar_held_folder_make(folder));
     INVAR_TRY(invar_pack_read(&pack, word, folder));
-    scene->keys = pack.keys; // moved
+    scene->keys = pack.keys; // ownership of the keys moves to the context
     if (s->step >= 0 && s->step != pack.step)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--step %" PRId64 ": the pack is of step %" PRId64,
                           s->step, pack.step);
@@ -52,8 +56,8 @@ static invar_status open_pack(invar_replay_context *scene, const settings *s, co
     return invar_replay_context_set(scene, flags, pack.step);
 }
 
-static invar_status replay_context_prepare(invar_replay_context *scene, const settings *s,
-                                           const char *word, const invar_recipe *flags)
+static invar_status prepare_context(invar_replay_context *scene, const settings *s,
+                                    const char *word, const invar_recipe *flags)
 {
     INVAR_TRY(invar_replay_context_open(scene, s->keep));
     if (invar_tar_is(word))
@@ -68,11 +72,11 @@ static invar_status replay_context_prepare(invar_replay_context *scene, const se
     return INVAR_OK;
 }
 
-/* ---- what came out --------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
-/* The first step and point at which the two executions part, in a line. */
-static invar_status replay_result_explain(char out[INVAR_DIFF_HEADLINE_SIZE],
-                                          const invar_replay_result *r)
+/* Formats the first step and point at which the two executions diverge. */
+static invar_status format_divergence(char out[INVAR_DIFF_HEADLINE_SIZE],
+                                      const invar_replay_result *r)
 {
     invar_ledger_summary run;
     invar_ledger *copy = NULL;
@@ -90,7 +94,7 @@ static invar_status replay_result_explain(char out[INVAR_DIFF_HEADLINE_SIZE],
     return status;
 }
 
-static const char *verdict_of(const invar_replay_result *r)
+static const char *verdict_name(const invar_replay_result *r)
 {
     return r->differs >= 0 ? "different" : r->compared ? "identical" : "nothing";
 }
@@ -98,21 +102,22 @@ static const char *verdict_of(const invar_replay_result *r)
 static invar_status print_json(const invar_replay_context *scene, const invar_replay_result *r,
                                const char *headline)
 {
-    json_t *object = json_pack(
-        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "verdict", verdict_of(r), "run",
-        scene->located.run.uuid, "name", invar_row_writer_json_string(scene->located.run.name),
-        "after", (json_int_t)r->checkpoint_step, "first", (json_int_t)r->first, "last",
-        (json_int_t)r->last, "compared", (json_int_t)r->compared, "differs", (json_int_t)r->differs,
-        "corrected", (json_int_t)r->corrected, "headline", invar_row_writer_json_string(headline),
-        "chain", invar_json_digest(&r->chain));
+    json_t *object =
+        json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "verdict",
+                  verdict_name(r), "run", scene->located.run.uuid, "name",
+                  invar_row_writer_json_string(scene->located.run.name), "after",
+                  (json_int_t)r->checkpoint_step, "first", (json_int_t)r->first, "last",
+                  (json_int_t)r->last, "compared", (json_int_t)r->compared, "differs",
+                  (json_int_t)r->differs, "corrected", (json_int_t)r->corrected, "headline",
+                  invar_row_writer_json_string(headline), "chain", invar_json_digest(&r->chain));
 
     return invar_json_write(stdout, object);
 }
 
-static void replay_context_print(const invar_replay_context *scene, const invar_replay_result *r,
-                                 const char *headline)
+static void print_text(const invar_replay_context *scene, const invar_replay_result *r,
+                       const char *headline)
 {
-    bool colour = invar_term_colour(stdout);
+    bool color = invar_term_colour(stdout);
     char hex[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(hex, &r->chain);
@@ -135,8 +140,8 @@ static void replay_context_print(const invar_replay_context *scene, const invar_
     else if (r->compared == 0)
         printf("nothing was compared: the ledger has none of these steps");
     else
-        printf("%sidentical%s", invar_term_escape(colour, INVAR_TERM_STYLE_GREEN),
-               invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+        printf("%sidentical%s", invar_term_escape(color, INVAR_TERM_STYLE_GREEN),
+               invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
     if (r->differs < 0 && r->corrected)
         printf(" in all bits; version 0.1.0 recorded false metrics for %" PRId64
                " step%s (docs/changelog.md)",
@@ -144,8 +149,8 @@ static void replay_context_print(const invar_replay_context *scene, const invar_
     putchar('\n');
 }
 
-static invar_status replay_context_report(int *code_out, invar_replay_context *scene,
-                                          const settings *s, const invar_replay_result *r)
+static invar_status report_result(int *code_out, invar_replay_context *scene, const settings *s,
+                                  const invar_replay_result *r)
 {
     char headline[INVAR_DIFF_HEADLINE_SIZE] = "";
 
@@ -159,31 +164,31 @@ static invar_status replay_context_report(int *code_out, invar_replay_context *s
                        "different: step %" PRId64 " has the same bits, but another %s", r->differs,
                        r->what);
     else if (r->differs >= 0)
-        INVAR_TRY(replay_result_explain(headline, r));
+        INVAR_TRY(format_divergence(headline, r));
     if (s->json)
         return print_json(scene, r, headline);
-    replay_context_print(scene, r, headline);
+    print_text(scene, r, headline);
     return INVAR_OK;
 }
 
-static invar_status settings_replay(int *code_out, const settings *s, const char *word,
-                                    const invar_recipe *flags)
+static invar_status replay_steps(int *code_out, const settings *s, const char *word,
+                                 const invar_recipe *flags)
 {
     invar_replay_context scene = {.kept = false};
     invar_replay_result result;
-    invar_status status = replay_context_prepare(&scene, s, word, flags);
+    invar_status status = prepare_context(&scene, s, word, flags);
 
     if (status == INVAR_OK)
         status = invar_replay_run(&result, &scene.replay);
     if (status == INVAR_OK)
-        status = replay_context_report(code_out, &scene, s, &result);
+        status = report_result(code_out, &scene, s, &result);
     invar_replay_context_close(&scene);
     return status;
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-static const invar_option *cmd_replay_options(settings *s)
+static const invar_option *replay_options(settings *s)
 {
     static invar_option list[6];
 
@@ -222,15 +227,15 @@ static int cmd_replay(int argc, char **argv)
     invar_status status = invar_recipe_flags_keys(&flags, &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse_words(&words, cmd_replay_options(&s), argc, argv,
-                                           "RUN or a pack", 1, 1);
+        status = invar_options_parse_words(&words, replay_options(&s), argc, argv, "RUN or a pack",
+                                           1, 1);
     if (status == INVAR_OK)
-        status = settings_replay(&code, &s, argv[0], flags);
+        status = replay_steps(&code, &s, argv[0], flags);
     invar_recipe_free(flags);
     return invar_replay_exit(status, code);
 }
 
-static void cmd_replay_help(void)
+static void replay_help(void)
 {
     settings s = {.level = {&invar_probe_level_choices, -1}};
 
@@ -251,12 +256,12 @@ static void cmd_replay_help(void)
         "  2    could not be done\n"
         "  6    nothing was compared\n"
         "  125  no such device here\n");
-    invar_options_help(cmd_replay_options(&s));
+    invar_options_help(replay_options(&s));
 }
 
 const invar_cli_command invar_verb_replay = {
     .name = "replay",
     .summary = "execute recorded steps again and compare every bit",
     .run = cmd_replay,
-    .help = cmd_replay_help,
+    .help = replay_help,
     .arguments = "RUN|FILE --step S [--option value ...]"};

@@ -1,5 +1,5 @@
 /*
- * replay.h - what the verbs replay and pack share: a run, a scratch folder, lines for people.
+ * replay.h - context shared by the commands replay and pack: run, keys, scratch folder, progress.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,10 +14,13 @@
 extern "C" {
 #endif
 
-/* A replay and all that it borrows from. Zeroed at first; close. */
+/*
+ * A replay and everything that it borrows from. Zero-initialize before use. Release with
+ * invar_replay_context_close, also after a failure.
+ */
 typedef struct invar_replay_context {
     char scratch[INVAR_PATH_SIZE];
-    bool kept; /* the scratch folder stays */
+    bool kept; /* the user keeps the scratch folder */
     char folder[INVAR_PATH_SIZE];
     invar_located located;
     invar_recorded_keys keys;
@@ -26,31 +29,40 @@ typedef struct invar_replay_context {
 } invar_replay_context;
 
 /*
- * A scratch folder: `keep`, which is new or empty (otherwise INVAR_E_INVALID), or a fresh one. ""
- * when it fails. The second function removes one; a failure is told, no more.
+ * Creates a scratch folder: `keep`, which must be new or empty (otherwise INVAR_E_INVALID), or a
+ * temporary one. `out` is empty after a failure.
+ *
+ * invar_replay_scratch_remove removes a scratch folder and reports a failure on stderr only.
  */
 invar_status invar_replay_scratch(char out[INVAR_PATH_SIZE], const char *keep) INVAR_MUST_USE;
 void invar_replay_scratch_remove(const char *scratch);
 
 /*
- * A scratch folder, `keep` or one that goes with the scene, and in it the folder of the replay.
- * INVAR_E_INVALID: `keep` has something in it.
+ * Creates the scratch folder, `keep` or a temporary one that is removed on close, and in it the
+ * folder of the replay. Returns INVAR_E_INVALID if `keep` is not empty.
  */
 invar_status invar_replay_context_open(invar_replay_context *scene,
                                        const char *keep) INVAR_MUST_USE;
 
-/* The run that `word` names, and the keys of its `step` with `flags` over them. */
+/*
+ * Locates the run that `word` names, reads the keys of its `step` and overrides them with `flags`.
+ */
 invar_status invar_replay_context_run(invar_replay_context *scene, const char *word,
                                       const invar_recipe *flags, int64_t step) INVAR_MUST_USE;
 
-/* The same where run and keys are known: flags, and what *replay borrows. */
+/*
+ * Like invar_replay_context_run, if run and keys are known already: applies the flags and fills
+ * scene->replay.
+ */
 invar_status invar_replay_context_set(invar_replay_context *scene, const invar_recipe *flags,
                                       int64_t step) INVAR_MUST_USE;
 
-/* The exit code: of the signal that stopped it, of a failure, or `code`. */
+/*
+ * Returns the exit code: that of the signal that stopped the command, that of a failure, or `code`.
+ */
 int invar_replay_exit(invar_status status, int code);
 
-/* A failure to remove the scratch folder is told, no more. */
+/* Releases the context. A failure to remove the scratch folder is reported on stderr only. */
 void invar_replay_context_close(invar_replay_context *scene);
 
 #ifdef __cplusplus

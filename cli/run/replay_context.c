@@ -1,5 +1,8 @@
 /*
- * replay_context.c - what the verbs replay and pack share.
+ * replay_context.c - context shared by the commands replay and pack: scratch folder, run and keys.
+ *
+ * The scratch folder is removed on close unless the user keeps it. Errors of the removal never hide
+ * the first error of the command.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,9 +20,9 @@
 
 #include "base/invar_banned.h"
 
-/* ---- while it runs --------------------------------------------------------------------------- */
+/* ---- progress -------------------------------------------------------------------------------- */
 
-static void train_progress_show(void *payload, const invar_train_progress *p)
+static void show_progress(void *payload, const invar_train_progress *p)
 {
     invar_replay_context *scene = payload;
     char text[96];
@@ -53,15 +56,16 @@ static invar_status make_scratch(char out[INVAR_PATH_SIZE])
     return INVAR_OK;
 }
 
-static invar_status use_kept(char out[INVAR_PATH_SIZE], const char *keep)
+static invar_status open_kept_folder(char out[INVAR_PATH_SIZE], const char *keep)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     invar_path_show(shown, keep);
     if (strlen(keep) >= INVAR_PATH_SIZE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--keep: %s: the path is too long", shown);
-    INVAR_TRY(invar_held_folder_make_one(keep)); // a folder above that is missing was misspelt
-    if (rmdir(keep) != 0)                        // the simplest question whether it is empty
+    // only one level is created, because a missing parent folder is probably misspelt
+    INVAR_TRY(invar_held_folder_make_one(keep));
+    if (rmdir(keep) != 0) // rmdir fails if the folder is not empty
         return INVAR_FAIL(INVAR_E_INVALID, errno, "--keep: %s: %s; give a new or empty folder",
                           shown, strerror(errno));
     memcpy(out, keep, strlen(keep) + 1);
@@ -70,7 +74,7 @@ static invar_status use_kept(char out[INVAR_PATH_SIZE], const char *keep)
 
 invar_status invar_replay_scratch(char out[INVAR_PATH_SIZE], const char *keep)
 {
-    invar_status status = keep ? use_kept(out, keep) : make_scratch(out);
+    invar_status status = keep ? open_kept_folder(out, keep) : make_scratch(out);
 
     if (status != INVAR_OK)
         out[0] = '\0';
@@ -125,7 +129,7 @@ invar_status invar_replay_context_set(invar_replay_context *scene, const invar_r
         .folder = scene->folder,
         .first_step = step,
         .step = step,
-        .progress = train_progress_show,
+        .progress = show_progress,
         .say = invar_interactive_say,
         .stop = invar_interactive_catch_signals("stopping after the current rollout"),
         .payload = scene};

@@ -1,9 +1,9 @@
 /*
- * score.c - invar score: log-probabilities of given tokens, by any of the three forwards.
+ * score.c - invar score: log-probs of given tokens, with one of three forward passes.
  *
- * Reads lines {"tokens":[...]} and prints for each {"logprobs":[...],"bits":["bf3a41c2",...]}: the
- * log-probability of every token but the first, as numbers and as bits. The mode, the batch size,
- * the chunk and the threads change none of them.
+ * Reads lines {"tokens":[...]} and prints {"logprobs":[...],"bits":["bf3a41c2",...]} for each: the
+ * log-prob of every token except the first, as numbers and as bits. Mode, batch size, prefill chunk
+ * and threads change none of them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -41,13 +41,13 @@ typedef struct settings {
     bool json;
 } settings;
 
-/* The lines of the file, as samples whose prompt is their first token. */
-typedef struct lines {
+/* Lines of the file, as samples whose prompt is their first token. */
+typedef struct scored_lines {
     invar_rl_samples samples;
-    float **logp; /* (count) each n_tokens - 1 */
-} lines;
+    float **logp; /* (count) n_tokens - 1 values each; owned */
+} scored_lines;
 
-static void lines_release(lines *l)
+static void release_lines(scored_lines *l)
 {
     for (int64_t i = 0; l->logp && i < l->samples.count; i++)
         invar_free(l->logp[i]);
@@ -97,7 +97,7 @@ static invar_status read_tokens(invar_rl_sample *s, const json_t *tokens, const 
     return INVAR_OK;
 }
 
-static invar_status read_line(lines *l, const char *name, int64_t number, const char *text,
+static invar_status read_line(scored_lines *l, const char *name, int64_t number, const char *text,
                               size_t bytes, const invar_model_spec *spec)
 {
     char where[INVAR_PATH_SIZE];
@@ -106,7 +106,8 @@ static invar_status read_line(lines *l, const char *name, int64_t number, const 
     json_t *object;
 
     (void)snprintf(where, sizeof where, "%.*s:%" PRId64, 4000, name, number);
-    INVAR_TRY(invar_json_parse_raw(&object, where, text, bytes)); // its text may have any bytes
+    // raw, because texts may contain any bytes
+    INVAR_TRY(invar_json_parse_raw(&object, where, text, bytes));
     status = invar_rl_samples_append(&s, &l->samples);
     if (status == INVAR_OK) {
         s->index = number - 1;
@@ -116,7 +117,7 @@ static invar_status read_line(lines *l, const char *name, int64_t number, const 
     return status;
 }
 
-static invar_status read_lines(lines *l, const char *path, const invar_model_spec *spec)
+static invar_status read_lines(scored_lines *l, const char *path, const invar_model_spec *spec)
 {
     const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
     invar_status status = INVAR_OK;
@@ -125,7 +126,7 @@ static invar_status read_lines(lines *l, const char *path, const invar_model_spe
     int64_t number = 0;
 
     INVAR_TRY(invar_file_read_stream(&text, &bytes, path, MAX_BYTES));
-    while (bytes > 0 && text[bytes - 1] == '\n') // lines may be empty at the end only
+    while (bytes > 0 && text[bytes - 1] == '\n') // empty lines are allowed only at the end
         bytes--;
     for (char *line = text, *end = text + bytes; line < end && status == INVAR_OK;) {
         char *newline = memchr(line, '\n', (size_t)(end - line));
@@ -139,7 +140,7 @@ static invar_status read_lines(lines *l, const char *path, const invar_model_spe
     return status;
 }
 
-static invar_status make_room(lines *l)
+static invar_status alloc_logprobs(scored_lines *l)
 {
     INVAR_TRY(invar_alloc((void **)&l->logp, (size_t)l->samples.count, sizeof *l->logp,
                           "log-probabilities"));
@@ -152,9 +153,9 @@ static invar_status make_room(lines *l)
 
 /* ---- scoring --------------------------------------------------------------------------------- */
 
-/* The training forward takes samples with something to predict. */
-static invar_status by_training(lines *l, const invar_run_context *s, int64_t batch,
-                                float temperature)
+/* Scores with the training forward pass, which needs samples with at least two tokens. */
+static invar_status score_by_training(scored_lines *l, const invar_run_context *s, int64_t batch,
+                                      float temperature)
 {
     invar_trainer_options o = {.plan = {.unit_rows = 1, .unit_count = 1, .micro_batch = batch},
                                .temperature = temperature};
@@ -189,8 +190,8 @@ static invar_status by_training(lines *l, const invar_run_context *s, int64_t ba
     return status;
 }
 
-static invar_status by_cache(lines *l, const invar_run_context *s, int64_t batch, int64_t chunk,
-                             float temperature)
+static invar_status score_by_rollout(scored_lines *l, const invar_run_context *s, int64_t batch,
+                                     int64_t chunk, float temperature)
 {
     invar_rollout_exec_options limits = invar_run_context_limits(s);
     int64_t count = l->samples.count, *n = NULL;
@@ -218,19 +219,19 @@ static invar_status by_cache(lines *l, const invar_run_context *s, int64_t batch
     return status;
 }
 
-static invar_status lines_score(lines *l, const invar_run_context *s, const settings *set)
+static invar_status score_lines(scored_lines *l, const invar_run_context *s, const settings *set)
 {
     float temperature = (float)invar_recipe_float(s->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE);
 
     if (set->mode.value == MODE_TRAIN)
-        return by_training(l, s, set->batch_size ? set->batch_size : 1, temperature);
-    return by_cache(l, s, set->batch_size, set->mode.value == MODE_DECODE ? 1 : set->chunk,
-                    temperature);
+        return score_by_training(l, s, set->batch_size ? set->batch_size : 1, temperature);
+    return score_by_rollout(l, s, set->batch_size, set->mode.value == MODE_DECODE ? 1 : set->chunk,
+                            temperature);
 }
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-static invar_status print_json(const lines *l)
+static invar_status print_json(const scored_lines *l)
 {
     invar_json_text line = {0};
     invar_status status = INVAR_OK;
@@ -245,7 +246,7 @@ static invar_status print_json(const lines *l)
     return status;
 }
 
-static void print_table(const lines *l, const invar_run_context *s)
+static void print_table(const scored_lines *l, const invar_run_context *s)
 {
     char weights[INVAR_DIGEST_HEX_SIZE], from[INVAR_WEIGHTS_FROM_SIZE];
 
@@ -265,12 +266,12 @@ static void print_table(const lines *l, const invar_run_context *s)
     putchar('\n');
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-static invar_status run_all(const settings *set, const invar_recipe *recipe)
+static invar_status run_score(const settings *set, const invar_recipe *recipe)
 {
     invar_run_context session;
-    lines l = {0};
+    scored_lines l = {0};
     invar_status status;
 
     if (!set->tokens)
@@ -280,19 +281,19 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     if (status == INVAR_OK)
         status = read_lines(&l, set->tokens, &session.spec);
     if (status == INVAR_OK)
-        status = make_room(&l);
+        status = alloc_logprobs(&l);
     if (status == INVAR_OK)
-        status = lines_score(&l, &session, set);
+        status = score_lines(&l, &session, set);
     if (status == INVAR_OK && set->json)
         status = print_json(&l);
     else if (status == INVAR_OK)
         print_table(&l, &session);
-    lines_release(&l);
+    release_lines(&l);
     invar_run_context_close(&session);
     return status;
 }
 
-static const invar_option *cmd_score_options(settings *s)
+static const invar_option *score_options(settings *s)
 {
     static invar_option list[6];
 
@@ -330,22 +331,21 @@ static int cmd_score(int argc, char **argv)
     settings s = {.mode = {&modes, MODE_TRAIN}};
     invar_recipe *recipe = NULL;
     const char *path = NULL;
-    invar_status status =
-        invar_recipe_flags_model(&recipe, &path, cmd_score_options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_model(&recipe, &path, score_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse(cmd_score_options(&s), argc, argv);
+        status = invar_options_parse(score_options(&s), argc, argv);
     if (status == INVAR_OK)
         status = invar_weights_choose(recipe);
     if (status == INVAR_OK)
-        status = run_all(&s, recipe);
+        status = run_score(&s, recipe);
     if (status == INVAR_OK && path)
         invar_weights_hint(recipe, path);
     invar_recipe_free(recipe);
     return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
 
-static void cmd_score_help(void)
+static void score_help(void)
 {
     settings s = {.mode = {&modes, MODE_TRAIN}};
 
@@ -357,13 +357,13 @@ static void cmd_score_help(void)
         "--numerics with a default of ieee, --threads, --rollout-temperature), or from both. The\n"
         "weights come from --load DIR; otherwise from the newest checkpoint of --run DIR\n"
         "(--ckpt-step picks another); otherwise they are the initial ones.\n");
-    invar_options_help(cmd_score_options(&s));
+    invar_options_help(score_options(&s));
 }
 
 const invar_cli_command invar_verb_score = {.name = "score",
                                             .summary = "compute log-probabilities of given tokens",
                                             .run = cmd_score,
-                                            .help = cmd_score_help,
+                                            .help = score_help,
                                             .arguments =
                                                 "[RECIPE] --hf-checkpoint DIR --tokens FILE "
                                                 "[--option value ...]"};

@@ -1,8 +1,9 @@
 /*
- * serve.c - invar serve: a model behind OpenAI's HTTP API, until a signal ends it.
+ * serve.c - invar serve: serves a model with OpenAI's HTTP API until a signal stops it.
  *
- * This thread has the model and works; threads of the HTTP server hand it requests
- * (engine/sample/serve/inference_engine.h).
+ * This thread owns the model and runs the inference engine; threads of the HTTP server pass
+ * requests to it (engine/sample/serve/inference_engine.h). After the first signal the requests in
+ * flight are finished. All parts are closed in reverse order, also after a failure.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,28 +25,29 @@
 
 #define KEY_VARIABLE "INVAR_API_KEY"
 #define KEY_BYTES 4096
-#define SPARE_CONNECTIONS 64 // beside those of requests: idle ones, and those that are refused
+// connections in addition to max-requests, for idle clients and rejected requests
+#define SPARE_CONNECTIONS 64
 
 typedef struct settings {
     const char *host, *key_file, *name;
     int64_t port, most, most_body, memory, seconds, client_seconds;
 } settings;
 
-/* What lives as long as the server. */
-typedef struct service {
+/* Parts that live as long as the server. */
+typedef struct serve_context {
     invar_run_context session;
     invar_sampling_params sampling;
     invar_server_info facts;
     invar_inference_engine *dispatch;
     invar_prompt_encoder *prompter;
     invar_server *server;
-    char *key;      /* NULL: none */
-    char name[256]; /* a folder's */
-} service;
+    char *key;      /* API key, or NULL; owned */
+    char name[256]; /* name of the model folder */
+} serve_context;
 
-/* ---- the key --------------------------------------------------------------------------------- */
+/* ---- the API key ----------------------------------------------------------------------------- */
 
-/* Printable, without blanks: as a header has it. */
+/* Checks that a key has only printable characters without blanks, as an HTTP header requires. */
 static invar_status check_key(const char *key, const char *from)
 {
     if (!*key)
@@ -76,10 +78,10 @@ static invar_status read_key(char **out, const settings *set)
     return check_key(*out, KEY_VARIABLE);
 }
 
-/* ---- set-up ---------------------------------------------------------------------------------- */
+/* ---- setup ----------------------------------------------------------------------------------- */
 
-/* The last part of a folder's path; without one "invar". */
-static void set_name(service *s, const settings *set)
+/* Sets the model name: the option, the last component of the folder, or "invar". */
+static void set_name(serve_context *s, const settings *set)
 {
     const char *dir = invar_recipe_string(s->session.recipe, INVAR_KEY_HF_CHECKPOINT);
     size_t end = strlen(dir), first;
@@ -92,7 +94,7 @@ static void set_name(service *s, const settings *set)
     s->facts.model = set->name ? set->name : *s->name ? s->name : "invar";
 }
 
-/* Keys that no request may leave to the recipe as they are. */
+/* Rejects keys of a recipe that make no sense for a server. */
 static invar_status check_recipe(const invar_recipe *recipe)
 {
     double temperature = invar_recipe_float(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE);
@@ -118,7 +120,7 @@ static int64_t seconds_now(void)
     return now.tv_sec;
 }
 
-static void set_facts(service *s, const settings *set)
+static void set_server_info(serve_context *s, const settings *set)
 {
     const invar_run_context *session = &s->session;
     int64_t context = s->sampling.max_context;
@@ -133,7 +135,7 @@ static void set_facts(service *s, const settings *set)
     set_name(s, set);
 }
 
-static invar_status open_parts(service *s, const settings *set)
+static invar_status open_server(serve_context *s, const settings *set)
 {
     const invar_run_context *session = &s->session;
     const invar_recipe *r = session->recipe;
@@ -170,7 +172,7 @@ static invar_status open_parts(service *s, const settings *set)
                                                      .prompter = s->prompter});
 }
 
-static void close_parts(service *s)
+static void close_server(serve_context *s)
 {
     invar_server_close(s->server);
     invar_inference_engine_free(s->dispatch);
@@ -178,10 +180,10 @@ static void close_parts(service *s)
     invar_free(s->key);
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-/* Whoever waits for the server to be ready reads the last of these lines. */
-static void say_ready(const service *s, const settings *set)
+/* Prints the address. Programs that wait for the server read the last of these lines. */
+static void print_ready(const serve_context *s, const settings *set)
 {
     char line[INVAR_WEIGHTS_FROM_SIZE + 256], from[INVAR_WEIGHTS_FROM_SIZE];
     bool six = strchr(set->host, ':') != NULL;
@@ -200,36 +202,36 @@ static void say_ready(const service *s, const settings *set)
     invar_interactive_say(NULL, line);
 }
 
-static invar_status service_serve(service *s, const settings *set)
+static invar_status serve_requests(serve_context *s, const settings *set)
 {
     const volatile sig_atomic_t *caught;
 
     INVAR_TRY(read_key(&s->key, set));
     INVAR_TRY(invar_run_context_load_newest(&s->session));
     s->sampling = invar_run_context_sampling(&s->session);
-    set_facts(s, set);
-    INVAR_TRY(open_parts(s, set));
+    set_server_info(s, set);
+    INVAR_TRY(open_server(s, set));
     caught = invar_interactive_catch_signals("finishing the requests that are there");
-    say_ready(s, set);
+    print_ready(s, set);
     return invar_inference_engine_run(s->dispatch, caught);
 }
 
-static invar_status run_all(const settings *set, const invar_recipe *recipe)
+static invar_status run_serve(const settings *set, const invar_recipe *recipe)
 {
-    service s = {0};
+    serve_context s = {0};
     invar_status status;
     invar_error error;
 
     INVAR_TRY(invar_run_context_open(&s.session, recipe, 0));
-    status = service_serve(&s, set);
+    status = serve_requests(&s, set);
     invar_error_take(&error);
-    close_parts(&s);
+    close_server(&s);
     invar_run_context_close(&s.session);
     invar_error_put(&error);
     return status;
 }
 
-static const invar_option *cmd_serve_options(settings *s)
+static const invar_option *serve_options(settings *s)
 {
     static invar_option list[10];
 
@@ -299,7 +301,7 @@ static const invar_option *cmd_serve_options(settings *s)
     return list;
 }
 
-static settings by_default(void)
+static settings default_settings(void)
 {
     return (settings){.host = "127.0.0.1",
                       .port = 8000,
@@ -312,14 +314,13 @@ static settings by_default(void)
 
 static int cmd_serve(int argc, char **argv)
 {
-    settings s = by_default();
+    settings s = default_settings();
     invar_recipe *recipe = NULL;
     const char *path = NULL;
-    invar_status status =
-        invar_recipe_flags_model(&recipe, &path, cmd_serve_options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_model(&recipe, &path, serve_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse(cmd_serve_options(&s), argc, argv);
+        status = invar_options_parse(serve_options(&s), argc, argv);
     if (status == INVAR_OK && s.name && !s.name[0])
         status = INVAR_FAIL(INVAR_E_INVALID, 0,
                             "--served-model-name: the name is empty; give one, or leave the option "
@@ -331,15 +332,15 @@ static int cmd_serve(int argc, char **argv)
     if (status == INVAR_OK && path)
         invar_weights_hint(recipe, path);
     if (status == INVAR_OK)
-        status = run_all(&s, recipe);
+        status = run_serve(&s, recipe);
     invar_recipe_free(recipe);
     return status != INVAR_OK ? invar_report_error()
                               : invar_process_stop_code(invar_interactive_caught());
 }
 
-static void cmd_serve_help(void)
+static void serve_help(void)
 {
-    settings s = by_default();
+    settings s = default_settings();
 
     invar_help_text(
         "Serves a model by OpenAI's HTTP API: /v1/completions, /v1/chat/completions, /v1/models\n"
@@ -358,12 +359,12 @@ static void cmd_serve_help(void)
         "Exit codes:\n"
         "  130  ended by Ctrl-C; the requests that were there are answered\n"
         "  143  ended by SIGTERM or SIGHUP, likewise\n");
-    invar_options_help(cmd_serve_options(&s));
+    invar_options_help(serve_options(&s));
 }
 
 const invar_cli_command invar_verb_serve = {
     .name = "serve",
     .summary = "serve a model by OpenAI's HTTP API, bit-equal at any load",
     .run = cmd_serve,
-    .help = cmd_serve_help,
+    .help = serve_help,
     .arguments = "[RECIPE] --hf-checkpoint DIR [--port N] [--key value ...]"};

@@ -1,5 +1,10 @@
 /*
- * train.c - invar train: the whole loop, from a recipe.
+ * train.c - invar train: runs a training from a recipe and reports its result.
+ *
+ * Options and output paths are checked before the run, because a mistake must not show after hours:
+ * golden files are read, output folders are tested, and the identity is compared before the first
+ * step. Rank 0 alone prints, writes the report and compares with the golden. The exit code is the
+ * verdict of the golden or the signal that stopped the run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -54,19 +59,22 @@ typedef struct settings {
     int64_t fork_step;
 } settings;
 
-/* ---- while it runs --------------------------------------------------------------------------- */
+/* ---- progress -------------------------------------------------------------------------------- */
 
-typedef struct screen {
+typedef struct train_screen {
     const settings *set;
     invar_progress *progress;
-    const invar_golden *golden; /* to compare with, or to replace; NULL: none */
+    const invar_golden *golden; /* golden to compare with or to replace, or NULL */
     char last[128];
-} screen;
+} train_screen;
 
-/* Not after hours: that a golden cannot be equal, or only by chance, is known at the beginning. */
+/*
+ * Called before the first step, so that a mismatch with the golden is reported before hours of
+ * work.
+ */
 static invar_status compare_identity(void *payload, const invar_digest *identity)
 {
-    const screen *s = payload;
+    const train_screen *s = payload;
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     if (!s->golden || invar_digest_equal(&s->golden->identity, identity))
@@ -84,7 +92,7 @@ static invar_status compare_identity(void *payload, const invar_digest *identity
     return INVAR_OK;
 }
 
-/* "  12.3k tok/s  MFU 41.2%", as far as it is known. */
+/* Formats " 12.3k tok/s MFU 41.2%"; unknown values are left out. */
 static void format_pace(char *out, size_t size, const invar_train_progress *p)
 {
     const bool many = p->tokens_per_s >= 1000.0;
@@ -98,9 +106,9 @@ static void format_pace(char *out, size_t size, const invar_train_progress *p)
         (void)snprintf(out + used, size - (size_t)used, "  MFU %.1f%%", 100.0 * p->mfu);
 }
 
-static void train_progress_show(void *payload, const invar_train_progress *p)
+static void show_progress(void *payload, const invar_train_progress *p)
 {
-    screen *s = payload;
+    train_screen *s = payload;
     char text[256], result[48], pace[64], norm[INVAR_NUMBER_SIZE];
     char diff[48] = "  logp not compared";
 
@@ -135,31 +143,32 @@ static void train_progress_show(void *payload, const invar_train_progress *p)
     invar_progress_update(s->progress, p->rollout + (p->measured ? 1 : 0), text);
 }
 
-/* ---- afterwards ------------------------------------------------------------------------------ */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static invar_status write_report(char path[INVAR_PATH_SIZE], const invar_train_summary *run,
                                  invar_ledger *ledger, const invar_ledger_summary *found)
 {
     invar_report_run shown = {.ledger = ledger, .run = found->run};
     invar_output page;
-    int64_t damaged; // told, and no fault of this call
+    int64_t damaged; // damaged runs do not fail this command
 
     INVAR_TRY(invar_path_join(path, INVAR_PATH_SIZE, run->folder, REPORT));
     INVAR_TRY(invar_output_replace(&page, path, INVAR_PAGE_MARK("report")));
     return invar_output_close(&page, invar_report_page(page.stream, &damaged, &shown, 1));
 }
 
-/* What became of the comparison with a golden. */
-typedef struct comparison {
-    const char *word; /* NULL: there was none */
+/* Result of the comparison with a golden. */
+typedef struct golden_result {
+    const char *word; /* NULL if nothing was compared */
     invar_golden_comparison v;
-    int64_t further;                   /* steps that the run has and the golden has not */
-    char place[INVAR_GOLDEN_HEADLINE]; /* where they part; "": nowhere, or nobody knows */
-} comparison;
+    int64_t further;                   /* steps of the run beyond those of the golden */
+    char place[INVAR_GOLDEN_HEADLINE]; /* location of the first difference; empty if unknown or
+                                          equal */
+} golden_result;
 
-/* From the points beside the golden, where there are some of it. */
-static invar_status golden_localise(comparison *out, const char *path, const invar_golden *golden,
-                                    invar_ledger *ledger, int64_t run)
+/* Locates the difference with the points next to the golden, if there are any. */
+static invar_status locate_difference(golden_result *out, const char *path,
+                                      const invar_golden *golden, invar_ledger *ledger, int64_t run)
 {
     invar_golden_points *was, *is = NULL;
     invar_golden_divergence place;
@@ -178,8 +187,8 @@ static invar_status golden_localise(comparison *out, const char *path, const inv
     return status;
 }
 
-static invar_status settings_compare(comparison *out, const settings *s, const invar_golden *golden,
-                                     invar_ledger *ledger, int64_t run)
+static invar_status compare_golden(golden_result *out, const settings *s,
+                                   const invar_golden *golden, invar_ledger *ledger, int64_t run)
 {
     invar_golden *is;
 
@@ -187,13 +196,13 @@ static invar_status settings_compare(comparison *out, const settings *s, const i
     invar_golden_compare(&out->v, golden, is);
     out->further = is->n_steps > golden->n_steps ? is->n_steps - golden->n_steps : 0;
     invar_golden_free(is);
-    out->v.ops_differ = 0; // their names went with it
+    out->v.ops_differ = 0; // the names of the ops were freed with the golden
     if (out->v.verdict == INVAR_GOLDEN_CHANGED)
-        INVAR_TRY(golden_localise(out, s->golden, golden, ledger, run));
+        INVAR_TRY(locate_difference(out, s->golden, golden, ledger, run));
     return INVAR_OK;
 }
 
-static invar_status check_golden(comparison *out, int *code_out, const settings *s,
+static invar_status check_golden(golden_result *out, int *code_out, const settings *s,
                                  const invar_golden *golden, invar_ledger *ledger,
                                  const invar_ledger_summary *run)
 {
@@ -206,12 +215,12 @@ static invar_status check_golden(comparison *out, int *code_out, const settings 
         [INVAR_GOLDEN_NOTHING] = {"nothing", INVAR_EXIT_NOTHING},
     };
 
-    *out = (comparison){0};
-    if (s->record && !run->stopped) // a golden is of what was asked for
+    *out = (golden_result){0};
+    if (s->record && !run->stopped) // a stopped run is incomplete, so no golden is recorded
         return invar_golden_record(s->record, ledger, run->run, GENERATOR);
     if (!golden)
         return INVAR_OK;
-    INVAR_TRY(settings_compare(out, s, golden, ledger, run->run));
+    INVAR_TRY(compare_golden(out, s, golden, ledger, run->run));
     out->word = answers[out->v.verdict].word;
     *code_out = answers[out->v.verdict].code;
     if (*code_out == INVAR_EXIT_DIFFERENT && !out->v.same_identity)
@@ -219,13 +228,13 @@ static invar_status check_golden(comparison *out, int *code_out, const settings 
     return INVAR_OK;
 }
 
-static void print_comparison(const comparison *c, const char *path, bool stopped)
+static void print_comparison(const golden_result *c, const char *path, bool stopped)
 {
-    bool colour = invar_term_colour(stdout), same = strcmp(c->word, "identical") == 0;
+    bool color = invar_term_colour(stdout), same = strcmp(c->word, "identical") == 0;
 
     printf("golden    %s%s%s",
-           invar_term_escape(colour, same ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED), c->word,
-           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+           invar_term_escape(color, same ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED), c->word,
+           invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
     if (strcmp(c->word, "different") == 0)
         printf(" from step %" PRId64 " on%s", c->v.first,
                c->v.same_identity ? "" : "; it is of a run that was asked for something else");
@@ -261,14 +270,17 @@ static void print_next_command(const char *verb, const char *word, const char *r
     puts(rest);
 }
 
-/* `report`: the page that was written; "": none was, and a command names how to get it. */
+/*
+ * Prints the next commands. `report` is the page that was written; if it is empty, the command that
+ * writes it is listed.
+ */
 static void print_next_commands(const invar_train_summary *run, const char *report)
 {
     char usual[INVAR_PATH_SIZE], page[INVAR_PATH_SIZE], again[64];
     const char *word = run->folder;
 
     if (run->last_step < 0)
-        return; // nothing is there to look at
+        return; // the ledger has no steps to show
     if (invar_path_join(usual, sizeof usual, run->folder, "ledger.db") != INVAR_OK)
         invar_error_clear();
     else if (strcmp(usual, run->ledger) != 0)
@@ -277,7 +289,7 @@ static void print_next_commands(const invar_train_summary *run, const char *repo
     if (run->other_content)
         print_next_diff(word);
     print_next_command("ledger show", word, "");
-    // without a difference, worst-tokens finds nothing
+    // worst-tokens finds nothing without a difference
     print_next_command(run->worst_diff > 0.0 ? "ledger query worst-tokens --run"
                                              : "ledger query metric-summary --run",
                        word, "");
@@ -352,7 +364,7 @@ static json_t *real_or_null(double value)
 }
 
 static invar_status print_json(const invar_train_summary *run, const char *content,
-                               const comparison *c)
+                               const golden_result *c)
 {
     char chain[INVAR_DIGEST_HEX_SIZE];
     json_t *out;
@@ -378,9 +390,9 @@ static invar_status print_json(const invar_train_summary *run, const char *conte
     return invar_json_write(stdout, out);
 }
 
-static invar_status settings_report(const settings *s, const invar_train_summary *run,
-                                    const char *report, const invar_digest *digest,
-                                    const comparison *c)
+static invar_status print_results(const settings *s, const invar_train_summary *run,
+                                  const char *report, const invar_digest *digest,
+                                  const golden_result *c)
 {
     char content[INVAR_DIGEST_HEX_SIZE];
 
@@ -396,14 +408,14 @@ static invar_status settings_report(const settings *s, const invar_train_summary
     return INVAR_OK;
 }
 
-static invar_status look_back(int *code_out, const settings *s, const invar_golden *golden,
-                              const invar_train_summary *run)
+static invar_status report_run(int *code_out, const settings *s, const invar_golden *golden,
+                               const invar_train_summary *run)
 {
     char report[INVAR_PATH_SIZE] = "";
     invar_ledger_summary found;
     invar_ledger *ledger = NULL;
     invar_digest content;
-    comparison c;
+    golden_result c;
     invar_status status;
 
     INVAR_TRY(invar_ledger_open(&ledger, run->ledger, &(invar_ledger_options){0}));
@@ -415,16 +427,16 @@ static invar_status look_back(int *code_out, const settings *s, const invar_gold
     if (status == INVAR_OK)
         status = check_golden(&c, code_out, s, golden, ledger, &found);
     if (status == INVAR_OK)
-        status = settings_report(s, run, report, &content, &c);
+        status = print_results(s, run, report, &content, &c);
     invar_ledger_close(ledger);
     if (status == INVAR_OK && run->stopped)
         *code_out = invar_process_stop_code(run->stopped);
     return status;
 }
 
-/* ---- the verb -------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-/* Before the run: that a golden cannot be read or written should not come out after hours. */
+/* Reads the golden before the run, so that an unusable file is reported at once. */
 static invar_status read_golden(invar_golden **out, const settings *s)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -442,13 +454,16 @@ static invar_status read_golden(invar_golden **out, const settings *s)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "golden %s: there is no such file; --record-golden writes one", shown);
     INVAR_TRY(invar_golden_check_output(path));
-    // what cannot be read is of no run: it is replaced
+    // an unreadable golden belongs to no run and may be replaced
     if (invar_golden_read(out, path) != INVAR_OK)
         invar_error_clear();
     return INVAR_OK;
 }
 
-/* What the clock decides is no function of the recipe, as `ab`, `bisect` and `ci` say. */
+/*
+ * Rejects goldens for a schedule that depends on the clock, which `ab`, `bisect` and `ci` reject
+ * too.
+ */
 static invar_status check_clock(const invar_recipe *recipe, const settings *s)
 {
     const invar_rollout_schedule schedule =
@@ -463,32 +478,32 @@ static invar_status check_clock(const invar_recipe *recipe, const settings *s)
                       s->golden ? "--golden" : "--record-golden");
 }
 
-/* Finds the folders of the run, and checks that a report may be written there at the end. */
+/* Finds the folders of the run and checks that a report may be written there. */
 static invar_status find_folders(invar_run_paths *out, const invar_recipe *recipe, const char *path,
                                  const settings *s)
 {
     char report[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_run_paths_find(out, recipe, path));
-    if (s->no_report || s->fresh) // a folder that is there gets another name
+    if (s->no_report || s->fresh) // with --fresh the existing folder is renamed
         return INVAR_OK;
     INVAR_TRY(invar_path_join(report, sizeof report, out->run, REPORT));
     return invar_path_check_output(report, INVAR_PAGE_MARK("report"), 0);
 }
 
-/* Only rank 0 has something to show. */
-static invar_status launch_train(int *code_out, invar_launch *launch, const char *path,
+/* Runs the training. Only rank 0 prints results. */
+static invar_status run_training(int *code_out, invar_launch *launch, const char *path,
                                  const settings *s, const invar_golden *golden,
                                  const invar_recipe *recipe)
 {
-    screen shown = {.set = s, .golden = golden};
+    train_screen shown = {.set = s, .golden = golden};
     invar_run_paths at;
     invar_train_options options = {.recipe_path = path,
                                    .until = s->until,
                                    .fresh = s->fresh,
                                    .fork = s->fork,
                                    .fork_step = s->fork_step,
-                                   .progress = train_progress_show,
+                                   .progress = show_progress,
                                    .identified = compare_identity,
                                    .say = invar_interactive_say,
                                    .payload = &shown};
@@ -506,13 +521,13 @@ static invar_status launch_train(int *code_out, invar_launch *launch, const char
     status = invar_launch_train(&run, launch, recipe, &options);
     invar_progress_free(shown.progress);
     if (status != INVAR_OK)
-        invar_interactive_release(); // the launcher's signal may end this rank at once
+        invar_interactive_release(); // a signal of the launcher may now end this rank at once
     INVAR_TRY(invar_launch_end(launch, status));
-    // a rank that has ended in order has no other code: a launcher would end the others for it
-    return leads ? look_back(code_out, s, s->golden ? golden : NULL, &run) : INVAR_OK;
+    // other ranks exit with code 0, because a launcher would end all ranks otherwise
+    return leads ? report_run(code_out, s, s->golden ? golden : NULL, &run) : INVAR_OK;
 }
 
-static invar_status dry_run(invar_launch *launch, const char *path, const settings *s,
+static invar_status run_dry(invar_launch *launch, const char *path, const settings *s,
                             const invar_recipe *recipe)
 {
     invar_run_paths at;
@@ -522,7 +537,7 @@ static invar_status dry_run(invar_launch *launch, const char *path, const settin
     return invar_launch_end(launch, invar_dry_run(launch, recipe, path));
 }
 
-static const invar_option *cmd_train_options(settings *s)
+static const invar_option *train_options(settings *s)
 {
     static invar_option list[11];
 
@@ -595,9 +610,9 @@ static int cmd_train(int argc, char **argv)
     bool missing = false;
     invar_status status;
 
-    status = invar_recipe_flags_recipe(&recipe, &path, cmd_train_options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&recipe, &path, train_options(&s), &argc, argv);
     if (status == INVAR_OK)
-        status = invar_options_parse(cmd_train_options(&s), argc, argv);
+        status = invar_options_parse(train_options(&s), argc, argv);
     if (status == INVAR_OK && !s.fork && s.fork_step != INVAR_CHECKPOINT_LATEST)
         status = INVAR_FAIL(INVAR_E_INVALID, 0, "--fork-step would be ignored: it needs --fork");
     if (status == INVAR_OK && s.fork && (s.golden || s.record))
@@ -619,14 +634,14 @@ static int cmd_train(int argc, char **argv)
         missing = status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED;
     }
     if (status == INVAR_OK && s.dry)
-        status = dry_run(&launch, path, &s, recipe);
+        status = run_dry(&launch, path, &s, recipe);
     else if (status == INVAR_OK)
-        status = launch_train(&code, &launch, path, &s, golden, recipe);
+        status = run_training(&code, &launch, path, &s, golden, recipe);
     invar_golden_free(golden);
     invar_recipe_free(recipe);
     if (status == INVAR_OK)
         return code;
-    if (!launch.comms) // no rank knows what the others have found
+    if (!launch.comms) // without communication every rank reports the error
         invar_open_ranks_queue();
     code = invar_report_error();
     invar_launch_close(&launch);
@@ -635,7 +650,7 @@ static int cmd_train(int argc, char **argv)
                                                    : code;
 }
 
-static void cmd_train_help(void)
+static void train_help(void)
 {
     settings s;
 
@@ -666,7 +681,7 @@ static void cmd_train_help(void)
         "  130  stopped by SIGINT (Ctrl-C) and saved\n"
         "  143  stopped by SIGTERM or SIGHUP and saved\n"
         "  153  stopped by a limit on file sizes\n");
-    invar_options_help(cmd_train_options(&s));
+    invar_options_help(train_options(&s));
     invar_help_text(
         "\n"
         "Every recipe key is also an option. A semantic key may change the bits of a run, a free\n"
@@ -679,6 +694,6 @@ static void cmd_train_help(void)
 const invar_cli_command invar_verb_train = {.name = "train",
                                             .summary = "train a model as a recipe says",
                                             .run = cmd_train,
-                                            .help = cmd_train_help,
+                                            .help = train_help,
                                             .arguments = "RECIPE [--key value ...]",
                                             .multi_process = true};

@@ -1,5 +1,5 @@
 /*
- * weights.c - whose weights a verb over a model takes.
+ * weights.c - selects the weights for commands that need a model: initial, from a run or a folder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

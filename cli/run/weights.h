@@ -1,5 +1,5 @@
 /*
- * weights.h - whose weights a verb over a model takes: those of a run, of a folder, or the initial.
+ * weights.h - selects the weights for commands that need a model: initial, from a run or a folder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,19 +13,21 @@ extern "C" {
 #endif
 
 /*
- * Where `run` says whose weights are meant, and `load` nothing: the newest that this run saved
- * become the recipe's `load`. INVAR_E_NOTFOUND: it has none.
+ * If `run` is given and `load` is not, sets `load` to the newest checkpoints of that run. Returns
+ * INVAR_E_NOTFOUND if the run has none.
  */
 invar_status invar_weights_choose(invar_recipe *recipe) INVAR_MUST_USE;
 
 #define INVAR_WEIGHTS_FROM_SIZE (INVAR_PATH_SIZE + 32)
 
-/* Whose the session's are, after load_newest: "runs/a/checkpoints/iter_0000003". */
+/*
+ * Formats the origin of the session's weights after load_newest: "runs/a/checkpoints/iter_0000003".
+ */
 void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_run_context *session);
 
 /*
- * A line on stderr where nobody named weights and the run of this recipe has trained ones, which
- * may have been meant. `path` is the recipe's; NULL: it has none.
+ * Prints a hint to stderr if no weights were selected although the run of this recipe has trained
+ * ones. `path` is the recipe file, or NULL.
  */
 void invar_weights_hint(const invar_recipe *recipe, const char *path);
 

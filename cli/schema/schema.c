@@ -1,5 +1,8 @@
 /*
- * schema.c - JSON Schemas of recipes and of what verbs print with --json.
+ * schema.c - prints JSON Schemas of recipes and of the output of commands with --json.
+ *
+ * Schemas of commands are embedded files of this folder. The schema of recipes is generated from
+ * the key table, so it cannot miss a key. Commands with the same output share a schema.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,7 +29,7 @@ extern const invar_embedded invar_schema_files[];
 #define RECIPE "recipe"
 #define NAME_SIZE 64
 
-/* Verbs that print what another one does. */
+/* Commands with the same output as another one. */
 static const struct {
     const char *name, *as;
 } others[] = {{"blame", "bisect"},
@@ -59,7 +62,7 @@ const char *invar_schema_name(int index)
     return NULL;
 }
 
-static const invar_embedded *find(const char *name)
+static const invar_embedded *find_file(const char *name)
 {
     for (int i = 0; i < OTHERS; i++)
         if (strcmp(name, others[i].name) == 0)
@@ -71,7 +74,7 @@ static const invar_embedded *find(const char *name)
     return NULL;
 }
 
-static invar_status refuse(const char *name)
+static invar_status fail_unknown_schema(const char *name)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
     const char *known;
@@ -85,7 +88,7 @@ static invar_status refuse(const char *name)
                       quote, invar_spelling_hint(&near));
 }
 
-static invar_status put(FILE *out, const char *text, size_t bytes)
+static invar_status write_text(FILE *out, const char *text, size_t bytes)
 {
     if (fwrite(text, 1, bytes, out) != bytes)
         return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the schema: %s", strerror(errno));
@@ -105,7 +108,10 @@ static json_t *words_of(const invar_choices *choices)
     return list;
 }
 
-/* The type with its limits; failures of memory show in the whole. */
+/*
+ * Returns the type of a key with its limits. A missing object becomes an error when the schema is
+ * written.
+ */
 static json_t *type_of(const invar_recipe_key *key)
 {
     json_t *type;
@@ -159,7 +165,7 @@ static json_t *key_of(const invar_recipe *defaults, int index)
     return out;
 }
 
-/* The keys of a section, from `first` on; those without a default have to be given. */
+/* Returns the keys of a section, starting at *first. Keys without a default are required. */
 static json_t *section_of(const invar_recipe *defaults, int *first)
 {
     const invar_recipe_schema *schema = invar_config_schema();
@@ -206,29 +212,29 @@ static invar_status write_recipe(FILE *out)
     status = invar_json_dump(&text, &bytes, whole, JSON_INDENT(2), "the schema of recipes");
     json_decref(whole);
     INVAR_TRY(status);
-    status = put(out, text, bytes);
+    status = write_text(out, text, bytes);
     invar_free(text);
-    return status == INVAR_OK ? put(out, "\n", 1) : status;
+    return status == INVAR_OK ? write_text(out, "\n", 1) : status;
 }
 
 #endif
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 invar_status invar_schema_write(FILE *out, const char *name)
 {
-    const invar_embedded *file = find(name);
+    const invar_embedded *file = find_file(name);
 
 #ifdef INVAR_LEDGER
     if (strcmp(name, RECIPE) == 0)
         return write_recipe(out);
 #endif
     if (!file)
-        return refuse(name);
-    return put(out, file->text, file->bytes);
+        return fail_unknown_schema(name);
+    return write_text(out, file->text, file->bytes);
 }
 
-/* `ledger show` and `ledger-show` are one name. */
+/* Prints a schema. `ledger show` and `ledger-show` name the same one. */
 int invar_schema_help(int argc, char **argv)
 {
     char name[NAME_SIZE];

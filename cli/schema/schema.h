@@ -1,8 +1,8 @@
 /*
- * schema.h - JSON Schemas (draft 2020-12) of recipes and of what verbs print with --json.
+ * schema.h - JSON Schemas (draft 2020-12) of recipes and of the output of commands with --json.
  *
- * The schema of a verb is a file in this folder or in ledger/, with the name of the verb. Recipes
- * have a schema that is made from the table of keys.
+ * The schema of a command is a file in this folder or in ledger/, named after the command. The
+ * schema of recipes is generated from the key table.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,16 +17,19 @@
 extern "C" {
 #endif
 
-/* The names of all schemas, "train", "ledger-show", "recipe"; NULL behind the last. */
+/*
+ * Returns the name of a schema, such as "train", "ledger-show" or "recipe"; NULL after the last
+ * one.
+ */
 const char *invar_schema_name(int index);
 
 /*
- * Writes the schema of this name; verbs that print the same share one. INVAR_E_INVALID: there is
- * none, and the message names a near one.
+ * Writes the schema of this name; commands with equal output share one. Returns INVAR_E_INVALID for
+ * an unknown name, with a suggestion in the message.
  */
 invar_status invar_schema_write(FILE *out, const char *name) INVAR_MUST_USE;
 
-/* `invar help --schema [NAME]`: the schema, or the list of them; yields an exit code. */
+/* Runs `invar help --schema [NAME]`: prints a schema, or the list of all. Returns an exit code. */
 int invar_schema_help(int argc, char **argv);
 
 #ifdef __cplusplus
