@@ -4,7 +4,7 @@
  * A command is a table of name, summary, option list and two functions. Options are parsed
  * strictly: an unknown option or a value out of range is an error. The help text exists once and is
  * printed, or passed to a sink that makes man pages and completions of it (manpages/). Identifiers
- * call a command a verb (invar_verb_train).
+ * call a command a verb (invar_cmd_train).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -76,33 +76,33 @@ typedef struct invar_cli_command {
     bool multi_process;
 } invar_cli_command;
 
-extern const invar_cli_command invar_verb_version;
-extern const invar_cli_command invar_verb_selfcheck;
-extern const invar_cli_command invar_verb_bench;
-extern const invar_cli_command invar_verb_doctor;
+extern const invar_cli_command invar_cmd_version;
+extern const invar_cli_command invar_cmd_selfcheck;
+extern const invar_cli_command invar_cmd_bench;
+extern const invar_cli_command invar_cmd_doctor;
 extern const invar_cli_command
-    invar_verb_train; /* only with INVAR_LEDGER, like the following ones */
-extern const invar_cli_command invar_verb_plan;
-extern const invar_cli_command invar_verb_eval;
-extern const invar_cli_command invar_verb_generate;
-extern const invar_cli_command invar_verb_score;
-extern const invar_cli_command invar_verb_serve;
-extern const invar_cli_command invar_verb_convert;
-extern const invar_cli_command invar_verb_replay;
-extern const invar_cli_command invar_verb_pack;
-extern const invar_cli_command invar_verb_import_miles;
-extern const invar_cli_command invar_verb_ledger;
-extern const invar_cli_command invar_verb_diff;
-extern const invar_cli_command invar_verb_triage;
-extern const invar_cli_command invar_verb_bug_report;
+    invar_cmd_train; /* only with INVAR_LEDGER, like the following ones */
+extern const invar_cli_command invar_cmd_plan;
+extern const invar_cli_command invar_cmd_eval;
+extern const invar_cli_command invar_cmd_generate;
+extern const invar_cli_command invar_cmd_score;
+extern const invar_cli_command invar_cmd_serve;
+extern const invar_cli_command invar_cmd_convert;
+extern const invar_cli_command invar_cmd_replay;
+extern const invar_cli_command invar_cmd_pack;
+extern const invar_cli_command invar_cmd_import_miles;
+extern const invar_cli_command invar_cmd_ledger;
+extern const invar_cli_command invar_cmd_diff;
+extern const invar_cli_command invar_cmd_triage;
+extern const invar_cli_command invar_cmd_bug_report;
 extern const invar_cli_command
-    invar_verb_bisect; /* only with INVAR_BISECT, like the following ones */
-extern const invar_cli_command invar_verb_blame;
-extern const invar_cli_command invar_verb_ab;
-extern const invar_cli_command invar_verb_ci;
+    invar_cmd_bisect; /* only with INVAR_BISECT, like the following ones */
+extern const invar_cli_command invar_cmd_blame;
+extern const invar_cli_command invar_cmd_ab;
+extern const invar_cli_command invar_cmd_ci;
 
 /* Commands of this build in the order of the help; NULL-terminated. */
-extern const invar_cli_command *const invar_verbs[];
+extern const invar_cli_command *const invar_cmds[];
 
 /* Meaning of an exit code, equal for all commands. Help, man pages and docs/commands.md list it. */
 typedef struct invar_exit_meaning {

@@ -11,33 +11,33 @@
 
 #include "base/invar_banned.h"
 
-const invar_cli_command *const invar_verbs[] = {
+const invar_cli_command *const invar_cmds[] = {
 #ifdef INVAR_LEDGER
-    &invar_verb_train,
-    &invar_verb_plan,
-    &invar_verb_eval,
-    &invar_verb_generate,
-    &invar_verb_score,
-    &invar_verb_serve,
-    &invar_verb_convert,
-    &invar_verb_replay,
-    &invar_verb_pack,
-    &invar_verb_import_miles,
-    &invar_verb_ledger,
-    &invar_verb_diff,
-    &invar_verb_triage,
-    &invar_verb_bug_report,
+    &invar_cmd_train,
+    &invar_cmd_plan,
+    &invar_cmd_eval,
+    &invar_cmd_generate,
+    &invar_cmd_score,
+    &invar_cmd_serve,
+    &invar_cmd_convert,
+    &invar_cmd_replay,
+    &invar_cmd_pack,
+    &invar_cmd_import_miles,
+    &invar_cmd_ledger,
+    &invar_cmd_diff,
+    &invar_cmd_triage,
+    &invar_cmd_bug_report,
 #endif
 #ifdef INVAR_BISECT
-    &invar_verb_bisect,
-    &invar_verb_blame,
-    &invar_verb_ab,
-    &invar_verb_ci,
+    &invar_cmd_bisect,
+    &invar_cmd_blame,
+    &invar_cmd_ab,
+    &invar_cmd_ci,
 #endif
-    &invar_verb_selfcheck,
-    &invar_verb_doctor,
-    &invar_verb_bench,
-    &invar_verb_version,
+    &invar_cmd_selfcheck,
+    &invar_cmd_doctor,
+    &invar_cmd_bench,
+    &invar_cmd_version,
     NULL,
 };
 

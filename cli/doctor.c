@@ -146,7 +146,7 @@ static void print_text(const invar_doctor_findings *f)
     printf("cpu      %ld cores\n", f->cores);
     if (!f->examined) {
         printf("gpu      %s: %s\n\nnext: %s selfcheck\n", f->present ? "fails" : "none", f->trouble,
-               invar_op_graph());
+               invar_argv0());
         return;
     }
     printf("gpu      %s, %d multiprocessors, %zu of %zu MiB free\n", f->gpu.name,
@@ -162,7 +162,7 @@ static void print_text(const invar_doctor_findings *f)
         printf("trouble  %s\n", f->trouble);
     if (!invar_doctor_agrees(f))
         puts("         this GPU must not run numerics sm90: train with device = cpu");
-    printf("\nnext: %s %s\n", invar_op_graph(),
+    printf("\nnext: %s %s\n", invar_argv0(),
            invar_doctor_agrees(f) ? "bench --device cuda" : "selfcheck --device cpu");
 }
 
@@ -312,7 +312,7 @@ static void doctor_help(void)
     invar_options_help(doctor_options(&s));
 }
 
-const invar_cli_command invar_verb_doctor = {
+const invar_cli_command invar_cmd_doctor = {
     .name = "doctor",
     .summary = "check the GPU: driver, memory, tensor cores, speed",
     .run = cmd_doctor,

@@ -178,9 +178,9 @@ static void import_miles_help(void)
     invar_options_help(import_miles_options(&path));
 }
 
-const invar_cli_command invar_verb_import_miles = {
-    .name = "import-miles",
-    .summary = "turn a launch script of Miles into a recipe",
-    .run = cmd_import_miles,
-    .help = import_miles_help,
-    .arguments = "SCRIPT [--out FILE]"};
+const invar_cli_command invar_cmd_import_miles = {.name = "import-miles",
+                                                  .summary =
+                                                      "turn a launch script of Miles into a recipe",
+                                                  .run = cmd_import_miles,
+                                                  .help = import_miles_help,
+                                                  .arguments = "SCRIPT [--out FILE]"};

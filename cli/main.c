@@ -49,7 +49,7 @@ static void print_help(FILE *out)
     fputs("invar - reproducible post-training of language models\n\n"
           "usage: invar VERB [--option value ...]\n\n",
           out);
-    print_command_list(out, invar_verbs);
+    print_command_list(out, invar_cmds);
     print_entry(out, "help VERB", "explain a verb and its options");
 #ifdef INVAR_LEDGER
     print_entry(out, "help KEY", "explain a recipe key, its values and its default");
@@ -108,9 +108,9 @@ static void report_unknown_command(const char *group, const invar_cli_command *c
  */
 static bool select_command(command_selection *out, int argc, char **argv)
 {
-    *out = (command_selection){.verb = find_command(invar_verbs, argv[0]), .words = 1};
+    *out = (command_selection){.verb = find_command(invar_cmds, argv[0]), .words = 1};
     if (!out->verb) {
-        report_unknown_command("", invar_verbs, argv[0]);
+        report_unknown_command("", invar_cmds, argv[0]);
         return false;
     }
     if (!out->verb->subcommands || argc < 2 || asks_for_help(argv[1]))
@@ -165,7 +165,7 @@ static bool print_subject_help(int *code_out, int argc, char **argv)
 
 #ifdef INVAR_LEDGER // recipe keys exist only with the commands that read recipes
     pairs = strcmp(argv[0], "combinations") == 0;
-    key = !find_command(invar_verbs, argv[0]) && invar_recipe_flags_is_key(argv[0]);
+    key = !find_command(invar_cmds, argv[0]) && invar_recipe_flags_is_key(argv[0]);
 #endif
     if (!codes && !pairs && !key)
         return false;
@@ -235,7 +235,7 @@ static int run_command_line(int argc, char **argv)
     if (strcmp(argv[0], "help") == 0 || asks_for_help(argv[0]))
         return cmd_help(argc - 1, argv + 1);
     if (strcmp(argv[0], "--version") == 0)
-        return invar_verb_version.run(argc - 1, argv + 1);
+        return invar_cmd_version.run(argc - 1, argv + 1);
     if (!select_command(&s, argc, argv))
         return INVAR_EXIT_USAGE;
     for (int i = s.words; i < argc; i++)

@@ -231,8 +231,7 @@ static int print_summary(const report *r)
         printf("\n%d values: %d identical, %d different, %d not recorded\n", r->values,
                r->values - r->different - r->missing, r->different, r->missing);
         // stdout must not differ between machines, so the path of the program goes to stderr
-        fprintf(stderr, "next: %s %s --device %s%s\n", invar_op_graph(),
-                right ? "bench" : "selfcheck",
+        fprintf(stderr, "next: %s %s --device %s%s\n", invar_argv0(), right ? "bench" : "selfcheck",
                 invar_device_kind_choices.words[r->settings->device.value], right ? "" : " --json");
     }
     if (r->different > 0)
@@ -307,7 +306,7 @@ static void selfcheck_help(void)
     invar_options_help(selfcheck_options(&s));
 }
 
-const invar_cli_command invar_verb_selfcheck = {
+const invar_cli_command invar_cmd_selfcheck = {
     .name = "selfcheck",
     .summary = "run every op once and compare its bits with recorded ones",
     .run = cmd_selfcheck,

@@ -1,5 +1,5 @@
 /*
- * argv0.c - how the user calls this program.
+ * argv0.c - the word by which the user called this program, for commands in messages.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,7 +30,7 @@ void invar_argv0_set(const char *word)
     (void)snprintf(name, sizeof name, bare ? "%s" : "'%s'", word);
 }
 
-const char *invar_op_graph(void)
+const char *invar_argv0(void)
 {
     return name;
 }

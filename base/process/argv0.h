@@ -1,5 +1,5 @@
 /*
- * argv0.h - how the user calls this program, for commands that are printed for use.
+ * argv0.h - the word by which the user called this program, for commands in messages.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,11 +10,11 @@
 extern "C" {
 #endif
 
-/* Once, at the start of main: the first word of the command line. */
+/* Stores the first word of the command line. Call once, at the start of main. */
 void invar_argv0_set(const char *word);
 
-/* That word as a shell reads it; "invar" where none was set or nothing can be made of it. */
-const char *invar_op_graph(void);
+/* Returns the stored word, quoted for a shell; "invar" if it was not set or cannot be quoted. */
+const char *invar_argv0(void);
 
 #ifdef __cplusplus
 }

@@ -393,7 +393,7 @@ static bool add_diff_command(text_line *l, const invar_divergence *p)
 {
     if (!p->known || *p->ledger_before == '\0' || *p->ledger_after == '\0')
         return false;
-    add_format(l, "%s diff", invar_op_graph());
+    add_format(l, "%s diff", invar_argv0());
     return add_word(l, p->ledger_before) && add_word(l, p->ledger_after);
 }
 

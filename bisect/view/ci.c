@@ -114,13 +114,13 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
         line += length + 1;
     }
     if (result->pending || result->verdict == INVAR_CI_MISSING) {
-        fprintf(out, "%snext    %s ci %s ", before, invar_op_graph(),
+        fprintf(out, "%snext    %s ci %s ", before, invar_argv0(),
                 result->pending ? "review" : "record");
         invar_text_print_shell_word(out, command_word(result->item));
         fputc('\n', out);
     }
     if (result->verdict == INVAR_CI_CHANGED) {
-        fprintf(out, "%sfind    %s bisect --good REV ", before, invar_op_graph());
+        fprintf(out, "%sfind    %s bisect --good REV ", before, invar_argv0());
         invar_text_print_shell_word(out, result->item->recipe);
         fputs(", with REV a commit whose bits were these\n", out);
     }

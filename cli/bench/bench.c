@@ -715,9 +715,9 @@ static void bench_help(void)
     invar_options_help(bench_options(&s));
 }
 
-const invar_cli_command invar_verb_bench = {.name = "bench",
-                                            .summary =
-                                                "measure the speed of ops or of a whole model",
-                                            .run = cmd_bench,
-                                            .help = bench_help,
-                                            .multi_process = true};
+const invar_cli_command invar_cmd_bench = {.name = "bench",
+                                           .summary =
+                                               "measure the speed of ops or of a whole model",
+                                           .run = cmd_bench,
+                                           .help = bench_help,
+                                           .multi_process = true};

@@ -82,7 +82,7 @@ static void print_next(const invar_ab_result *answer)
     const invar_ab_effects *effects = &answer->effects;
 
     if (effects->count > effects->n_same) {
-        printf("next: %s ledger query ab-effect --experiment %s --metric ", invar_op_graph(),
+        printf("next: %s ledger query ab-effect --experiment %s --metric ", invar_argv0(),
                answer->id);
         invar_text_print_shell_word(stdout, effects->items->name);
         printf(" --step %" PRId64 " --ledger ", effects->items->step);
@@ -90,7 +90,7 @@ static void print_next(const invar_ab_result *answer)
         putchar('\n');
     }
     if (answer->place.known) {
-        printf("next: %s diff ", invar_op_graph());
+        printf("next: %s diff ", invar_argv0());
         invar_text_print_shell_word(stdout, answer->place.ledger_before);
         putchar(' ');
         invar_text_print_shell_word(stdout, answer->place.ledger_after);
@@ -299,7 +299,7 @@ static void ab_help(void)
         "explains one.");
 }
 
-const invar_cli_command invar_verb_ab = {
+const invar_cli_command invar_cmd_ab = {
     .name = "ab",
     .summary = "compare two versions, or two recipes, on the same seeds",
     .run = cmd_ab,

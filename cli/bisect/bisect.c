@@ -184,7 +184,7 @@ static void bisect_help(void)
     invar_options_help(bisect_options(&s));
 }
 
-const invar_cli_command invar_verb_bisect = {
+const invar_cli_command invar_cmd_bisect = {
     .name = "bisect",
     .summary = "find the commit that changed the bits, down to the op",
     .run = cmd_bisect,

@@ -169,9 +169,9 @@ static void blame_help(void)
     invar_options_help(blame_options(&s));
 }
 
-const invar_cli_command invar_verb_blame = {.name = "blame",
-                                            .summary = "list every commit that changed the bits",
-                                            .run = cmd_blame,
-                                            .help = blame_help,
-                                            .arguments =
-                                                "--good REV [--bad REV] RECIPE [--key value ...]"};
+const invar_cli_command invar_cmd_blame = {.name = "blame",
+                                           .summary = "list every commit that changed the bits",
+                                           .run = cmd_blame,
+                                           .help = blame_help,
+                                           .arguments =
+                                               "--good REV [--bad REV] RECIPE [--key value ...]"};

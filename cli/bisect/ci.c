@@ -470,12 +470,12 @@ static void ci_check_help(void)
     invar_options_help(ci_check_options(&s));
 }
 
-const invar_cli_command invar_verb_ci_check = {.name = "check",
-                                               .summary =
-                                                   "run cases and compare them with their goldens",
-                                               .run = cmd_ci_check,
-                                               .help = ci_check_help,
-                                               .arguments = "[CASE ...] [--option value ...]"};
+const invar_cli_command invar_cmd_ci_check = {.name = "check",
+                                              .summary =
+                                                  "run cases and compare them with their goldens",
+                                              .run = cmd_ci_check,
+                                              .help = ci_check_help,
+                                              .arguments = "[CASE ...] [--option value ...]"};
 
 /* ---- record ---------------------------------------------------------------------------------- */
 
@@ -538,17 +538,17 @@ static void ci_record_help(void)
     invar_options_help(ci_record_options(&s));
 }
 
-const invar_cli_command invar_verb_ci_record = {.name = "record",
-                                                .summary = "record the golden of a case",
-                                                .run = cmd_ci_record,
-                                                .help = ci_record_help,
-                                                .arguments = "CASE [--option value ...]"};
+const invar_cli_command invar_cmd_ci_record = {.name = "record",
+                                               .summary = "record the golden of a case",
+                                               .run = cmd_ci_record,
+                                               .help = ci_record_help,
+                                               .arguments = "CASE [--option value ...]"};
 
 /* ---- the group ------------------------------------------------------------------------------- */
 
-static const invar_cli_command *const subs[] = {&invar_verb_ci_record, &invar_verb_ci_check,
-                                                &invar_verb_ci_review, &invar_verb_ci_accept,
-                                                &invar_verb_ci_status, NULL};
+static const invar_cli_command *const subs[] = {&invar_cmd_ci_record, &invar_cmd_ci_check,
+                                                &invar_cmd_ci_review, &invar_cmd_ci_accept,
+                                                &invar_cmd_ci_status, NULL};
 
 static void ci_help(void)
 {
@@ -559,9 +559,9 @@ static void ci_help(void)
         "hardware.");
 }
 
-const invar_cli_command invar_verb_ci = {
-    .name = "ci",
-    .summary = "bit-exact CI: compare recipes with their golden files",
-    .help = ci_help,
-    .arguments = "VERB [CASE ...] [--option value ...]",
-    .subcommands = subs};
+const invar_cli_command invar_cmd_ci = {.name = "ci",
+                                        .summary =
+                                            "bit-exact CI: compare recipes with their golden files",
+                                        .help = ci_help,
+                                        .arguments = "VERB [CASE ...] [--option value ...]",
+                                        .subcommands = subs};

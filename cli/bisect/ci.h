@@ -13,11 +13,11 @@
 extern "C" {
 #endif
 
-extern const invar_cli_command invar_verb_ci_record;
-extern const invar_cli_command invar_verb_ci_check;
-extern const invar_cli_command invar_verb_ci_review;
-extern const invar_cli_command invar_verb_ci_accept;
-extern const invar_cli_command invar_verb_ci_status;
+extern const invar_cli_command invar_cmd_ci_record;
+extern const invar_cli_command invar_cmd_ci_check;
+extern const invar_cli_command invar_cmd_ci_review;
+extern const invar_cli_command invar_cmd_ci_accept;
+extern const invar_cli_command invar_cmd_ci_status;
 
 /* Returns the option --cases DIR, whose default is "recipes". */
 invar_option invar_option_cases(const char **value);

@@ -167,12 +167,12 @@ static void ci_review_help(void)
     invar_options_help(ci_review_options(&s));
 }
 
-const invar_cli_command invar_verb_ci_review = {.name = "review",
-                                                .summary =
-                                                    "show pending changes, accept or reject them",
-                                                .run = cmd_ci_review,
-                                                .help = ci_review_help,
-                                                .arguments = "[CASE ...] [--reject CASE]"};
+const invar_cli_command invar_cmd_ci_review = {.name = "review",
+                                               .summary =
+                                                   "show pending changes, accept or reject them",
+                                               .run = cmd_ci_review,
+                                               .help = ci_review_help,
+                                               .arguments = "[CASE ...] [--reject CASE]"};
 
 /* ---- accept ---------------------------------------------------------------------------------- */
 
@@ -226,11 +226,11 @@ static void ci_accept_help(void)
     invar_options_help(ci_accept_options(&s));
 }
 
-const invar_cli_command invar_verb_ci_accept = {.name = "accept",
-                                                .summary = "make pending bits the new golden",
-                                                .run = cmd_ci_accept,
-                                                .help = ci_accept_help,
-                                                .arguments = "CASE --reason TEXT"};
+const invar_cli_command invar_cmd_ci_accept = {.name = "accept",
+                                               .summary = "make pending bits the new golden",
+                                               .run = cmd_ci_accept,
+                                               .help = ci_accept_help,
+                                               .arguments = "CASE --reason TEXT"};
 
 /* ---- status ---------------------------------------------------------------------------------- */
 
@@ -357,9 +357,8 @@ static void ci_status_help(void)
     invar_options_help(ci_status_options(&s));
 }
 
-const invar_cli_command invar_verb_ci_status = {.name = "status",
-                                                .summary =
-                                                    "list cases, goldens and pending changes",
-                                                .run = cmd_ci_status,
-                                                .help = ci_status_help,
-                                                .arguments = "[--cases DIR]"};
+const invar_cli_command invar_cmd_ci_status = {.name = "status",
+                                               .summary = "list cases, goldens and pending changes",
+                                               .run = cmd_ci_status,
+                                               .help = ci_status_help,
+                                               .arguments = "[--cases DIR]"};

@@ -601,7 +601,7 @@ static void bug_report_help(void)
     invar_options_help(bug_report_options(&s));
 }
 
-const invar_cli_command invar_verb_bug_report = {
+const invar_cli_command invar_cmd_bug_report = {
     .name = "bug-report",
     .summary = "pack what a maintainer asks about a run into one file",
     .run = cmd_bug_report,

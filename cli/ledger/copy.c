@@ -213,7 +213,7 @@ static void ledger_import_help(void)
     invar_options_help(ledger_import_options(&s));
 }
 
-const invar_cli_command invar_verb_ledger_import = {
+const invar_cli_command invar_cmd_ledger_import = {
     .name = "import",
     .summary = "copy runs from several ledgers into one",
     .run = cmd_ledger_import,
@@ -285,7 +285,7 @@ static void ledger_backup_help(void)
     invar_options_help(ledger_backup_options(&s));
 }
 
-const invar_cli_command invar_verb_ledger_backup = {
+const invar_cli_command invar_cmd_ledger_backup = {
     .name = "backup",
     .summary = "copy a ledger, optionally without old detail",
     .run = cmd_ledger_backup,
@@ -369,7 +369,7 @@ static void ledger_export_help(void)
     invar_options_help(ledger_export_options(&s));
 }
 
-const invar_cli_command invar_verb_ledger_export = {
+const invar_cli_command invar_cmd_ledger_export = {
     .name = "export",
     .summary = "write a run as CSV, JSON lines or TensorBoard events",
     .run = cmd_ledger_export,

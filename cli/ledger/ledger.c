@@ -18,10 +18,10 @@
 #include "base/invar_banned.h"
 
 static const invar_cli_command *const subs[] = {
-    &invar_verb_ledger_ls,     &invar_verb_ledger_show,   &invar_verb_ledger_query,
-    &invar_verb_ledger_sql,    &invar_verb_ledger_verify, &invar_verb_ledger_seal,
-    &invar_verb_ledger_import, &invar_verb_ledger_export, &invar_verb_ledger_backup,
-    &invar_verb_ledger_report, &invar_verb_ledger_watch,  NULL,
+    &invar_cmd_ledger_ls,     &invar_cmd_ledger_show,   &invar_cmd_ledger_query,
+    &invar_cmd_ledger_sql,    &invar_cmd_ledger_verify, &invar_cmd_ledger_seal,
+    &invar_cmd_ledger_import, &invar_cmd_ledger_export, &invar_cmd_ledger_backup,
+    &invar_cmd_ledger_report, &invar_cmd_ledger_watch,  NULL,
 };
 
 static void ledger_help(void)
@@ -35,12 +35,12 @@ static void ledger_help(void)
         "that file.");
 }
 
-const invar_cli_command invar_verb_ledger = {
-    .name = "ledger",
-    .summary = "query, verify and export the record of runs",
-    .help = ledger_help,
-    .arguments = "VERB [ARGUMENT ...] [--option value ...]",
-    .subcommands = subs};
+const invar_cli_command invar_cmd_ledger = {.name = "ledger",
+                                            .summary =
+                                                "query, verify and export the record of runs",
+                                            .help = ledger_help,
+                                            .arguments = "VERB [ARGUMENT ...] [--option value ...]",
+                                            .subcommands = subs};
 
 invar_option invar_option_json(bool *value)
 {
@@ -76,7 +76,7 @@ int invar_exit(invar_status status)
 void invar_print_next(FILE *out, const char *verb, const char *word, const char *ledger,
                       const char *rest)
 {
-    fprintf(out, "next: %s %s", invar_op_graph(), verb);
+    fprintf(out, "next: %s %s", invar_argv0(), verb);
     if (word) {
         fputc(' ', out);
         invar_text_print_shell_word(out, word);

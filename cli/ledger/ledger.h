@@ -17,17 +17,17 @@
 extern "C" {
 #endif
 
-extern const invar_cli_command invar_verb_ledger_ls;
-extern const invar_cli_command invar_verb_ledger_show;
-extern const invar_cli_command invar_verb_ledger_query;
-extern const invar_cli_command invar_verb_ledger_sql;
-extern const invar_cli_command invar_verb_ledger_verify;
-extern const invar_cli_command invar_verb_ledger_seal;
-extern const invar_cli_command invar_verb_ledger_import;
-extern const invar_cli_command invar_verb_ledger_export;
-extern const invar_cli_command invar_verb_ledger_backup;
-extern const invar_cli_command invar_verb_ledger_report;
-extern const invar_cli_command invar_verb_ledger_watch;
+extern const invar_cli_command invar_cmd_ledger_ls;
+extern const invar_cli_command invar_cmd_ledger_show;
+extern const invar_cli_command invar_cmd_ledger_query;
+extern const invar_cli_command invar_cmd_ledger_sql;
+extern const invar_cli_command invar_cmd_ledger_verify;
+extern const invar_cli_command invar_cmd_ledger_seal;
+extern const invar_cli_command invar_cmd_ledger_import;
+extern const invar_cli_command invar_cmd_ledger_export;
+extern const invar_cli_command invar_cmd_ledger_backup;
+extern const invar_cli_command invar_cmd_ledger_report;
+extern const invar_cli_command invar_cmd_ledger_watch;
 
 /* Options --json, --csv and --exact, and the format that they select together. */
 invar_option invar_option_json(bool *value);

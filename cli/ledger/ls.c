@@ -246,9 +246,9 @@ static void ledger_ls_help(void)
     invar_options_help(ledger_ls_options(&s));
 }
 
-const invar_cli_command invar_verb_ledger_ls = {.name = "ls",
-                                                .summary = "list runs",
-                                                .run = cmd_ledger_ls,
-                                                .help = ledger_ls_help,
-                                                .arguments =
-                                                    "[FOLDER|FILE ...] [--option value ...]"};
+const invar_cli_command invar_cmd_ledger_ls = {.name = "ls",
+                                               .summary = "list runs",
+                                               .run = cmd_ledger_ls,
+                                               .help = ledger_ls_help,
+                                               .arguments =
+                                                   "[FOLDER|FILE ...] [--option value ...]"};

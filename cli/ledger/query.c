@@ -517,7 +517,7 @@ static const char *name_at(int index)
     return NULL;
 }
 
-const invar_cli_command invar_verb_ledger_query = {
+const invar_cli_command invar_cmd_ledger_query = {
     .name = "query",
     .summary = "run a named query",
     .run = cmd_ledger_query,
@@ -602,7 +602,7 @@ static void ledger_sql_help(void)
     invar_options_help(ledger_sql_options(&s));
 }
 
-const invar_cli_command invar_verb_ledger_sql = {
+const invar_cli_command invar_cmd_ledger_sql = {
     .name = "sql",
     .summary = "run any SQL query that only reads",
     .run = cmd_ledger_sql,

@@ -197,7 +197,7 @@ static void ledger_report_help(void)
     invar_options_help(ledger_report_options(&s));
 }
 
-const invar_cli_command invar_verb_ledger_report = {
+const invar_cli_command invar_cmd_ledger_report = {
     .name = "report",
     .summary = "write an HTML page with curves of one or several runs",
     .run = cmd_ledger_report,

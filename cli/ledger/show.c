@@ -592,9 +592,9 @@ static void ledger_show_help(void)
     invar_options_help(ledger_show_options(&s));
 }
 
-const invar_cli_command invar_verb_ledger_show = {.name = "show",
-                                                  .summary = "show a run or one of its steps",
-                                                  .run = cmd_ledger_show,
-                                                  .help = ledger_show_help,
-                                                  .arguments =
-                                                      "RUN [--step S] [--option value ...]"};
+const invar_cli_command invar_cmd_ledger_show = {.name = "show",
+                                                 .summary = "show a run or one of its steps",
+                                                 .run = cmd_ledger_show,
+                                                 .help = ledger_show_help,
+                                                 .arguments =
+                                                     "RUN [--step S] [--option value ...]"};

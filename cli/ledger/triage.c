@@ -159,7 +159,7 @@ static void print_causes(const invar_triage_finding *f, const settings *s)
     const char *at = f->rule.sql;
 
     while ((at = invar_triage_cause(cause, check, at)) != NULL) {
-        printf("  cause?     %s\n             %s ", cause, invar_op_graph());
+        printf("  cause?     %s\n             %s ", cause, invar_argv0());
         print_command(stdout, check, f->step, s);
         putchar('\n');
     }
@@ -174,9 +174,9 @@ static void print_finding(const invar_triage_finding *f, const settings *s, bool
         printf("  steps      %" PRId64 " show it\n", f->steps);
     printf("  may mean   %s\n", f->explanation);
     print_causes(f, s);
-    printf("  all of it  %s ledger query %s --run ", invar_op_graph(), f->rule.name);
+    printf("  all of it  %s ledger query %s --run ", invar_argv0(), f->rule.name);
     print_run_words(stdout, s);
-    printf("\n  next       %s ", invar_op_graph());
+    printf("\n  next       %s ", invar_argv0());
     print_command(stdout, f->next_command, f->step, s);
     putchar('\n');
 }
@@ -273,7 +273,7 @@ static void triage_help(void)
     invar_options_help(triage_options(&s));
 }
 
-const invar_cli_command invar_verb_triage = {
+const invar_cli_command invar_cmd_triage = {
     .name = "triage",
     .summary = "find what is wrong with a run, with evidence and the next command",
     .run = cmd_triage,

@@ -278,12 +278,12 @@ static void ledger_verify_help(void)
     invar_options_help(ledger_verify_options(&s));
 }
 
-const invar_cli_command invar_verb_ledger_verify = {.name = "verify",
-                                                    .summary =
-                                                        "check that no bit of a ledger has changed",
-                                                    .run = cmd_ledger_verify,
-                                                    .help = ledger_verify_help,
-                                                    .arguments = "RUN|FILE [--option value ...]"};
+const invar_cli_command invar_cmd_ledger_verify = {.name = "verify",
+                                                   .summary =
+                                                       "check that no bit of a ledger has changed",
+                                                   .run = cmd_ledger_verify,
+                                                   .help = ledger_verify_help,
+                                                   .arguments = "RUN|FILE [--option value ...]"};
 
 /* ---- seal ------------------------------------------------------------------------------------ */
 
@@ -347,7 +347,7 @@ static void ledger_seal_help(void)
     invar_options_help(ledger_seal_options(&s));
 }
 
-const invar_cli_command invar_verb_ledger_seal = {
+const invar_cli_command invar_cmd_ledger_seal = {
     .name = "seal",
     .summary = "print one line that reveals any later change of a run",
     .run = cmd_ledger_seal,

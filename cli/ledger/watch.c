@@ -386,7 +386,7 @@ static void ledger_watch_help(void)
     invar_options_help(ledger_watch_options(&s));
 }
 
-const invar_cli_command invar_verb_ledger_watch = {
+const invar_cli_command invar_cmd_ledger_watch = {
     .name = "watch",
     .summary = "follow a run live, step by step",
     .run = cmd_ledger_watch,

@@ -118,7 +118,7 @@ void invar_bash_write(FILE *out, const invar_embedded *script)
     const invar_recipe_schema *schema = invar_config_schema();
 
     fprintf(out, "%s\n_invar_verb() {\n    case $1 in\n    '') subs='", script->text);
-    put_names(out, invar_verbs);
+    put_names(out, invar_cmds);
     fputs(" help' ;;\n    key) options='", out);
     for (int i = 0; i < schema->count; i++)
         fprintf(out, "%s--%s", i ? " " : "", schema->keys[i].name);
@@ -206,7 +206,7 @@ void invar_zsh_write(FILE *out, const invar_embedded *script)
     const invar_recipe_schema *schema = invar_config_schema();
 
     fprintf(out, "#compdef invar\n%s\n_invar_verb() {\n    case $1 in\n    '')", script->text);
-    zsh_commands(out, invar_verbs);
+    zsh_commands(out, invar_cmds);
     fputs("        'help:explain a verb or a recipe key'\n        ) ;;\n    key) specs=(\n", out);
     for (int i = 0; i < schema->count; i++)
         zsh_option(out, schema->keys[i].name, schema->keys[i].doc, "value",

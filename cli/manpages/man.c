@@ -217,7 +217,7 @@ void invar_man_program(FILE *out)
     fputs(".SH NAME\ninvar \\- reproducible post\\-training of language models\n"
           ".SH SYNOPSIS\n\\fBinvar\\fR \\fIVERB\\fR [\\fB\\-\\-option\\fR \\fIvalue\\fR ...]\n",
           out);
-    put_commands(out, "", invar_verbs);
+    put_commands(out, "", invar_cmds);
     fputs(".TP\n.B invar help \\fIVERB\\fR\nexplain a verb and its options\n", out);
     fputs(".SH EXIT STATUS\n", out);
     for (const invar_exit_meaning *e = invar_exit_codes; e->meaning; e++) {

@@ -39,7 +39,7 @@ bool invar_manpage_next(invar_manpage *page)
 
     sub = group && group->subcommands ? next_command(group->subcommands, sub) : NULL;
     if (!sub)
-        *page = (invar_manpage){.verb = next_command(invar_verbs, group)};
+        *page = (invar_manpage){.verb = next_command(invar_cmds, group)};
     else
         *page = (invar_manpage){.verb = sub, .group = group};
     if (!page->verb)

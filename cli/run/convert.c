@@ -671,7 +671,7 @@ static void convert_help(void)
     invar_options_help(convert_options(&s));
 }
 
-const invar_cli_command invar_verb_convert = {
+const invar_cli_command invar_cmd_convert = {
     .name = "convert",
     .summary = "convert weights between checkpoints and Hugging Face folders",
     .run = cmd_convert,

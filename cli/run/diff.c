@@ -200,9 +200,9 @@ static void diff_help(void)
     invar_options_help(diff_options(&s));
 }
 
-const invar_cli_command invar_verb_diff = {.name = "diff",
-                                           .summary =
-                                               "find where two runs diverge: step, layer, tensor",
-                                           .run = cmd_diff,
-                                           .help = diff_help,
-                                           .arguments = "A B [--option value ...]"};
+const invar_cli_command invar_cmd_diff = {.name = "diff",
+                                          .summary =
+                                              "find where two runs diverge: step, layer, tensor",
+                                          .run = cmd_diff,
+                                          .help = diff_help,
+                                          .arguments = "A B [--option value ...]"};

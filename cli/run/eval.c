@@ -194,7 +194,7 @@ static void eval_help(void)
     invar_options_help(eval_options(&s));
 }
 
-const invar_cli_command invar_verb_eval = {
+const invar_cli_command invar_cmd_eval = {
     .name = "eval",
     .summary = "evaluate weights on the evaluation sets of a recipe",
     .run = cmd_eval,

@@ -555,7 +555,7 @@ static void generate_help(void)
     invar_options_help(generate_options(&s));
 }
 
-const invar_cli_command invar_verb_generate = {
+const invar_cli_command invar_cmd_generate = {
     .name = "generate",
     .summary = "complete prompts, or reproduce one recorded sample",
     .run = cmd_generate,

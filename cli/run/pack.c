@@ -115,7 +115,7 @@ static void pack_help(void)
     invar_options_help(pack_options(&s));
 }
 
-const invar_cli_command invar_verb_pack = {
+const invar_cli_command invar_cmd_pack = {
     .name = "pack",
     .summary = "pack a recorded step and all that it needs into one file",
     .run = cmd_pack,

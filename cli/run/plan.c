@@ -399,7 +399,7 @@ static void plan_help(void)
     invar_options_help(plan_options(&s));
 }
 
-const invar_cli_command invar_verb_plan = {
+const invar_cli_command invar_cmd_plan = {
     .name = "plan",
     .summary = "show the memory that a run needs, before it runs",
     .run = cmd_plan,

@@ -259,7 +259,7 @@ static void replay_help(void)
     invar_options_help(replay_options(&s));
 }
 
-const invar_cli_command invar_verb_replay = {
+const invar_cli_command invar_cmd_replay = {
     .name = "replay",
     .summary = "execute recorded steps again and compare every bit",
     .run = cmd_replay,

@@ -360,10 +360,10 @@ static void score_help(void)
     invar_options_help(score_options(&s));
 }
 
-const invar_cli_command invar_verb_score = {.name = "score",
-                                            .summary = "compute log-probabilities of given tokens",
-                                            .run = cmd_score,
-                                            .help = score_help,
-                                            .arguments =
-                                                "[RECIPE] --hf-checkpoint DIR --tokens FILE "
-                                                "[--option value ...]"};
+const invar_cli_command invar_cmd_score = {.name = "score",
+                                           .summary = "compute log-probabilities of given tokens",
+                                           .run = cmd_score,
+                                           .help = score_help,
+                                           .arguments =
+                                               "[RECIPE] --hf-checkpoint DIR --tokens FILE "
+                                               "[--option value ...]"};

@@ -362,7 +362,7 @@ static void serve_help(void)
     invar_options_help(serve_options(&s));
 }
 
-const invar_cli_command invar_verb_serve = {
+const invar_cli_command invar_cmd_serve = {
     .name = "serve",
     .summary = "serve a model by OpenAI's HTTP API, bit-equal at any load",
     .run = cmd_serve,

@@ -256,7 +256,7 @@ static void print_comparison(const golden_result *c, const char *path, bool stop
 
 static void print_next_diff(const char *word)
 {
-    printf("  %s diff ", invar_op_graph());
+    printf("  %s diff ", invar_argv0());
     invar_text_print_shell_word(stdout, word);
     putchar(' ');
     invar_text_print_shell_word(stdout, word);
@@ -265,7 +265,7 @@ static void print_next_diff(const char *word)
 
 static void print_next_command(const char *verb, const char *word, const char *rest)
 {
-    printf("  %s %s ", invar_op_graph(), verb);
+    printf("  %s %s ", invar_argv0(), verb);
     invar_text_print_shell_word(stdout, word);
     puts(rest);
 }
@@ -301,7 +301,7 @@ static void print_next_commands(const invar_train_summary *run, const char *repo
         invar_error_clear();
         return;
     }
-    printf("  %s ledger report ", invar_op_graph());
+    printf("  %s ledger report ", invar_argv0());
     invar_text_print_shell_word(stdout, word);
     fputs(" --out ", stdout);
     invar_text_print_shell_word(stdout, page);
@@ -691,9 +691,9 @@ static void train_help(void)
     invar_recipe_flags_help();
 }
 
-const invar_cli_command invar_verb_train = {.name = "train",
-                                            .summary = "train a model as a recipe says",
-                                            .run = cmd_train,
-                                            .help = train_help,
-                                            .arguments = "RECIPE [--key value ...]",
-                                            .multi_process = true};
+const invar_cli_command invar_cmd_train = {.name = "train",
+                                           .summary = "train a model as a recipe says",
+                                           .run = cmd_train,
+                                           .help = train_help,
+                                           .arguments = "RECIPE [--key value ...]",
+                                           .multi_process = true};

@@ -1,5 +1,9 @@
 /*
- * print.c - a diff for people: the verdict, then what differs; what is equal is one number.
+ * print.c - prints a diff for people: the verdict first, then everything that differs.
+ *
+ * Equal elements are only counted. Lists are cut after 40 lines, and lines are fitted to the
+ * terminal if there is one. The file also makes the headline and the commands that are recommended
+ * next.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,15 +26,15 @@ enum {
     NAME_COLUMNS = 40,
     POINT_COLUMNS = 160,
     PAIR_COLUMNS = 60,
-    POINT_DETAIL = 80,   /* columns of a point's line beside its name */
-    METRIC_DETAIL = 102, /* of a metric's */
+    POINT_DETAIL = 80,   /* columns of a point's line without its name */
+    METRIC_DETAIL = 102, /* columns of a metric's line without its name */
 };
 
 typedef struct printer {
     FILE *stream;
-    bool colour;
+    bool color;
     bool listed; /* the last section had a list */
-    int width;   /* of the terminal; 0: none */
+    int width;   /* columns of the terminal; 0 if the output is not a terminal */
 } printer;
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
@@ -47,7 +51,7 @@ const char *invar_diff_verdict_name(invar_diff_verdict verdict)
     return names[verdict];
 }
 
-/* Text that ends where its buffer does. */
+/* Text in a buffer of fixed size; what does not fit is cut off. */
 typedef struct line {
     char *text;
     size_t used, size;
@@ -66,8 +70,8 @@ static void line_add(line *l, const char *format, ...)
     l->used += (size_t)length < l->size - l->used ? (size_t)length : l->size - l->used - 1;
 }
 
-/* How many bytes of the text to show: at most so many, and whole characters. */
-static int clip(const char *text, size_t most)
+/* Returns the number of bytes to show: at most `most`, without splitting a character. */
+static int clipped_bytes(const char *text, size_t most)
 {
     size_t bytes = strlen(text);
 
@@ -85,7 +89,7 @@ void invar_diff_fused(char out[INVAR_DIFF_FUSED_SIZE], const invar_diff_point *p
     out[0] = '\0';
     if (!point->fused)
         return;
-    line_add(&l, "fused %.*s ", clip(point->op, 64), point->op);
+    line_add(&l, "fused %.*s ", clipped_bytes(point->op, 64), point->op);
     if (!point->fused_mismatch_a && !point->fused_mismatch_b)
         line_add(&l, "equals its parts %s and %s", in_a, in_b);
     else
@@ -95,22 +99,23 @@ void invar_diff_fused(char out[INVAR_DIFF_FUSED_SIZE], const invar_diff_point *p
     line_add(&l, ", the parts %s", point->parts_equal ? "are equal" : "differ as well");
 }
 
-static void add_place(line *l, const invar_diff_point *p)
+static void add_point_name(line *l, const invar_diff_point *p)
 {
-    line_add(l, ", point %.*s (%.*s", clip(p->name, 256), p->name, clip(p->phase, 64), p->phase);
+    line_add(l, ", point %.*s (%.*s", clipped_bytes(p->name, 256), p->name,
+             clipped_bytes(p->phase, 64), p->phase);
     if (p->layer >= 0)
         line_add(l, ", layer %" PRId64, p->layer);
     line_add(l, ")");
 }
 
-/* The place where tensors part. */
+/* Adds the first point that differs, and how its inputs compare. */
 static void add_tensors(line *l, const invar_diff *diff)
 {
     const invar_diff_point *p = diff->culprit;
     char fused[INVAR_DIFF_FUSED_SIZE];
 
     if (p) {
-        add_place(l, p);
+        add_point_name(l, p);
         line_add(l, p->inputs == 0     ? ", the first that differs"
                     : p->inputs_differ ? ", whose inputs are equal where both have them"
                                        : ", its inputs are equal");
@@ -119,7 +124,7 @@ static void add_tensors(line *l, const invar_diff *diff)
         invar_diff_fused(fused, p, "in A", "in B");
         line_add(l, "%s%s", *fused ? "; " : "", fused);
     } else if (diff->n_points) {
-        add_place(l, diff->points);
+        add_point_name(l, diff->points);
         line_add(l, ", where it begins is not known");
     } else if (!diff->a.digests || !diff->b.digests) {
         line_add(l, "; its points are not in this copy of %s",
@@ -132,7 +137,7 @@ static void add_tensors(line *l, const invar_diff *diff)
     }
 }
 
-/* What differs although all tensors are equal. */
+/* Adds the numbers of records that differ although all tensors are equal. */
 static void add_records(line *l, const invar_diff *diff)
 {
     if (diff->evaluations)
@@ -164,7 +169,7 @@ static void add_identical(line *l, const invar_diff *diff)
                  invar_text_plural((int64_t)diff->n_points), diff->n_points == 1 ? "s" : "");
 }
 
-/* "step 7", and before all steps what stands there. */
+/* Adds "step 7", or `start` for evaluations before the first step. */
 static void add_step(line *l, const invar_diff *diff, const char *start)
 {
     if (diff->step >= 0)
@@ -189,8 +194,8 @@ void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *d
         return;
     }
     if (diff->self_contradicting_side) {
-        line_add(&l, "run %.*s (%.8s) %s ", clip(diff->a.name, 64), diff->a.name, diff->a.uuid,
-                 diff->evaluations ? "evaluated" : "did");
+        line_add(&l, "run %.*s (%.8s) %s ", clipped_bytes(diff->a.name, 64), diff->a.name,
+                 diff->a.uuid, diff->evaluations ? "evaluated" : "did");
         add_step(&l, diff, "its start");
         line_add(&l, " twice%s with two results",
                  plugins  ? " by two plug-ins"
@@ -198,7 +203,7 @@ void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *d
                           : "");
     } else {
         if (plugins)
-            line_add(&l, "another plug-in (%.*s), ", clip(makers->key, 64), makers->key);
+            line_add(&l, "another plug-in (%.*s), ", clipped_bytes(makers->key, 64), makers->key);
         line_add(&l, "%sfirst at ", diff->same_inputs ? "same identity and program, " : "");
         add_step(&l, diff, "the start, before any step");
     }
@@ -210,25 +215,25 @@ void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *d
 
 /* ---- the next command ------------------------------------------------------------------------ */
 
-/* True for a word that means the same to every shell. */
-static bool plain(const char *word)
+/* True if every shell reads the word as itself. */
+static bool is_plain_word(const char *word)
 {
     return *word && word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                       "0123456789._/-")] == '\0';
 }
 
-/* The run as its own ledger names it, wherever that lies. */
+/* Adds the run as an argument of a command: PATH:UUID. */
 static void add_run(line *l, const invar_diff_side *side)
 {
-    bool bare = plain(side->ledger);
+    bool bare = is_plain_word(side->ledger);
 
     line_add(l, bare ? " %s:%.8s" : " '%s:%.8s'", side->ledger, side->uuid);
 }
 
-/* False for what a forged or oddly named ledger would make of a command. */
-static bool diff_side_nameable(const invar_diff_side *side)
+/* True if the path and uuid of a side, which may be hostile, can be part of a printed command. */
+static bool is_side_printable(const invar_diff_side *side)
 {
-    return plain(side->uuid) && strlen(side->ledger) < INVAR_DIFF_NEXT_SIZE / 2 &&
+    return is_plain_word(side->uuid) && strlen(side->ledger) < INVAR_DIFF_NEXT_SIZE / 2 &&
            !strchr(side->ledger, '\'') && !strchr(side->ledger, '\\');
 }
 
@@ -247,11 +252,11 @@ int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const
     const invar_diff_side *sides[] = {&diff->a, &diff->b};
     int count = !diff->diverged ? 0 : diff->self_contradicting_side ? 1 : 2;
 
-    if (!diff_side_nameable(&diff->a) || !diff_side_nameable(&diff->b))
+    if (!is_side_printable(&diff->a) || !is_side_printable(&diff->b))
         return 0;
     if (invar_diff_replay_would_help(diff)) {
         line l = {out[0], 0, INVAR_DIFF_NEXT_SIZE};
-        line_add(&l, "%s diff", invar_op_graph());
+        line_add(&l, "%s diff", invar_argv0());
         add_run(&l, &diff->a);
         add_run(&l, &diff->b);
         line_add(&l, " --replay");
@@ -259,7 +264,7 @@ int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const
     }
     for (int i = 0; i < count; i++) {
         line l = {out[i], 0, INVAR_DIFF_NEXT_SIZE};
-        line_add(&l, "%s ledger show", invar_op_graph());
+        line_add(&l, "%s ledger show", invar_argv0());
         add_run(&l, sides[i]);
         if (diff->step >= 0)
             line_add(&l, " --step %" PRId64, diff->step);
@@ -267,14 +272,14 @@ int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const
     return count;
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- lines and titles ------------------------------------------------------------------------ */
 
 static const char *printer_style(const printer *p, invar_term_style s)
 {
-    return invar_term_escape(p->colour, s);
+    return invar_term_escape(p->color, s);
 }
 
-static int columns(const char *text)
+static int count_columns(const char *text)
 {
     int count = 0;
 
@@ -283,8 +288,8 @@ static int columns(const char *text)
     return count;
 }
 
-/* The text padded to `width` columns, cut after `most`. */
-static void printer_put(const printer *p, const char *text, int width, int most)
+/* Prints the text, cut after `most` columns and padded to `width`. */
+static void print_padded(const printer *p, const char *text, int width, int most)
 {
     const char *end = text;
     int count = 0;
@@ -301,8 +306,8 @@ static void printer_put(const printer *p, const char *text, int width, int most)
         fprintf(p->stream, "%*s", width - count, "");
 }
 
-/* Begins a section; one with a list is set apart from its neighbours. */
-static void printer_title(printer *p, const char *name, bool list)
+/* Begins a section; empty lines separate a section with a list from the others. */
+static void print_title(printer *p, const char *name, bool list)
 {
     fprintf(p->stream, "%s%s%s%s: ", list || p->listed ? "\n" : "",
             printer_style(p, INVAR_TERM_STYLE_BOLD), name,
@@ -310,19 +315,19 @@ static void printer_title(printer *p, const char *name, bool list)
     p->listed = list;
 }
 
-/* "metrics: 3 differ, 57 equal" */
-static void count_title(printer *p, const char *name, size_t different, int64_t equal)
+/* Begins a section with counts, such as "metrics: 3 differ, 57 equal". */
+static void print_count_title(printer *p, const char *name, size_t different, int64_t equal)
 {
     if (different == 0 && equal == 0)
         return;
-    printer_title(p, name, different > 0);
+    print_title(p, name, different > 0);
     if (different)
         fprintf(p->stream, "%zu differ, ", different);
     fprintf(p->stream, "%" PRId64 " equal\n", equal);
 }
 
-/* What was left out of a list of `count`. */
-static void printer_rest(const printer *p, size_t count)
+/* Prints how many elements of a list of `count` were left out. */
+static void print_left_out(const printer *p, size_t count)
 {
     if (count > LINES)
         fprintf(p->stream, "  %s... and %zu more; --json has all%s\n",
@@ -330,29 +335,29 @@ static void printer_rest(const printer *p, size_t count)
                 printer_style(p, INVAR_TERM_STYLE_PLAIN));
 }
 
-/* "NAME  A | B", or on three lines when they are long. */
-static void put_pair(const printer *p, const char *name, int width, const char *a, const char *b)
+/* Prints "NAME  A | B", on three lines if the values are long. */
+static void print_pair(const printer *p, const char *name, int width, const char *a, const char *b)
 {
     a = a ? a : "-";
     b = b ? b : "-";
-    if (columns(a) + columns(b) <= PAIR_COLUMNS) {
-        printer_put(p, name, width, NAME_COLUMNS);
+    if (count_columns(a) + count_columns(b) <= PAIR_COLUMNS) {
+        print_padded(p, name, width, NAME_COLUMNS);
         fprintf(p->stream, "%s %s|%s %s\n", a, printer_style(p, INVAR_TERM_STYLE_DIM),
                 printer_style(p, INVAR_TERM_STYLE_PLAIN), b);
         return;
     }
-    printer_put(p, name, 0, NAME_COLUMNS);
+    print_padded(p, name, 0, NAME_COLUMNS);
     for (int i = 0; i < 2; i++) {
         fprintf(p->stream, "\n    %s%c%s ", printer_style(p, INVAR_TERM_STYLE_CYAN), "AB"[i],
                 printer_style(p, INVAR_TERM_STYLE_PLAIN));
-        printer_put(p, i ? b : a, 0, VALUE_COLUMNS);
+        print_padded(p, i ? b : a, 0, VALUE_COLUMNS);
     }
     fputc('\n', p->stream);
 }
 
-static int widest(int so_far, const char *text, int most)
+static int wider_of(int so_far, const char *text, int most)
 {
-    int width = columns(text);
+    int width = count_columns(text);
 
     width = width < most ? width : most;
     return width > so_far ? width : so_far;
@@ -368,8 +373,8 @@ static void print_sides(const printer *p, const invar_diff *diff)
         const invar_diff_side *s = sides[i];
         fprintf(p->stream, "  %s%c%s  ", printer_style(p, INVAR_TERM_STYLE_CYAN), "AB"[i],
                 printer_style(p, INVAR_TERM_STYLE_PLAIN));
-        printer_put(p, s->name, widest(columns(diff->a.name), diff->b.name, NAME_COLUMNS),
-                    NAME_COLUMNS);
+        print_padded(p, s->name, wider_of(count_columns(diff->a.name), diff->b.name, NAME_COLUMNS),
+                     NAME_COLUMNS);
         fprintf(p->stream, "  %.8s  ", s->uuid);
         if (s->first_step < 0)
             fprintf(p->stream, "no steps");
@@ -380,7 +385,7 @@ static void print_sides(const printer *p, const invar_diff *diff)
         else if (s->segments > 1)
             fprintf(p->stream, "  %" PRId64 " segments", s->segments);
         fprintf(p->stream, "  %s", printer_style(p, INVAR_TERM_STYLE_DIM));
-        printer_put(p, s->ledger, 0, VALUE_COLUMNS);
+        print_padded(p, s->ledger, 0, VALUE_COLUMNS);
         fprintf(p->stream, "%s\n", printer_style(p, INVAR_TERM_STYLE_PLAIN));
     }
 }
@@ -389,18 +394,18 @@ static void print_facts(printer *p, const invar_diff *diff)
 {
     int scope = 0, key = 0;
 
-    count_title(p, "facts", diff->n_facts, diff->facts_equal);
+    print_count_title(p, "facts", diff->n_facts, diff->facts_equal);
     for (size_t i = 0; i < diff->n_facts && i < LINES; i++) {
-        scope = widest(scope, diff->facts[i].scope, NAME_COLUMNS);
-        key = widest(key, diff->facts[i].key, NAME_COLUMNS);
+        scope = wider_of(scope, diff->facts[i].scope, NAME_COLUMNS);
+        key = wider_of(key, diff->facts[i].key, NAME_COLUMNS);
     }
     for (size_t i = 0; i < diff->n_facts && i < LINES; i++) {
         const invar_diff_fact *f = &diff->facts[i];
         fprintf(p->stream, "  ");
-        printer_put(p, f->scope, scope + 2, NAME_COLUMNS);
-        put_pair(p, f->key, key + 2, f->a, f->b);
+        print_padded(p, f->scope, scope + 2, NAME_COLUMNS);
+        print_pair(p, f->key, key + 2, f->a, f->b);
     }
-    printer_rest(p, diff->n_facts);
+    print_left_out(p, diff->n_facts);
 }
 
 static void print_digests(const printer *p, const char *what, const invar_digest *a,
@@ -430,7 +435,7 @@ static void print_step(printer *p, const invar_diff *diff)
     char name[32];
 
     snprintf(name, sizeof name, "step %" PRId64, diff->step);
-    printer_title(p, name, true);
+    print_title(p, name, true);
     fprintf(p->stream, "same data: %s, same random numbers: %s, same weights before it: %s\n",
             invar_tristate_name(diff->same_batch), invar_tristate_name(diff->same_rng),
             invar_tristate_name(diff->same_weights));
@@ -444,22 +449,22 @@ static void print_changes(printer *p, const invar_diff *diff)
 
     if (diff->n_changes == 0)
         return;
-    printer_title(p, "structure", true);
+    print_title(p, "structure", true);
     fprintf(p->stream, "%zu change%s; A has %" PRId64 " points, B %" PRId64 "\n", diff->n_changes,
             invar_text_plural((int64_t)diff->n_changes), diff->points_a, diff->points_b);
     for (size_t i = 0; i < diff->n_changes && i < LINES; i++)
-        name = widest(name, diff->changes[i].point, POINT_COLUMNS);
+        name = wider_of(name, diff->changes[i].point, POINT_COLUMNS);
     for (size_t i = 0; i < diff->n_changes && i < LINES; i++) {
         const invar_diff_manifest_change *c = &diff->changes[i];
         fprintf(p->stream, "  ");
-        printer_put(p, c->point, name + 2, POINT_COLUMNS);
-        put_pair(p, c->what, 12, c->a, c->b);
+        print_padded(p, c->point, name + 2, POINT_COLUMNS);
+        print_pair(p, c->what, 12, c->a, c->b);
     }
-    printer_rest(p, diff->n_changes);
+    print_left_out(p, diff->n_changes);
 }
 
-/* The layers with differences as ranges, "layer 3-7, 9". */
-static void put_layers(const printer *p, const invar_diff_group *groups, size_t count)
+/* Prints the layers with differences as ranges, such as "layer 3-7, 9". */
+static void print_layers(const printer *p, const invar_diff_group *groups, size_t count)
 {
     const char *before = ", layer ";
 
@@ -480,7 +485,7 @@ static void put_layers(const printer *p, const invar_diff_group *groups, size_t 
     }
 }
 
-/* One line a phase. */
+/* Prints one line per phase, with its layers. */
 static void print_phases(const printer *p, const invar_diff *diff)
 {
     size_t lines = 0;
@@ -495,19 +500,19 @@ static void print_phases(const printer *p, const invar_diff *diff)
             count++;
         }
         fprintf(p->stream, "  ");
-        printer_put(p, first->phase, 12, NAME_COLUMNS);
+        print_padded(p, first->phase, 12, NAME_COLUMNS);
         if (different == 0) {
             fprintf(p->stream, "%s%" PRId64 " equal%s\n", printer_style(p, INVAR_TERM_STYLE_DIM),
                     equal, printer_style(p, INVAR_TERM_STYLE_PLAIN));
             continue;
         }
         fprintf(p->stream, "%" PRId64 " of %" PRId64 " differ", different, equal + different);
-        put_layers(p, first, count);
+        print_layers(p, first, count);
         fputc('\n', p->stream);
     }
 }
 
-/* A line of so many columns is not broken; on a narrow terminal its details are left out. */
+/* True if a line of this width fits the terminal; otherwise details of the line are left out. */
 static bool has_room(const printer *p, int columns_needed)
 {
     return p->width == 0 || columns_needed <= p->width;
@@ -523,12 +528,12 @@ static void print_point(const printer *p, const invar_diff *diff, const invar_di
     invar_digest_format(b, &q->b);
     fprintf(p->stream, "%s%c ", culprit ? printer_style(p, INVAR_TERM_STYLE_RED) : "",
             culprit ? '>' : ' ');
-    printer_put(p, q->name, name + 2, POINT_COLUMNS);
+    print_padded(p, q->name, name + 2, POINT_COLUMNS);
     if (has_room(p, name + POINT_DETAIL)) {
-        printer_put(p, q->op, 16, NAME_COLUMNS);
-        printer_put(p, q->kind, 7, NAME_COLUMNS);
-        printer_put(p, q->dtype, 5, NAME_COLUMNS);
-        printer_put(p, q->shape, 16, NAME_COLUMNS);
+        print_padded(p, q->op, 16, NAME_COLUMNS);
+        print_padded(p, q->kind, 7, NAME_COLUMNS);
+        print_padded(p, q->dtype, 5, NAME_COLUMNS);
+        print_padded(p, q->shape, 16, NAME_COLUMNS);
     }
     fprintf(p->stream, " %.8s | %.8s%s%s%s\n", a, b, q->level ? "  (not in the root)" : "",
             q->is_origin ? "  begins here" : "",
@@ -540,31 +545,31 @@ static void print_points(printer *p, const invar_diff *diff)
     int name = 0;
 
     if (!diff->a.digests || !diff->b.digests) {
-        printer_title(p, "points", false);
+        print_title(p, "points", false);
         fprintf(p->stream, "not in the ledger of %s: only the root of the step is known\n",
                 diff->b.digests   ? "A"
                 : diff->a.digests ? "B"
                                   : "A and B");
         return;
     }
-    count_title(p, "points", diff->n_points, diff->points_equal);
+    print_count_title(p, "points", diff->n_points, diff->points_equal);
     if (diff->n_points == 0)
         return;
     print_phases(p, diff);
     for (size_t i = 0; i < diff->n_points && i < LINES; i++)
-        name = widest(name, diff->points[i].name, POINT_COLUMNS);
+        name = wider_of(name, diff->points[i].name, POINT_COLUMNS);
     if (diff->culprit && diff->culprit >= diff->points + LINES)
         print_point(p, diff, diff->culprit, name);
     for (size_t i = 0; i < diff->n_points && i < LINES; i++)
         print_point(p, diff, &diff->points[i], name);
-    printer_rest(p, diff->n_points);
+    print_left_out(p, diff->n_points);
 }
 
 void invar_diff_number(char out[INVAR_NUMBER_SIZE], double value)
 {
     if (invar_number_format_plain(out, value) == INVAR_OK)
         return;
-    invar_error_clear(); // the bits stand beside it
+    invar_error_clear(); // the caller also shows the bits
     memcpy(out, "?", 2);
 }
 
@@ -607,13 +612,13 @@ static void print_metrics(printer *p, const invar_diff *diff)
     char distance[INVAR_NUMBER_SIZE];
     int name = 0;
 
-    count_title(p, "metrics", diff->n_metrics, diff->metrics_equal);
+    print_count_title(p, "metrics", diff->n_metrics, diff->metrics_equal);
     for (size_t i = 0; i < diff->n_metrics && i < LINES; i++)
-        name = widest(name, diff->metrics[i].name, POINT_COLUMNS);
+        name = wider_of(name, diff->metrics[i].name, POINT_COLUMNS);
     for (size_t i = 0; i < diff->n_metrics && i < LINES; i++) {
         const invar_diff_metric *m = &diff->metrics[i];
         fprintf(p->stream, "  ");
-        printer_put(p, m->name, name + 2, POINT_COLUMNS);
+        print_padded(p, m->name, name + 2, POINT_COLUMNS);
         put_number(p, m->in_a, m->a);
         put_number(p, m->in_b, m->b);
         if (has_room(p, name + METRIC_DETAIL)) {
@@ -623,12 +628,12 @@ static void print_metrics(printer *p, const invar_diff *diff)
         invar_diff_distance(distance, m);
         fprintf(p->stream, "%s%s\n", *distance ? "  " : "", distance);
     }
-    printer_rest(p, diff->n_metrics);
+    print_left_out(p, diff->n_metrics);
 }
 
 static void print_samples(printer *p, const invar_diff *diff)
 {
-    count_title(p, "samples", diff->n_samples, diff->samples_equal);
+    print_count_title(p, "samples", diff->n_samples, diff->samples_equal);
     for (size_t i = 0; i < diff->n_samples && i < LINES; i++) {
         const invar_diff_sample *s = &diff->samples[i];
         const char *comma = "";
@@ -644,13 +649,13 @@ static void print_samples(printer *p, const invar_diff *diff)
         }
         fputc('\n', p->stream);
     }
-    printer_rest(p, diff->n_samples);
-    count_title(p, "plug-in replies", (size_t)diff->replies_different, diff->replies_equal);
+    print_left_out(p, diff->n_samples);
+    print_count_title(p, "plug-in replies", (size_t)diff->replies_different, diff->replies_equal);
 }
 
 static void print_compared(printer *p, const invar_diff *diff)
 {
-    printer_title(p, "compared", true);
+    print_title(p, "compared", true);
     if (diff->common_first < 0) {
         fprintf(p->stream, "%s\n", diff->diverged ? "evaluations before any step" : "nothing");
         return;
@@ -676,7 +681,7 @@ static void print_next(printer *p, const invar_diff *diff)
 
     if (count == 0)
         return;
-    printer_title(p, "next", true);
+    print_title(p, "next", true);
     fprintf(p->stream, "%s\n",
             invar_diff_replay_would_help(diff) ? "to find the op that differs"
                                                : "to see the numbers");
@@ -684,11 +689,11 @@ static void print_next(printer *p, const invar_diff *diff)
         fprintf(p->stream, "  %s\n", lines[i]);
 }
 
-invar_status invar_diff_print(FILE *stream, const invar_diff *diff, bool colour)
+invar_status invar_diff_print(FILE *stream, const invar_diff *diff, bool color)
 {
     static const invar_term_style styles[] = {INVAR_TERM_STYLE_GREEN, INVAR_TERM_STYLE_RED,
                                               INVAR_TERM_STYLE_RED, INVAR_TERM_STYLE_YELLOW};
-    printer p = {stream, colour, true, invar_term_live(stream) ? invar_term_width(stream) : 0};
+    printer p = {stream, color, true, invar_term_live(stream) ? invar_term_width(stream) : 0};
     char headline[INVAR_DIFF_HEADLINE_SIZE];
 
     invar_diff_headline(headline, diff);
