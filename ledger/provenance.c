@@ -376,7 +376,7 @@ static void keep_system(invar_provenance *p, const struct utsname *system, const
 #ifdef __GLIBC__
     add_fact_printf(p, "host", "libc", "glibc %s", gnu_get_libc_version());
 #else
-    keep(p, "host", "libc", "unknown");
+    add_fact_printf(p, "host", "libc", "unknown");
 #endif
 }
 
