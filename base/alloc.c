@@ -1,5 +1,5 @@
 /*
- * alloc.c - the one door to the heap.
+ * alloc.c - memory allocation; all of Invar allocates here.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +10,9 @@
 
 #include "base/invar_banned.h"
 
-/* Not aligned_alloc: that wants a rounded size, which hides overruns from a sanitizer. */
+/*
+ * posix_memalign, because aligned_alloc needs a rounded size, which hides overruns from sanitizers.
+ */
 static void *standard_alloc(size_t bytes, void *payload)
 {
     void *block;
@@ -39,7 +41,7 @@ invar_status invar_alloc(void **out, size_t count, size_t size, const char *what
     if (size != 0 && count > PTRDIFF_MAX / size)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: %zu items of %zu bytes do not fit in memory", what,
                           count, size);
-    // one byte keeps an empty request valid: the C library may answer NULL to 0
+    // at least one byte, because the C library may return NULL for 0
     *out = current.alloc(count * size > 0 ? count * size : 1, current.payload);
     if (!*out)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: no memory for %zu bytes", what, count * size);

@@ -1,8 +1,8 @@
 /*
- * alloc.h - the one door to the heap.
+ * alloc.h - memory allocation; all of Invar allocates here.
  *
- * All of Invar allocates here, so that tests can replace the allocator and fail the n-th call.
- * Blocks are aligned to INVAR_ALIGN bytes; their content is undefined.
+ * Tests can replace the allocator, for example to fail the n-th call. Blocks are aligned to
+ * INVAR_ALIGN bytes; their content is undefined.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,41 +20,49 @@ extern "C" {
 
 #define INVAR_ALIGN 256
 
-/* So many bytes, filled up to a multiple of it. */
+/* Returns `bytes` rounded up to a multiple of INVAR_ALIGN. */
 static inline size_t invar_aligned(size_t bytes)
 {
     return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
 }
 
 typedef struct invar_allocator {
-    void *(*alloc)(size_t bytes, void *payload); /* NULL on failure */
+    void *(*alloc)(size_t bytes, void *payload); /* returns NULL on failure */
     void (*free)(void *block, void *payload);
     void *payload;
 } invar_allocator;
 
-/* Replaces the allocator; NULL restores the standard one. Not while blocks are alive elsewhere. */
+/*
+ * Replaces the allocator; NULL restores the standard one. No block may be allocated at this time.
+ */
 void invar_allocator_set(const invar_allocator *allocator);
 
-/* *out = count * size bytes. Refuses overflow. A request for 0 bytes yields a valid block. */
+/*
+ * Allocates count * size bytes, also if that is 0. `what` is used in error messages only. The
+ * caller frees *out with invar_free. Returns INVAR_E_NOMEM, with *out = NULL, if the product
+ * overflows or memory is exhausted.
+ */
 INVAR_EXPORT invar_status invar_alloc(void **out, size_t count, size_t size,
                                       const char *what) INVAR_MUST_USE;
 
 /*
- * Twice the room for a text that is read to its end, of which `used` bytes are kept: at least
- * 64 KiB, at most `max_bytes` and one more, which shows that there is too much. A byte for a NUL is
- * not counted. *text is NULL and *room 0 at first.
+ * Doubles the capacity *room of a buffer for a text of unknown length, and keeps its first `used`
+ * bytes. The capacity begins with 64 KiB and is at most max_bytes + 1, so that a text that is too
+ * long can be noticed; one more byte is allocated for a NUL. *text is NULL and *room 0 at first.
+ * The caller frees *text with invar_free.
  */
 invar_status invar_alloc_grow(char **text, size_t *room, size_t used, size_t max_bytes,
                               const char *what) INVAR_MUST_USE;
 
 /*
- * Appends bytes to a text that grows as needed and ends with a NUL, which is not counted. *text is
- * NULL, *used and *room are 0 at first; a failure changes none of them.
+ * Appends bytes to a text that grows as needed and ends with a NUL, which *used does not count.
+ * *text is NULL, *used and *room are 0 at first; a failure changes none of them. The caller frees
+ * *text with invar_free.
  */
 invar_status invar_alloc_append(char **text, size_t *used, size_t *room, const char *more,
                                 size_t bytes, const char *what) INVAR_MUST_USE;
 
-/* NULL is allowed. */
+/* Frees a block; `block` may be NULL. */
 INVAR_EXPORT void invar_free(void *block);
 
 #ifdef __cplusplus

@@ -1,7 +1,8 @@
 /*
- * arena.c - a stack of scratch memory: its size is planned, then it is reserved in one allocation.
+ * arena.c - stack of scratch memory with a planned size, allocated at once.
  *
- * The debug twin keeps the same heights as numbers and allocates each push on its own.
+ * The debug arena counts the same heights, so both kinds fail alike, and allocates each push on its
+ * own. All heights are multiples of INVAR_ALIGN.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,29 +23,29 @@
 /* The largest plan. A multiple of the alignment, so that padding never leads beyond it. */
 #define PLAN_MAX (SIZE_MAX / INVAR_ALIGN * INVAR_ALIGN)
 
-/* A push of the debug twin. */
+/* A push of the debug arena. */
 typedef struct piece {
     size_t offset;
-    size_t bytes; /* as asked for, without padding */
+    size_t bytes; /* requested bytes, without padding */
     char *block;
 } piece;
 
 struct invar_arena {
-    char name[LABEL_SIZE + 6]; /* "arena NAME", as messages begin */
+    char name[LABEL_SIZE + 6]; /* "arena NAME", the beginning of messages */
     bool debug;
     bool reserved;
-    size_t bytes; /* the ceiling */
-    size_t top;
-    char *block;                  /* release: the one allocation */
-    invar_arena_allocator source; /* of that block; take is NULL for the heap */
-    piece *pushes;                /* debug: (n_pushes), what lies on the stack */
+    size_t bytes;                 /* planned size */
+    size_t top;                   /* current height */
+    char *block;                  /* (bytes) memory of the arena; NULL in a debug arena */
+    invar_arena_allocator source; /* source of the block; its alloc is NULL for the heap */
+    piece *pushes;                /* (n_pushes) blocks of a debug arena, lowest first */
     int n_pushes;
     int capacity;
 };
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* Room for one more push, so that the append which follows cannot fail. */
+/* Reserves an element of `pushes`, so that the append which follows cannot fail. */
 static invar_status arena_grow(invar_arena *arena)
 {
     piece *larger;
@@ -65,7 +66,7 @@ static invar_status arena_grow(invar_arena *arena)
     return INVAR_OK;
 }
 
-/* A block of its own for a push of the debug twin. */
+/* Allocates a block for a push of the debug arena. */
 static invar_status push_debug(char **out, invar_arena *arena, size_t bytes, const char *what)
 {
     INVAR_TRY(arena_grow(arena));
@@ -75,7 +76,7 @@ static invar_status push_debug(char **out, invar_arena *arena, size_t bytes, con
     return INVAR_OK;
 }
 
-/* Fills before freeing: without a sanitizer, a stale pointer then most likely reads NaN. */
+/* Frees pushes above `mark`. Filled first, so that a stale pointer most likely reads NaN. */
 static void rewind_debug(invar_arena *arena, size_t mark)
 {
     while (arena->n_pushes > 0 && arena->pushes[arena->n_pushes - 1].offset >= mark) {
@@ -87,7 +88,7 @@ static void rewind_debug(invar_arena *arena, size_t mark)
 
 /* ---- life cycle ------------------------------------------------------------------------------ */
 
-static invar_status create(invar_arena **out, const char *name, bool debug)
+static invar_status arena_new(invar_arena **out, const char *name, bool debug)
 {
     invar_arena *arena;
 
@@ -102,23 +103,23 @@ static invar_status create(invar_arena **out, const char *name, bool debug)
 
 invar_status invar_arena_new(invar_arena **out, const char *name)
 {
-    return create(out, name, false);
+    return arena_new(out, name, false);
 }
 
 invar_status invar_arena_new_debug(invar_arena **out, const char *name)
 {
-    return create(out, name, true);
+    return arena_new(out, name, true);
 }
 
 invar_status invar_arena_new_from(invar_arena **out, const char *name,
                                   const invar_arena_allocator *source)
 {
-    INVAR_TRY(create(out, name, false));
+    INVAR_TRY(arena_new(out, name, false));
     (*out)->source = *source;
     return INVAR_OK;
 }
 
-static invar_status take_block(invar_arena *arena)
+static invar_status alloc_block(invar_arena *arena)
 {
     if (arena->source.alloc)
         return arena->source.alloc((void **)&arena->block, arena->source.payload, arena->bytes,
@@ -126,7 +127,7 @@ static invar_status take_block(invar_arena *arena)
     return invar_alloc((void **)&arena->block, arena->bytes, 1, arena->name);
 }
 
-static void give_block(invar_arena *arena)
+static void free_block(invar_arena *arena)
 {
     if (arena->source.alloc && arena->block)
         arena->source.free(arena->source.payload, arena->block);
@@ -139,7 +140,7 @@ void invar_arena_free(invar_arena *arena)
     if (!arena)
         return;
     rewind_debug(arena, 0);
-    give_block(arena);
+    free_block(arena);
     invar_free(arena->pushes);
     invar_free(arena);
 }
@@ -161,7 +162,7 @@ invar_status invar_arena_reserve(invar_arena *arena)
     if (arena->reserved)
         return INVAR_FAIL(INVAR_E_STATE, 0, "%s: reserved twice", arena->name);
     if (!arena->debug)
-        INVAR_TRY(take_block(arena));
+        INVAR_TRY(alloc_block(arena));
     arena->reserved = true;
     return INVAR_OK;
 }
@@ -175,7 +176,7 @@ invar_status invar_arena_push(void **out, invar_arena *arena, size_t bytes, cons
     *out = NULL;
     if (!arena->reserved)
         return INVAR_FAIL(INVAR_E_STATE, 0, "%s: %s pushed before reserve", arena->name, what);
-    // top and ceiling are multiples of the alignment: what fits unpadded fits padded
+    // top and bytes are multiples of the alignment, so a push that fits unpadded fits padded, too
     if (bytes > arena->bytes - arena->top)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s: %s: %zu bytes of scratch beside %zu in use exceed the planned "

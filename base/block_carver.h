@@ -1,8 +1,9 @@
 /*
- * block_carver.h - many pieces of one block, laid out by a function that runs twice.
+ * block_carver.h - lays out several arrays in one block of memory.
  *
- * The first run has no block and only adds up; then the block is allocated, and the second run
- * hands out its pieces. So where everything lies is a pure function of the extents.
+ * A layout function runs twice. In the first run there is no block, and the carver only adds up
+ * sizes. Then the caller allocates the block, and the second run returns the arrays. So the layout
+ * is a pure function of the sizes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,13 +18,16 @@
 extern "C" {
 #endif
 
-/* A zeroed one measures; one with a block of `used` bytes places. */
+/*
+ * State of a layout. Zero-initialize for the first run; set `block`, and `used` to 0, for the
+ * second.
+ */
 typedef struct invar_carver {
-    char *block;
-    size_t used;
+    char *block; /* memory; NULL in the first run; borrowed */
+    size_t used; /* bytes laid out so far */
 } invar_carver;
 
-/* The next piece, aligned as a block is; NULL while measuring. */
+/* Returns the next `bytes` bytes, aligned to INVAR_ALIGN; NULL in the first run. */
 static inline void *invar_carve(invar_carver *carver, size_t bytes)
 {
     void *piece = carver->block ? carver->block + carver->used : NULL;

@@ -12,9 +12,10 @@
 extern "C" {
 #endif
 
+/* An embedded file. Lists end with an element whose name is NULL. */
 typedef struct invar_embedded {
-    const char *name; /* without its folder */
-    const char *text; /* the file, terminated by a NUL that is not counted */
+    const char *name; /* name of the file without its folder */
+    const char *text; /* (bytes) content, followed by a NUL that `bytes` does not count */
     size_t bytes;
 } invar_embedded;
 

@@ -1,5 +1,8 @@
 /*
- * file.c - whole files, folders, and writing that is never half done.
+ * file.c - reads, hashes and atomically writes files; checks outputs; paths and folders.
+ *
+ * Regular files are opened with O_NONBLOCK, so that a pipe of that name does not block. All
+ * messages show paths with control characters escaped.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,7 +25,7 @@
 
 #include "base/invar_banned.h"
 
-#define SUFFIX ".invar-tmp" /* ours by its name: what lies there is what a killed process left */
+#define SUFFIX ".invar-tmp" /* a file of this name was left by a killed process and is replaced */
 #define PIECE ((size_t)1 << 20)
 
 /* ---- paths ----------------------------------------------------------------------------------- */
@@ -96,7 +99,7 @@ invar_status invar_held_folder_is_empty(bool *out, const char *path)
     if (!folder)
         return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be written to: %s", shown,
                           strerror(errno));
-    while (entries < 3 && readdir(folder)) // "." and ".." are always there
+    while (entries < 3 && readdir(folder)) // "." and ".." always exist
         entries++;
     closedir(folder);
     *out = entries < 3;
@@ -168,14 +171,14 @@ int invar_fd_sync(int fd)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* For files alone: a pipe must not make us wait. */
+/* Opens a file for reading; O_NONBLOCK, because opening a pipe would block. */
 static int open_to_read(const char *path)
 {
     return invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
 }
 
-/* The size of a regular file that has at most `max_bytes`. */
-static invar_status look(size_t *out, int fd, const char *path, size_t max_bytes)
+/* *out = the size of an open file. Fails if it is not regular or has more than `max_bytes`. */
+static invar_status check_size(size_t *out, int fd, const char *path, size_t max_bytes)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
@@ -193,7 +196,7 @@ static invar_status look(size_t *out, int fd, const char *path, size_t max_bytes
     return INVAR_OK;
 }
 
-static invar_status fill(char *out, size_t bytes, int fd, const char *path)
+static invar_status read_exactly(char *out, size_t bytes, int fd, const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     size_t used = 0;
@@ -226,11 +229,11 @@ invar_status invar_file_read(char **out, size_t *bytes_out, const char *path, si
     *bytes_out = 0;
     if (fd < 0)
         return io_error(path, "cannot be opened");
-    status = look(&bytes, fd, path, max_bytes);
+    status = check_size(&bytes, fd, path, max_bytes);
     if (status == INVAR_OK)
         status = invar_alloc((void **)&text, bytes + 1, 1, "a file");
     if (status == INVAR_OK)
-        status = fill(text, bytes, fd, path);
+        status = read_exactly(text, bytes, fd, path);
     close(fd);
     if (status != INVAR_OK) {
         invar_free(text);
@@ -241,7 +244,8 @@ invar_status invar_file_read(char **out, size_t *bytes_out, const char *path, si
     return INVAR_OK;
 }
 
-static invar_status drain(char **text, size_t *used, int fd, const char *path, size_t max_bytes)
+static invar_status read_to_end(char **text, size_t *used, int fd, const char *path,
+                                size_t max_bytes)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     size_t room = 0;
@@ -312,7 +316,7 @@ invar_status invar_file_hash(invar_digest *out, int64_t *bytes_out, const char *
     *bytes_out = 0;
     if (fd < 0)
         return io_error(path, "cannot be opened");
-    status = look(&bytes, fd, path, SIZE_MAX);
+    status = check_size(&bytes, fd, path, SIZE_MAX);
     if (status == INVAR_OK)
         status = invar_fd_hash(out, bytes_out, fd, path, NULL, NULL);
     close(fd);
@@ -332,7 +336,7 @@ invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *p
     *bytes_out = 0;
     if (fd < 0)
         return io_error(path, "cannot be opened");
-    status = drain(&text, &bytes, fd, standard ? "standard input" : path, max_bytes);
+    status = read_to_end(&text, &bytes, fd, standard ? "standard input" : path, max_bytes);
     if (!standard)
         close(fd);
     if (status != INVAR_OK) {
@@ -346,9 +350,9 @@ invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *p
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-#define HEAD_BYTES 512 /* of a file that are looked at for its kind */
+#define HEAD_BYTES 512 /* bytes of a file that are read to find out its kind */
 
-/* Neither a link nor a pipe, a socket, a device or a folder lies where a user wants a file. */
+/* Fails if `path` is a link, folder, pipe, socket or device. */
 static invar_status check_kind(const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -368,7 +372,7 @@ static invar_status check_kind(const char *path)
                       S_ISLNK(info.st_mode) ? " or followed" : "");
 }
 
-/* The first bytes of a file; 0: it is empty, or no file is there but a link or a device. */
+/* Reads the first bytes of a file; none if it is empty, missing, or not a regular file. */
 static invar_status read_head(size_t *bytes_out, char head[HEAD_BYTES], const char *path)
 {
     int fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
@@ -403,7 +407,7 @@ static bool has_mark(const char *head, size_t bytes, const char *mark, size_t at
 
 invar_status invar_path_check_output(const char *path, const char *mark, size_t at)
 {
-    static const char database[] = "SQLite format 3"; // with the zero behind it
+    static const char database[] = "SQLite format 3"; // compared with its NUL
     char head[HEAD_BYTES], shown[INVAR_PATH_SHOWN_SIZE];
     size_t bytes;
 
@@ -441,7 +445,9 @@ invar_status invar_path_standing(char out[INVAR_PATH_SIZE], const char *path)
     return INVAR_OK;
 }
 
-/* File systems that show what the kernel knows, and in which even root makes no file. */
+/*
+ * True for the file systems of the kernel, proc and sysfs, in which not even root can make a file.
+ */
 static bool is_of_kernel(const char *folder)
 {
     static const unsigned long types[] = {0x9FA0, 0x62656572}; // proc, sysfs
@@ -455,7 +461,7 @@ static bool is_of_kernel(const char *folder)
     return false;
 }
 
-/* Whether `path` can be made in `folder`, with the folders that are missing on the way. */
+/* Checks whether `path` can be created in `folder`, together with missing folders. */
 static invar_status check_in(const char *path, const char *folder)
 {
     char at[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], above[INVAR_PATH_SHOWN_SIZE];
@@ -465,7 +471,7 @@ static invar_status check_in(const char *path, const char *folder)
     INVAR_TRY(invar_path_standing(at, folder));
     invar_path_show(shown, path);
     invar_path_show(above, at);
-    if (stat(at, &info) == 0 ? !S_ISDIR(info.st_mode) : errno == ENOENT) // a link to nowhere
+    if (stat(at, &info) == 0 ? !S_ISDIR(info.st_mode) : errno == ENOENT) // ENOENT: a dangling link
         return INVAR_FAIL(INVAR_E_IO, ENOTDIR,
                           "%s: cannot be written: %s is no folder; name another place", shown,
                           above);
@@ -517,10 +523,10 @@ invar_status invar_path_check_folder(const char *path)
 }
 
 struct invar_file_writer {
-    int fd; /* -1: closed */
+    int fd; /* open temporary file; -1 after commit */
     bool committed;
-    char path[INVAR_PATH_SIZE];
-    char partial[INVAR_PATH_SIZE];
+    char path[INVAR_PATH_SIZE];    /* final path */
+    char partial[INVAR_PATH_SIZE]; /* path of the temporary file */
 };
 
 invar_status invar_file_writer_open(invar_file_writer **out, const char *path)
@@ -537,7 +543,7 @@ invar_status invar_file_writer_open(invar_file_writer **out, const char *path)
     memcpy(writer->path, path, length + 1);
     memcpy(writer->partial, path, length);
     memcpy(writer->partial + length, SUFFIX, sizeof SUFFIX);
-    unlink(writer->partial); // or a link that leads elsewhere
+    unlink(writer->partial); // a leftover, or a link that must not be followed
     writer->fd = invar_fd_open(writer->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
         invar_status status = io_error(path, "cannot be made");
@@ -608,8 +614,10 @@ invar_status invar_file_write(const char *path, const void *data, size_t bytes)
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-/* The name of a new folder survives the loss of power when the folder that it stands in is synced;
-   one that may be written and not read cannot be. */
+/*
+ * Syncs the parent of a new folder, so that its name survives the loss of power. A parent that this
+ * process may write but not read cannot be synced.
+ */
 static invar_status sync_above(const char *path)
 {
     char plain[INVAR_PATH_SIZE], above[INVAR_PATH_SIZE];
@@ -680,7 +688,7 @@ static bool leads_to(const char *path, const struct stat *wanted)
     return stat(path, &info) == 0 && info.st_dev == wanted->st_dev && info.st_ino == wanted->st_ino;
 }
 
-/* Where an open folder is now; it may be moved again between the two looks: they are repeated. */
+/* Finds the current path of an open folder. Repeated, because it may be moved in the meantime. */
 static bool find_open(char path[INVAR_PATH_SIZE], int fd, const struct stat *wanted)
 {
     enum { TRIES = 100 };
@@ -724,7 +732,7 @@ invar_status invar_held_folder_sync(const char *path)
     if (fd < 0)
         return io_error(path, "cannot be opened");
     rc = invar_fd_sync(fd);
-    if (rc != 0 && errno == EINVAL) // a file system that cannot sync folders needs none
+    if (rc != 0 && errno == EINVAL) // this file system cannot sync folders and does not need it
         rc = 0;
     if (rc != 0) {
         invar_status status = io_error(path, "cannot be synced");

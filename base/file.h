@@ -1,5 +1,8 @@
 /*
- * file.h - whole files, folders, and writing that is never half done.
+ * file.h - reads, hashes and atomically writes files; checks outputs; paths and folders.
+ *
+ * Every message names the path. A file is written under a temporary name, synced and renamed, so
+ * that readers see the old content or the new one and never a part.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,142 +20,156 @@
 extern "C" {
 #endif
 
-/* open(2) and fsync(2), again where a signal came in between. */
+/* Like open(2) and fsync(2), but continue after a signal. Return -1 with errno on failure. */
 int invar_fd_open(const char *path, int flags, unsigned mode);
 int invar_fd_sync(int fd);
 
 /*
- * The whole file, with a NUL after its last byte that is not counted; the caller owns *out
- * (invar_free). INVAR_E_NOTFOUND, INVAR_E_IO, INVAR_E_INVALID for what is no regular file or has
- * more than `max_bytes`. Every error names the path.
+ * Reads a regular file. *out (*bytes_out) is followed by a NUL that is not counted; the caller
+ * frees it with invar_free. Returns INVAR_E_NOTFOUND, INVAR_E_IO, or INVAR_E_INVALID if it is not a
+ * regular file or has more than `max_bytes`.
  */
 invar_status invar_file_read(char **out, size_t *bytes_out, const char *path,
                              size_t max_bytes) INVAR_MUST_USE;
 
-/* The same of a file, a pipe or a device, to its end; "-" is standard input. */
+/* Like invar_file_read, but also reads pipes and devices, to their end; "-" is standard input. */
 invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *path,
                                     size_t max_bytes) INVAR_MUST_USE;
 
 /*
- * The digest of a regular file of any size, and how many bytes it has; little memory is used.
- * INVAR_E_NOTFOUND, INVAR_E_IO, INVAR_E_INVALID for what is no regular file, as above.
+ * Computes the digest and the size of a regular file with little memory. Returns INVAR_E_NOTFOUND,
+ * INVAR_E_IO, or INVAR_E_INVALID if it is not a regular file.
  */
 invar_status invar_file_hash(invar_digest *out, int64_t *bytes_out,
                              const char *path) INVAR_MUST_USE;
 
-/*
- * The same of an open file, from where it stands to its end. Each piece that is hashed goes to
- * `take`, unless that is NULL: a copy that it makes has the digest. `path` is for messages.
- */
+/* Callback for each block that is hashed. A failure ends the call, which returns it. */
 typedef invar_status (*invar_file_block_fn)(void *payload, const void *piece, size_t bytes);
+
+/*
+ * Like invar_file_hash, for an open file from its current position to its end. `take`, unless NULL,
+ * receives exactly the hashed bytes, so that a copy made by it has the digest. `path` is used in
+ * messages only.
+ */
 invar_status invar_fd_hash(invar_digest *out, int64_t *bytes_out, int fd, const char *path,
                            invar_file_block_fn take, void *payload) INVAR_MUST_USE;
 
 /*
- * Fails where something lies that an output must not replace: the name was given by mistake. An
- * output that a user may name replaces a file that is empty or has its kind's `mark`, the text that
- * files of the kind have at byte `at` (what is cut off before the mark's end will do); a link, a
- * pipe, a socket or a device is refused. Without a mark, NULL, the name is ours alone: it replaces
- * whatever is no SQLite database, such as a ledger.
+ * Fails if a file exists at `path` that an output must not replace, because the user probably named
+ * it by mistake. `mark` is the text that files of the output's kind have at byte `at`: only an
+ * empty file or a file with the mark, which may be cut off within the mark, is replaced; links,
+ * folders, pipes, sockets and devices are rejected. With a `mark` of NULL, for names that only
+ * Invar uses, everything may be replaced except SQLite databases, such as ledgers.
  */
 invar_status invar_path_check_output(const char *path, const char *mark, size_t at) INVAR_MUST_USE;
 
 /*
- * Before long work: fails where a file cannot be made at `path`, since its folder is missing, is
- * none or may not be written to, or since `path` itself is a folder.
+ * Checks before long work whether a file can be created at `path`. Fails if its folder is missing,
+ * is not a folder or cannot be written, or if `path` itself is a folder. Creates nothing.
  */
 invar_status invar_path_check_writable(const char *path) INVAR_MUST_USE;
 
-/* The same of an output of a run whose folder `home` will be there by then. */
+/*
+ * Like invar_path_check_writable, but a file directly in the run folder `home` also passes if the
+ * folder does not exist yet.
+ */
 invar_status invar_path_check_writable_in(const char *path, const char *home) INVAR_MUST_USE;
 
-/* The same where folders that are missing will be made on the way to it. */
+/* Like invar_path_check_writable, for a caller that creates missing folders. */
 invar_status invar_path_check_creatable(const char *path) INVAR_MUST_USE;
 
-/* Before long work: fails if files cannot be made in the folder `path`, which may be missing. Makes
-   nothing. */
+/*
+ * Checks before long work whether files can be created in the folder `path`, which may be missing.
+ */
 invar_status invar_path_check_folder(const char *path) INVAR_MUST_USE;
 
 /*
- * Writes PATH.invar-tmp, syncs it, renames it to `path`, syncs the folder: old or new, never a
- * part.
+ * Replaces a file atomically and durably: writes PATH.invar-tmp, syncs it, renames it to `path`,
+ * and syncs the folder.
  */
 invar_status invar_file_write(const char *path, const void *data, size_t bytes) INVAR_MUST_USE;
 
-/* The same piece by piece, for what shall not lie in memory at once. */
+/* Like invar_file_write, in several calls, for content that is never completely in memory. */
 typedef struct invar_file_writer invar_file_writer;
 
+/*
+ * Opens the temporary file of `path`, and fails if `path` is an SQLite database. The caller frees
+ * *out with invar_file_writer_close. _put appends bytes.
+ */
 invar_status invar_file_writer_open(invar_file_writer **out, const char *path) INVAR_MUST_USE;
 invar_status invar_file_writer_put(invar_file_writer *writer, const void *data,
                                    size_t bytes) INVAR_MUST_USE;
 
-/* Sync, rename, sync of the folder. Afterwards there is only _close. */
+/* Syncs and renames the file, and syncs the folder. Only invar_file_writer_close may follow. */
 invar_status invar_file_writer_commit(invar_file_writer *writer) INVAR_MUST_USE;
 
-/* Without a commit nothing is left behind. NULL is allowed. */
+/* Frees the writer; without a successful commit, removes the temporary file. May be NULL. */
 void invar_file_writer_close(invar_file_writer *writer);
 
-/* "dir/name", at most `size` bytes with the NUL; INVAR_E_INVALID when it does not fit. */
+/* Writes "dir/name" to `out`. Returns INVAR_E_INVALID if it does not fit into `size` bytes. */
 invar_status invar_path_join(char *out, size_t size, const char *dir,
                              const char *name) INVAR_MUST_USE;
 
-#define INVAR_PATH_SIZE 4096
+#define INVAR_PATH_SIZE 4096 /* bytes of a path, with the NUL */
 
-#define INVAR_PATH_SHOWN_SIZE 1024
+#define INVAR_PATH_SHOWN_SIZE 1024 /* bytes of a path in a message, with the NUL */
 
-/* The path as messages show it: one harmless line; of a longer one the end. */
+/*
+ * Writes a path for a message: one line with control characters escaped; only its end if too long.
+ */
 void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
 
 #define INVAR_PATH_WHOLE_SIZE 1024
 
 /*
- * What a message adds when a file is not there: " (/current/folder/FILE)" for a relative path, ""
- * for another. Relative paths begin at the current folder, also those in a recipe.
+ * Writes the hint that a message about a missing file adds: " (/current/folder/FILE)" for a
+ * relative path, else an empty text. All relative paths begin at the current folder, also those in
+ * a recipe.
  */
 void invar_path_absolute_hint(char out[INVAR_PATH_WHOLE_SIZE], const char *path);
 
-/* Makes the folder and those above it, each of which then survives the loss of power; one that is
-   there is fine. */
+/* Creates a folder and its missing parents, durably. Succeeds if the folder exists. */
 invar_status invar_held_folder_make(const char *path) INVAR_MUST_USE;
 
-/* The same where the folder above it must be there. */
+/* Like invar_held_folder_make, but the parent must exist. */
 invar_status invar_held_folder_make_one(const char *path) INVAR_MUST_USE;
 
-/* A folder that is held open, so that it is found again where it is moved. Zeroed: none is held. */
+/* A folder that is held open, so that it is found again after a move. Zeroed if none is held. */
 typedef struct invar_held_folder {
-    bool held;
-    int fd;
-    char path[INVAR_PATH_SIZE];
+    bool held;                  /* fd is open */
+    int fd;                     /* descriptor of the folder */
+    char path[INVAR_PATH_SIZE]; /* last known path of the folder */
 } invar_held_folder;
 
+/* Opens a folder. Release it with invar_held_folder_release. */
 invar_status invar_held_folder_open(invar_held_folder *out, const char *path) INVAR_MUST_USE;
 void invar_held_folder_release(invar_held_folder *folder);
 
-/* `path` leads to it again, wherever it is by now; INVAR_E_STATE: it was removed. */
+/* Updates folder->path if the folder was moved. Returns INVAR_E_STATE if it was removed. */
 invar_status invar_held_folder_refresh(invar_held_folder *folder) INVAR_MUST_USE;
 
-/* Syncs the entries of a folder, so that a rename in it survives the loss of power. */
+/* Syncs the folder `path`, so that a rename in it survives the loss of power. */
 invar_status invar_held_folder_sync(const char *path) INVAR_MUST_USE;
 
-/* Removes a folder and all in it; one that is not there is fine. Follows no links. */
+/* Removes a folder with its content, without following links. Succeeds if it does not exist. */
 invar_status invar_held_folder_remove(const char *path) INVAR_MUST_USE;
 
-/* False where something is in the folder; one that is not there is empty. */
+/* *out = whether the folder has no entries; also true if it does not exist. */
 invar_status invar_held_folder_is_empty(bool *out, const char *path) INVAR_MUST_USE;
 
-/* True when something is there. */
+/* True if anything exists at the path, also a dangling link. */
 bool invar_path_exists(const char *path);
 
-/* The folder that `path` lies in. */
+/* Writes the folder of `path` to `out`; "." for a path without a slash. */
 invar_status invar_path_folder(char out[INVAR_PATH_SIZE], const char *path) INVAR_MUST_USE;
 
-/* The path itself where something is there, else the nearest folder above it that is there. */
+/* Writes the path itself to `out` if it exists, else its nearest parent that exists. */
 invar_status invar_path_standing(char out[INVAR_PATH_SIZE], const char *path) INVAR_MUST_USE;
 
-/* The bytes of a path without slashes at its end; "/" keeps its own. */
+/* Returns the length of a path without slashes at its end; the slash of "/" is kept. */
 size_t invar_path_length(const char *path);
 
-/* Two names of one file or folder; where there is none, the same name. */
+/* True if both paths lead to the same file or folder, or are equal. */
 bool invar_path_same(const char *a, const char *b);
 
 #ifdef __cplusplus

@@ -1,12 +1,12 @@
 /*
- * hash.c - digests of bytes, of tensors (the tree hash) and of histories (the chain).
+ * hash.c - digests of bytes, of tensors (tree hash) and of histories (chain).
  *
- * The only file that includes xxhash.h. The library is compiled in, not linked: a distribution's
- * shared object is built for the oldest processor of its architecture (Debian 12 on aarch64: a
- * third slower).
+ * The only file that includes xxhash.h. The library is compiled in and not linked, because a shared
+ * object of a distribution is built for the oldest processor of its architecture (Debian 12 on
+ * aarch64: a third slower).
  *
- * Leaves are hashed in parallel, in place, each by one thread; the levels above them, a thousandth
- * of the work, by the caller. No digest depends on which thread made it.
+ * Leaves are hashed in parallel, in place, each by one thread. The levels above them, a thousandth
+ * of the work, are hashed by the caller. No digest depends on the thread that computes it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -57,7 +57,7 @@ invar_status invar_digest_parse(invar_digest *out, const char *hex)
 {
     invar_digest digest;
 
-    // each digit is looked at only after the one before it: a short text is not read past its end
+    // a digit is read only if the previous one is valid, so a short text is not read past its end
     for (int i = 0; i < 16; i++) {
         int high = hex_value(hex[2 * i]);
         int low = high < 0 ? -1 : hex_value(hex[2 * i + 1]);
@@ -99,7 +99,7 @@ void invar_digest_chain(invar_digest *chain, const invar_digest *root)
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-static void canonical(invar_digest *out, XXH128_hash_t hash)
+static void digest_from_xxh(invar_digest *out, XXH128_hash_t hash)
 {
     XXH128_canonical_t bytes;
 
@@ -109,7 +109,7 @@ static void canonical(invar_digest *out, XXH128_hash_t hash)
 
 void invar_hash_bytes(invar_digest *out, const void *data, size_t bytes)
 {
-    canonical(out, XXH3_128bits(data, bytes));
+    digest_from_xxh(out, XXH3_128bits(data, bytes));
 }
 
 void invar_hasher_init(invar_hasher *hasher)
@@ -125,20 +125,20 @@ void invar_hasher_update(invar_hasher *hasher, const void *data, size_t bytes)
 
 void invar_hasher_final(invar_digest *out, const invar_hasher *hasher)
 {
-    canonical(out, XXH3_128bits_digest((const XXH3_state_t *)(const void *)hasher->state));
+    digest_from_xxh(out, XXH3_128bits_digest((const XXH3_state_t *)(const void *)hasher->state));
 }
 
 /* ---- the tree hash --------------------------------------------------------------------------- */
 
-/* Leaves of one task: enough to hide its cost, few enough that a small tensor has many tasks. */
+/* Leaves per task: enough to hide the cost of a task, few enough to use all threads. */
 #define TASK_LEAVES 16
 
 typedef struct tree {
     const invar_tree_input *in;
     uint64_t bytes;
     int64_t n_leaves;
-    int64_t *first_leaf; /* (n_shards): number of the shard's first leaf */
-    invar_digest *leaves;
+    int64_t *first_leaf;  /* (n_shards) number of the first leaf of each shard */
+    invar_digest *leaves; /* (n_leaves) leaf digests */
 } tree;
 
 static uint64_t shard_bytes(const invar_tree_shard *shard)
@@ -153,7 +153,7 @@ static int64_t shard_leaves(const invar_tree_shard *shard)
     return (int64_t)(bytes / INVAR_TREE_LEAF_BYTES + (bytes % INVAR_TREE_LEAF_BYTES != 0));
 }
 
-/* Checks one shard; afterwards no product of its fields overflows. */
+/* Checks a shard; no product of the fields of a valid shard overflows. */
 static invar_status check_shard(const invar_tree_shard *shard, int64_t number)
 {
     size_t steps;
@@ -178,7 +178,7 @@ static invar_status check_shard(const invar_tree_shard *shard, int64_t number)
     return INVAR_OK;
 }
 
-/* Checks the input and sums up `bytes` and `n_leaves`; allocates nothing. */
+/* Checks the input and adds up `bytes` and `n_leaves`; allocates nothing. */
 static invar_status tree_measure(tree *t, const invar_tree_input *in)
 {
     memset(t, 0, sizeof *t);
@@ -220,14 +220,14 @@ static void hash_leaf(invar_digest *out, const invar_tree_shard *shard, int64_t 
             piece = (size_t)left;
         (void)XXH3_128bits_update(&state, data, piece);
         left -= piece;
-        if (left > 0) // else the next row may lie past the end of the data
+        if (left > 0) // after the last row the address may be past the end of the data
             data += shard->row_stride_bytes - column;
         column = 0;
     }
-    canonical(out, XXH3_128bits_digest(&state));
+    digest_from_xxh(out, XXH3_128bits_digest(&state));
 }
 
-/* The shard that holds this leaf: the last one that starts at or before it and is not empty. */
+/* Returns the shard of a leaf: the last one whose first leaf is not after it. */
 static int64_t find_shard(const tree *t, int64_t leaf)
 {
     int64_t low = 0, high = t->in->n_shards; // first_leaf[low] <= leaf < first_leaf[high]
@@ -257,7 +257,7 @@ static invar_status hash_leaves(void *payload, int64_t task, int worker)
     return INVAR_OK;
 }
 
-/* Fills t->leaves; t->first_leaf is room for one number a shard. */
+/* Computes all leaf digests. The caller provides the memory of t->leaves and t->first_leaf. */
 static invar_status hash_all_leaves(tree *t, invar_pool *pool)
 {
     int64_t tasks = t->n_leaves / TASK_LEAVES + (t->n_leaves % TASK_LEAVES != 0);
@@ -271,8 +271,8 @@ static invar_status hash_all_leaves(tree *t, invar_pool *pool)
 }
 
 /*
- * Folds the digests level by level into `inner`, which has room for the lowest level above them
- * and may be `nodes` itself: a parent lands on or before its first child.
+ * Hashes the digests level by level to `top`. `inner` has the capacity of the lowest level above
+ * `nodes`; it may be `nodes` itself, because a parent is written to or before its first child.
  */
 static void fold_tree_levels(invar_digest *top, invar_digest *inner, const invar_digest *nodes,
                              int64_t count)
@@ -389,7 +389,7 @@ invar_status invar_tree_root(invar_digest *out, const invar_digest *leaves, int6
     uint64_t full = bytes / INVAR_TREE_LEAF_BYTES + (bytes % INVAR_TREE_LEAF_BYTES != 0);
     invar_digest *inner, top;
 
-    // a leaf has a byte or more, and each shard may end with a leaf that is not full
+    // a leaf has at least one byte, and each shard may end with an incomplete leaf
     if (count < 0 || n_shards < 0 || (uint64_t)count < full || (uint64_t)count > bytes ||
         (uint64_t)count - full > (uint64_t)n_shards)
         return INVAR_FAIL(INVAR_E_INVALID, 0,

@@ -1,19 +1,19 @@
 /*
- * hash.h - digests of bytes, of tensors (the tree hash) and of histories (the chain).
+ * hash.h - digests of bytes, of tensors (tree hash) and of histories (chain).
  *
- * The hash is XXH3-128 in its canonical, big-endian form: what `xxhsum -H2` prints. It shows that
- * two results are equal and where they differ; it is no defence against forgery.
+ * The hash is XXH3-128 in its canonical, big-endian form, as `xxhsum -H2` prints it. It shows
+ * whether two results are equal and where they differ; it is no protection against forgery.
  *
  * The tree hash of a tensor that consists of logical shards:
  *   canonical bytes   the rows of a shard without the padding between them; little-endian elements
- *   leaf              16 KiB of canonical bytes; restarts at each shard, whose last may be shorter
+ *   leaf              16 KiB of canonical bytes; a shard begins a new leaf; its last may be shorter
  *   leaf digest       XXH3-128(bytes of the leaf); leaves are numbered through all shards
  *   inner digest      XXH3-128(up to 1024 child digests); levels until one digest is left
- *   top               that digest; XXH3-128 of no bytes where there is no leaf
+ *   top               that digest; XXH3-128 of no bytes if there is no leaf
  *   root              XXH3-128(le64 number of bytes || le64 number of shards || top)
- * So a shard is hashed where it lies, and two tensors are compared leaf by leaf without the data.
- * How the bytes divide into shards is not hashed beyond their number: it is part of the tensor's
- * name, as shape and type are.
+ * So a shard is hashed in place, and two tensors can be compared leaf by leaf without their data.
+ * Only the number of shards is hashed, not how the bytes are divided among them: the division
+ * belongs to the name of the tensor, like shape and type.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -40,26 +40,26 @@ typedef struct invar_digest {
 
 #define INVAR_DIGEST_HEX_SIZE 33 /* 32 digits and the terminating NUL */
 
-/* 32 lower-case hexadecimal digits. */
+/* Writes a digest as 32 lower-case hexadecimal digits. */
 void invar_digest_format(char out[INVAR_DIGEST_HEX_SIZE], const invar_digest *digest);
 
-/* Exactly 32 hexadecimal digits, of either case. */
+/* Parses exactly 32 hexadecimal digits of either case. Returns INVAR_E_INVALID for other text. */
 invar_status invar_digest_parse(invar_digest *out, const char *hex) INVAR_MUST_USE;
 
-/* The same of a file of ours: as _format writes it, so that one digest has one text. */
+/* Like invar_digest_parse, but accepts lower-case digits only, so that a digest has one text. */
 invar_status invar_digest_read(invar_digest *out, const char *hex) INVAR_MUST_USE;
 
 bool invar_digest_equal(const invar_digest *a, const invar_digest *b);
 
-/* One link of the chain over steps: *chain = XXH3-128(*chain || *root). */
+/* Advances the chain over steps: *chain = XXH3-128(*chain || *root). */
 void invar_digest_chain(invar_digest *chain, const invar_digest *root);
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* `data` may be NULL when `bytes` is 0. */
+/* Computes the digest of `data` (bytes), which may be NULL if `bytes` is 0. */
 void invar_hash_bytes(invar_digest *out, const void *data, size_t bytes);
 
-/* The same digest from pieces. Owned by the caller; holds no resource, so nothing to release. */
+/* Computes the digest of invar_hash_bytes incrementally. Holds no resource to release. */
 typedef struct invar_hasher {
     alignas(64) unsigned char state[576];
 } invar_hasher;
@@ -67,7 +67,7 @@ typedef struct invar_hasher {
 void invar_hasher_init(invar_hasher *hasher);
 void invar_hasher_update(invar_hasher *hasher, const void *data, size_t bytes);
 
-/* The digest of what has been added so far; more may follow. */
+/* *out = the digest of the bytes added so far. More bytes may be added afterwards. */
 void invar_hasher_final(invar_digest *out, const invar_hasher *hasher);
 
 /* ---- the tree hash --------------------------------------------------------------------------- */
@@ -75,42 +75,50 @@ void invar_hasher_final(invar_digest *out, const invar_hasher *hasher);
 #define INVAR_TREE_LEAF_BYTES 16384
 #define INVAR_TREE_FANOUT 1024
 
-/* One logical shard: `rows` rows of `row_bytes` bytes, `row_stride_bytes` from start to start. */
+/* A logical shard of a tensor: rows in memory. */
 typedef struct invar_tree_shard {
-    const void *data; /* may be NULL when the shard is empty */
-    int64_t rows;
-    size_t row_bytes;
-    size_t row_stride_bytes; /* at least row_bytes */
+    const void *data;        /* first row; may be NULL if the shard is empty */
+    int64_t rows;            /* number of rows */
+    size_t row_bytes;        /* bytes of a row */
+    size_t row_stride_bytes; /* bytes from one row to the next, at least row_bytes */
 } invar_tree_shard;
 
+/* A tensor for the tree hash. */
 typedef struct invar_tree_input {
     const invar_tree_shard *shards; /* (n_shards) */
     int64_t n_shards;
 } invar_tree_input;
 
-/* The root. The same bits for every pool; NULL runs on the calling thread. */
+/*
+ * *out = the root of a tensor. The result does not depend on `pool`, which may be NULL to use the
+ * calling thread only. Returns INVAR_E_INVALID for an impossible shard.
+ */
 invar_status invar_tree_hash(invar_digest *out, invar_pool *pool,
                              const invar_tree_input *in) INVAR_MUST_USE;
 
-/* The same without the heap: `scratch` has room for invar_tree_scratch bytes, aligned to 16. */
+/*
+ * Like invar_tree_hash, but uses `scratch` instead of the heap. It is aligned to 16 and has the
+ * number of bytes that invar_tree_scratch computes.
+ */
 invar_status invar_tree_scratch(size_t *out, const invar_tree_input *in) INVAR_MUST_USE;
 invar_status invar_tree_hash_with(invar_digest *out, invar_pool *pool, const invar_tree_input *in,
                                   void *scratch) INVAR_MUST_USE;
 
-/* How many leaves the input has. */
+/* *out = the number of leaves of a tensor. */
 invar_status invar_tree_leaf_count(int64_t *out, const invar_tree_input *in) INVAR_MUST_USE;
 
-/* The leaf digests in order, into `out`, which has room for `count`, the value of leaf_count. */
+/* Writes the leaf digests to `out` (count), in order. `count` is that of invar_tree_leaf_count. */
 invar_status invar_tree_leaves(invar_digest *out, int64_t count, invar_pool *pool,
                                const invar_tree_input *in) INVAR_MUST_USE;
 
-/* The same without the heap: `scratch` has room for an int64_t of each shard. */
+/* Like invar_tree_leaves, but uses `scratch` (n_shards int64_t) instead of the heap. */
 invar_status invar_tree_leaves_with(invar_digest *out, int64_t count, invar_pool *pool,
                                     const invar_tree_input *in, void *scratch) INVAR_MUST_USE;
 
 /*
- * The root above leaf digests that were made piece by piece: of whole shards, one after another.
- * `bytes` and `n_shards` are those of all pieces together. Numbers that no tree has are refused.
+ * *out = the root of a tensor from its leaf digests (count), which may have been computed shard by
+ * shard. `bytes` and `n_shards` are those of the complete tensor. Returns INVAR_E_INVALID for
+ * numbers that contradict each other.
  */
 invar_status invar_tree_root(invar_digest *out, const invar_digest *leaves, int64_t count,
                              uint64_t bytes, int64_t n_shards) INVAR_MUST_USE;

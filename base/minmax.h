@@ -1,5 +1,5 @@
 /*
- * minmax.h - the smaller and the larger of two extents.
+ * minmax.h - minimum and maximum of two 64-bit integers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,7 +1,8 @@
 /*
- * number.c - doubles as decimal text and back, whatever the locale.
+ * number.c - converts doubles to decimal text and back, independently of the locale.
  *
- * The C library obeys the thread's locale, so that is the plain one while it works.
+ * The C library uses the locale of the thread, so it is switched to the C locale during a
+ * conversion.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,7 +25,7 @@ static invar_status enter_c_locale(plain_locale *out)
     out->plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (!out->plain)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a locale");
-    out->before = uselocale(out->plain); // of this thread only
+    out->before = uselocale(out->plain); // changes this thread only
     return INVAR_OK;
 }
 
@@ -34,8 +35,8 @@ static void plain_locale_exit(const plain_locale *locale)
     freelocale(locale->plain);
 }
 
-/* Prints with so many digits; true when that reads back. */
-static bool print(char out[INVAR_NUMBER_SIZE], double value, int digits)
+/* Prints with `digits` significant digits; true if the text reads back to the same value. */
+static bool print_digits(char out[INVAR_NUMBER_SIZE], double value, int digits)
 {
     snprintf(out, INVAR_NUMBER_SIZE, "%.*g", digits, value);
     return strtod(out, NULL) == value;
@@ -48,11 +49,11 @@ invar_status invar_number_format(char out[INVAR_NUMBER_SIZE], double value)
 
     INVAR_TRY(enter_c_locale(&locale));
     if (isnan(value)) {
-        snprintf(out, INVAR_NUMBER_SIZE, "nan"); // without the sign that it may have
+        snprintf(out, INVAR_NUMBER_SIZE, "nan"); // the sign of a NaN is not printed
     } else {
-        // most numbers need more than 15; where those are not enough, fewer are not either
-        digits = print(out, value, 15) ? 1 : 16;
-        while (digits <= 17 && !print(out, value, digits))
+        // if 15 digits do not suffice, as for most numbers, fewer need not be tried
+        digits = print_digits(out, value, 15) ? 1 : 16;
+        while (digits <= 17 && !print_digits(out, value, digits))
             digits++;
     }
     plain_locale_exit(&locale);
@@ -69,7 +70,7 @@ invar_status invar_number_format_plain(char out[INVAR_NUMBER_SIZE], double value
 
 void invar_number_round(char out[INVAR_NUMBER_SIZE], double value, int digits)
 {
-    double size = fabs(value), least = 1.0; // number that has `digits` digits before its point
+    double size = fabs(value), least = 1.0; // smallest number with `digits` digits before the point
 
     for (int i = 1; i < digits; i++)
         least *= 10.0;
@@ -79,8 +80,8 @@ void invar_number_round(char out[INVAR_NUMBER_SIZE], double value, int digits)
         snprintf(out, INVAR_NUMBER_SIZE, "%.*g", digits, isnan(value) ? (double)NAN : value);
 }
 
-/* A text may read back as a float and yet not by way of a double, which rounds twice. */
-static bool print_f32(char out[INVAR_NUMBER_SIZE], float value, int digits)
+/* Like print_digits, for a float that must also read back through a double, which rounds twice. */
+static bool print_digits_f32(char out[INVAR_NUMBER_SIZE], float value, int digits)
 {
     snprintf(out, INVAR_NUMBER_SIZE, "%.*g", digits, (double)value);
     return strtof(out, NULL) == value && (float)strtod(out, NULL) == value;
@@ -94,9 +95,9 @@ invar_status invar_number_format_f32(char out[INVAR_NUMBER_SIZE], float value)
     if (!isfinite(value))
         return invar_number_format(out, (double)value);
     INVAR_TRY(enter_c_locale(&locale));
-    digits = print_f32(out, value, 6) ? 1 : 7;
-    while (!print_f32(out, value, digits))
-        digits++; // 9 always do
+    digits = print_digits_f32(out, value, 6) ? 1 : 7;
+    while (!print_digits_f32(out, value, digits))
+        digits++; // 9 digits always suffice
     plain_locale_exit(&locale);
     return INVAR_OK;
 }

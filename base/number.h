@@ -1,5 +1,5 @@
 /*
- * number.h - doubles as decimal text and back, whatever the locale.
+ * number.h - converts doubles to decimal text and back, independently of the locale.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define INVAR_NUMBER_SIZE 32 /* the longest has 24 characters */
+#define INVAR_NUMBER_SIZE 32 /* bytes of a number as text; the longest has 24 characters */
 
 /* Writes the shortest text that reads back to the same bits: "0.1", "1e-06", "-0", "nan". */
 invar_status invar_number_format(char out[INVAR_NUMBER_SIZE], double value) INVAR_MUST_USE;

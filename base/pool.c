@@ -1,10 +1,11 @@
 /*
- * pool.c - a thread pool whose partition never affects bits.
+ * pool.c - thread pool for jobs of independent tasks.
  *
  * One mutex, two condition variables and an atomic task counter. Workers sleep between jobs. A job
- * has as many seats as tasks beside the caller's, and a worker takes part by taking one; the caller
- * waits for those who did, not for those who are still waking up. So a job that is done before
- * anybody wakes costs little more than the tasks themselves.
+ * has a seat for each task beyond the caller's first, and at most one per worker; a worker takes
+ * part by taking a seat. The caller waits only for the workers that took a seat, not for those that
+ * are still waking up, so a job that is done before a worker wakes costs little more than its
+ * tasks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,23 +24,23 @@ typedef struct job {
     invar_pool_task run;
     void *payload;
     int64_t tasks;
-    _Atomic int64_t next; /* first task that nobody has taken */
+    _Atomic int64_t next; /* first task that was not taken yet */
 } job;
 
 struct invar_pool {
     int threads;
-    int started; /* worker threads that exist (threads - 1 once the pool is complete) */
+    int started; /* number of worker threads; threads - 1 if the pool is complete */
     pthread_t *handles;
-    pthread_mutex_t lock;
-    pthread_cond_t wake; /* a job arrived, or the pool closes */
-    pthread_cond_t done; /* the last worker left its seat */
-    int64_t seats;       /* of the current job, not taken yet; 0 between jobs */
-    int busy;            /* workers that sit in the current job */
-    bool running;        /* a job is under way */
-    bool closing;
+    pthread_mutex_t lock; /* protects all fields below, except current.next */
+    pthread_cond_t wake;  /* a job arrived, or the pool closes */
+    pthread_cond_t done;  /* the last worker left its seat */
+    int64_t seats;        /* free seats of the current job; 0 between jobs */
+    int busy;             /* number of workers that have a seat in the current job */
+    bool running;         /* a job is in progress */
+    bool closing;         /* workers must end */
     job current;
-    int64_t failed_task; /* lowest failed task of the current job, -1: none */
-    invar_error failure;
+    int64_t failed_task; /* lowest failed task of the current job; -1 if no task failed */
+    invar_error failure; /* error record of failed_task */
 };
 
 typedef struct worker_start {
@@ -60,7 +61,7 @@ static void note_failure(invar_pool *pool, int64_t task)
     pthread_mutex_unlock(&pool->lock);
 }
 
-static void pool_work(invar_pool *pool, int worker)
+static void run_tasks(invar_pool *pool, int worker)
 {
     job *j = &pool->current;
 
@@ -88,7 +89,7 @@ static void *worker_main(void *payload)
         pool->seats--;
         pool->busy++;
         pthread_mutex_unlock(&pool->lock);
-        pool_work(pool, start.index);
+        run_tasks(pool, start.index);
         pthread_mutex_lock(&pool->lock);
         if (--pool->busy == 0)
             pthread_cond_signal(&pool->done);
@@ -193,7 +194,7 @@ invar_status invar_pool_run(invar_pool *pool, int64_t tasks, invar_pool_task run
         return run_alone(tasks, run, payload);
 
     pthread_mutex_lock(&pool->lock);
-    INVAR_CHECK(!pool->running); // one job at a time, and none from inside a task
+    INVAR_CHECK(!pool->running); // a second job, or a job that was started by a task
     pool->running = true;
     pool->current.run = run;
     pool->current.payload = payload;
@@ -206,10 +207,10 @@ invar_status invar_pool_run(invar_pool *pool, int64_t tasks, invar_pool_task run
         pthread_cond_signal(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
 
-    pool_work(pool, 0);
+    run_tasks(pool, 0);
 
     pthread_mutex_lock(&pool->lock);
-    pool->seats = 0; // all tasks are taken: nobody else is needed
+    pool->seats = 0; // all tasks are taken: no more workers are needed
     while (pool->busy > 0)
         pthread_cond_wait(&pool->done, &pool->lock);
     pool->running = false;

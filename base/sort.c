@@ -1,5 +1,5 @@
 /*
- * sort.c - a merge sort from the bottom up, and a binary search.
+ * sort.c - bottom-up merge sort, and binary search.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +14,7 @@
 
 typedef int (*comparison)(const void *a, const void *b);
 
-static bool sorted(const void *const *items, size_t count, comparison compare)
+static bool is_sorted(const void *const *items, size_t count, comparison compare)
 {
     for (size_t i = 1; i < count; i++)
         if (compare(items[i - 1], items[i]) > 0)
@@ -22,9 +22,9 @@ static bool sorted(const void *const *items, size_t count, comparison compare)
     return true;
 }
 
-/* Merges [first, middle) and [middle, end) of `from` into the same place of `to`. */
-static void merge(const void **to, const void *const *from, size_t first, size_t middle, size_t end,
-                  comparison compare)
+/* Merges [first, middle) and [middle, end) of `from` into [first, end) of `to`. */
+static void merge_runs(const void **to, const void *const *from, size_t first, size_t middle,
+                       size_t end, comparison compare)
 {
     size_t left = first, right = middle;
 
@@ -34,7 +34,7 @@ static void merge(const void **to, const void *const *from, size_t first, size_t
     }
 }
 
-static size_t smaller(size_t a, size_t b)
+static size_t min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -44,14 +44,14 @@ invar_status invar_sort(const void **items, size_t count, comparison compare)
     const void **from = items, **to, **swap;
     void *block;
 
-    if (sorted(items, count, compare))
+    if (is_sorted(items, count, compare))
         return INVAR_OK;
     INVAR_TRY(invar_alloc(&block, count, sizeof *items, "sorting"));
     to = block;
     for (size_t width = 1; width < count; width *= 2) {
         for (size_t first = 0; first < count; first += 2 * width)
-            merge(to, from, first, smaller(first + width, count), smaller(first + 2 * width, count),
-                  compare);
+            merge_runs(to, from, first, min_size(first + width, count),
+                       min_size(first + 2 * width, count), compare);
         swap = from;
         from = to;
         to = swap;

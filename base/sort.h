@@ -1,5 +1,5 @@
 /*
- * sort.h - sorting whose result depends on the items alone, and finding what is sorted.
+ * sort.h - stable sort and binary search, whose results depend on the items alone.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,13 +15,16 @@
 extern "C" {
 #endif
 
-/* Sorts pointers; stable: what compares as equal keeps its order. `compare` as for strcmp. */
+/*
+ * Sorts an array of pointers. Stable: equal items keep their order. `compare` receives two of the
+ * pointers and returns a value like strcmp. Returns INVAR_E_NOMEM for lack of memory.
+ */
 invar_status invar_sort(const void **items, size_t count,
                         int (*compare)(const void *a, const void *b)) INVAR_MUST_USE;
 
 /*
- * The row whose key is this one; -1: there is none. A row has `row` bytes, and `key_at` bytes from
- * its beginning an int64_t as its key; keys ascend.
+ * Returns the index of the row with this key; -1 if there is none. A row has `row` bytes, with an
+ * int64_t key at offset `key_at`; rows are ascending by key.
  */
 int64_t invar_binary_search(const void *rows, int64_t count, size_t row, size_t key_at,
                             int64_t key);

@@ -1,5 +1,5 @@
 /*
- * status.c - the per-thread error record.
+ * status.c - the error record of each thread.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -81,7 +81,7 @@ void invar_error_set(invar_status status, int native, const char *file, int line
     invar_error error = {.status = status, .native = native, .file = file, .line = line};
     va_list ap;
 
-    // not into the record itself: an argument may be the message that is about to be replaced
+    // formatted into a second buffer, because an argument may be the message that is replaced
     va_start(ap, fmt);
     vsnprintf(error.message, sizeof error.message, fmt, ap);
     va_end(ap);

@@ -1,5 +1,5 @@
 /*
- * temp_name.c - names for what is written beside its place until it is whole.
+ * temp_name.c - temporary names beside an output that is being written.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +17,7 @@
 
 #include "base/invar_banned.h"
 
-/* True for the number of a process that there is not, or that is this one, which begins anew. */
+/* True for the number of a process that does not exist, or of this one, which starts over. */
 static bool is_gone(const char *digits)
 {
     char *end;
@@ -41,10 +41,10 @@ static void remove_one(const char *path)
     if (!S_ISDIR(info.st_mode))
         unlink(path);
     else if (invar_held_folder_remove(path) != INVAR_OK)
-        invar_error_clear(); // it is in nobody's way
+        invar_error_clear(); // the leftover is harmless
 }
 
-/* Removes what begins with `name` and goes on with the number of a process that is gone. */
+/* Removes entries that are named `name` and the number of a process that does not exist. */
 static void remove_stale_files(const char *folder, const char *name)
 {
     char path[INVAR_PATH_SIZE];
@@ -52,7 +52,7 @@ static void remove_stale_files(const char *folder, const char *name)
     DIR *dir = opendir(folder);
 
     if (!dir)
-        return; // whoever makes the file will say why
+        return; // creating the file will fail with the reason
     while ((entry = readdir(dir)) != NULL)
         if (strncmp(entry->d_name, name, strlen(name)) == 0 &&
             is_gone(entry->d_name + strlen(name)) &&

@@ -1,8 +1,8 @@
 /*
- * temp_name.h - names for what is written beside its place until it is whole.
+ * temp_name.h - temporary names beside an output that is being written.
  *
- * "report.html.new-4711" has the number of the process that writes it. What a killed process left
- * is found by that number, and removed when the same thing is written again.
+ * "report.html.new-4711" contains the number of the process that writes it. Files that a killed
+ * process left are recognized by that number and removed when the same output is written again.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,8 +17,9 @@ extern "C" {
 #endif
 
 /*
- * PATH.WORD-PID of this process, for a file or a folder. Those of processes that are gone are
- * removed, folders with all in them; links are not followed. What cannot be removed stays.
+ * Writes the temporary name PATH.WORD-PID of this process to `out`, for a file or a folder. Removes
+ * files and folders PATH.WORD-PID of processes that do not exist any more, without following links;
+ * those that cannot be removed stay.
  */
 invar_status invar_temp_name(char out[INVAR_PATH_SIZE], const char *path,
                              const char *word) INVAR_MUST_USE;

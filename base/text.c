@@ -1,5 +1,8 @@
 /*
- * text.c - UTF-8 from outside: is it printable, and how to show it in a message.
+ * text.c - checks, quotes and splits text from outside: UTF-8, URLs, shell words, lists.
+ *
+ * Text from outside may be hostile: control characters, and marks that change the direction of
+ * text, never reach a terminal or a page.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -44,7 +47,7 @@ size_t invar_text_char(const char *text, size_t left)
 
     if (length == 0 || point < 0x20 || (point >= 0x7F && point < 0xA0)) // controls
         return 0;
-    // separators of lines, and marks that turn the direction of the text around them
+    // line separators, and marks that change the direction of text
     if ((point >= 0x2028 && point <= 0x202E) || (point >= 0x2066 && point <= 0x2069) ||
         point == 0x200E || point == 0x200F)
         return 0;

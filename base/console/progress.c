@@ -1,5 +1,5 @@
 /*
- * progress.c - how far a long job is, for people.
+ * progress.c - progress display of a long job on a terminal or in a log.
  *
  * One mutex per display. A line is composed in a buffer and written in one call, so that lines of
  * different displays or processes do not mix.
@@ -21,39 +21,39 @@
 #define SECOND_NS UINT64_C(1000000000)
 #define REDRAW_NS (SECOND_NS / 10)
 #define BAR_WIDTH 20
-#define BAR_MIN_COLUMNS 60 /* on a narrower terminal the numbers matter more */
+#define BAR_MIN_COLUMNS 60 /* narrower terminals show the numbers without the bar */
 
 struct invar_progress {
-    invar_progress_options options; /* its strings are not used, the copies below are */
+    invar_progress_options options; /* its strings are replaced by the copies below */
     char title[48];
     char unit[24];
     char message[128];
     pthread_mutex_t lock;
     int64_t done;
     uint64_t started;
-    double expected;      /* seconds that are left, */
-    uint64_t expected_at; /* at this time; 0: nobody has said */
-    uint64_t shown;       /* when the last line was written; at first, the start */
-    bool drawn;           /* terminal: there is a line to overwrite */
-    bool unshown;         /* something changed since the last line */
+    double expected;      /* remaining seconds at the time expected_at */
+    uint64_t expected_at; /* time at which `expected` was set; 0 if it was not */
+    uint64_t shown;       /* time at which the last line was written; at first the start */
+    bool drawn;           /* a line on the terminal can be overwritten */
+    bool unshown;         /* an update was not shown yet */
 };
 
 /* A line under construction, limited in bytes and in columns. */
 typedef struct line {
     char text[640];
     size_t used;
-    int columns; /* still free */
+    int columns; /* free columns */
 } line;
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* Adds what fits, whole characters only. */
+/* Appends the characters that fit completely. */
 static void line_put(line *l, const char *text)
 {
     while (*text) {
         unsigned char c = (unsigned char)*text;
         size_t length = c < 0xC0 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
-        int width = c < 0xE1 ? 1 : 2; // from U+1000 on a character may be wide
+        int width = c < 0xE1 ? 1 : 2; // characters above U+1000 may be wide
         if (strnlen(text, length) < length || l->columns < width ||
             l->used + length + 1 > sizeof l->text)
             return;
@@ -74,7 +74,7 @@ static void put_escape(line *l, const char *escape)
     l->columns = columns;
 }
 
-/* Copies what fits, with control characters made harmless: they would break the line. */
+/* Copies the bytes that fit; control characters, which would break the line, become blanks. */
 static void copy_text(char *out, size_t size, const char *text)
 {
     size_t i = 0;
@@ -88,7 +88,7 @@ static void copy_text(char *out, size_t size, const char *text)
 
 static void format_duration(char *out, size_t size, double seconds)
 {
-    long s = lrint(fmin(seconds, 1e9)); // beyond 30 years the number says nothing anyway
+    long s = lrint(fmin(seconds, 1e9)); // about 30 years
 
     if (s < 60)
         snprintf(out, size, "%lds", s);
@@ -114,7 +114,7 @@ static void format_rate(char *out, size_t size, double rate)
     snprintf(out, size, "%.1f%s/s", rate, prefix[i]);
 }
 
-/* Rounded down, so that 100 means complete. */
+/* Returns the percentage, rounded down, so that 100 means complete. */
 static int progress_percent(const invar_progress *p)
 {
     if (p->done >= p->options.total)
@@ -122,7 +122,7 @@ static int progress_percent(const invar_progress *p)
     return (int)(100.0 * (double)p->done / (double)p->options.total);
 }
 
-/* Seconds until all is done, at the rate of all that was done unless somebody has said. */
+/* Returns the remaining seconds: those that were expected, or else by the mean rate. */
 static double time_left(const invar_progress *p, double rate, uint64_t now)
 {
     double since = (double)(now - p->expected_at) / (double)SECOND_NS;
@@ -132,7 +132,10 @@ static double time_left(const invar_progress *p, double rate, uint64_t now)
     return (double)(p->options.total - p->done) / rate;
 }
 
-/* "512/1000 steps, 51%, 3.4/s, ETA 2m23s, message"; at the end the time taken instead of ETA. */
+/*
+ * Appends "512/1000 steps, 51%, 3.4/s, ETA 2m23s, message"; in the last line the elapsed time
+ * instead of the ETA.
+ */
 static void put_facts(line *l, const invar_progress *p, uint64_t now, bool last,
                       const char *separator)
 {
@@ -195,7 +198,7 @@ static void put_bar(line *l, const invar_progress *p)
 static void draw_terminal(invar_progress *p, uint64_t now, bool last)
 {
     int columns = p->options.columns ? p->options.columns : invar_term_width(p->options.stream);
-    line l = {.used = 0, .columns = columns - 1}; // the last column would wrap on some terminals
+    line l = {.used = 0, .columns = columns - 1}; // some terminals wrap after the last column
 
     put_escape(&l, "\r");
     line_put(&l, p->title);
@@ -203,7 +206,7 @@ static void draw_terminal(invar_progress *p, uint64_t now, bool last)
         put_bar(&l, p);
     line_put(&l, "  ");
     put_facts(&l, p, now, last, "  ");
-    put_escape(&l, "\x1b[K"); // the rest of a longer line before
+    put_escape(&l, "\x1b[K"); // clears the rest of a longer previous line
     if (last)
         put_escape(&l, "\n");
     fwrite(l.text, 1, l.used, p->options.stream);

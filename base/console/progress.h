@@ -1,13 +1,13 @@
 /*
- * progress.h - how far a long job is, for people.
+ * progress.h - progress display of a long job on a terminal or in a log.
  *
  * On a terminal one line that overwrites itself, at most ten times a second:
  *     train  [==========>         ]  512/1000 steps  51%  3.4/s  ETA 2m23s  loss 0.331
- * elsewhere a whole line at most every `interval_s` seconds, and one at the end:
+ * otherwise a line at most every `interval_s` seconds, and one at the end:
  *     train: 512/1000 steps, 51%, 3.4/s, ETA 2m23s, loss 0.331
  *
- * Nothing that is shown may enter a result: rates come from the clock. Any thread may update. What
- * cannot be written is dropped: a closed pipe does not stop a run.
+ * No displayed value may affect a result, because rates come from the clock. Any thread may update.
+ * Write errors are ignored, so that a closed pipe does not stop a run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,45 +25,49 @@ extern "C" {
 #endif
 
 typedef enum invar_progress_mode {
-    INVAR_PROGRESS_MODE_AUTO, /* TERMINAL when the stream is one, else PLAIN */
+    INVAR_PROGRESS_MODE_AUTO, /* TERMINAL if the stream is one, else PLAIN */
     INVAR_PROGRESS_MODE_TERMINAL,
     INVAR_PROGRESS_MODE_PLAIN,
     INVAR_PROGRESS_MODE_SILENT
 } invar_progress_mode;
 
-/* A zeroed struct with `stream` and `title` is valid. Strings are copied. */
+/*
+ * Options of a display. Zero values are valid, except for `stream` and `title`. Strings are copied.
+ */
 typedef struct invar_progress_options {
     FILE *stream;      /* borrowed; usually stderr */
-    const char *title; /* "train" */
-    const char *unit;  /* "steps"; NULL: none */
-    int64_t first;     /* done before this job, as after a resume: not in the rate */
-    int64_t total;     /* 0: unknown, then no bar and no ETA */
+    const char *title; /* name of the job, such as "train" */
+    const char *unit;  /* plural of what is counted, such as "steps"; NULL if unnamed */
+    int64_t first;     /* number done before this job, as after a resume; excluded from the rate */
+    int64_t total;     /* number of all; 0 if unknown: no bar and no ETA are shown */
     invar_progress_mode mode;
-    double interval_s;                /* between plain lines; 0: 10 seconds */
-    int columns;                      /* of the terminal; 0: asked before each line */
-    bool colour;                      /* with TERMINAL; AUTO decides by itself */
-    uint64_t (*clock)(void *payload); /* nanoseconds; NULL: the monotonic clock */
-    void *clock_payload;
+    double interval_s;                /* seconds between plain lines; 0 for 10 */
+    int columns;                      /* width of the terminal; 0 to query it for each line */
+    bool colour;                      /* use color with TERMINAL; AUTO decides by itself */
+    uint64_t (*clock)(void *payload); /* returns nanoseconds; NULL for the monotonic clock */
+    void *clock_payload;              /* payload of `clock` */
 } invar_progress_options;
 
 typedef struct invar_progress invar_progress;
 
+/* Creates a display; nothing is shown before the first update. Free it with invar_progress_free. */
 invar_status invar_progress_new(invar_progress **out,
                                 const invar_progress_options *options) INVAR_MUST_USE;
 
 /*
- * `done` of the total is done; a value below an earlier one is ignored, so that threads may report
- * in any order. `message` is shown from now on, NULL keeps the last. A NULL progress is silent.
+ * Reports that `done` of the total are done. A value below an earlier one is ignored, so that
+ * threads may report in any order. `message` replaces the shown message; NULL keeps it. `progress`
+ * may be NULL.
  */
 void invar_progress_update(invar_progress *progress, int64_t done, const char *message);
 
 /*
- * The job will take so many seconds from now on, by somebody who knows better than the mean rate of
- * all that was done; not finite: nobody does. A NULL progress is silent.
+ * Sets the expected remaining time in seconds, for callers that know better than the mean rate. A
+ * value that is not finite returns to the mean rate. `progress` may be NULL.
  */
 void invar_progress_expect(invar_progress *progress, double seconds);
 
-/* Shows the final state (if there was any update), ends the line and frees. NULL is allowed. */
+/* Shows the final state if there was an update, and frees the display. `progress` may be NULL. */
 void invar_progress_free(invar_progress *progress);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /*
- * spelling.c - the known word that a misspelt one most likely means.
+ * spelling.c - suggests the known word that a misspelled one most likely means.
  *
- * The cost is the optimal string alignment distance: insertions, deletions, replacements and swaps
- * of neighbours, each 1.
+ * The distance is the optimal string alignment distance: insertions, deletions, replacements and
+ * swaps of neighbors cost 1 each.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,13 +13,13 @@
 
 #include "base/invar_banned.h"
 
-static size_t least(size_t a, size_t b)
+static size_t min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
-/* Of two words that are shorter than INVAR_SPELLING_SIZE. */
-static size_t distance(const char *a, const char *b)
+/* Returns the distance of two words that are shorter than INVAR_SPELLING_SIZE. */
+static size_t alignment_distance(const char *a, const char *b)
 {
     size_t rows[3][INVAR_SPELLING_SIZE], width = strlen(b);
     size_t *before = rows[0], *last = rows[1], *row = rows[2];
@@ -29,10 +29,10 @@ static size_t distance(const char *a, const char *b)
     for (size_t i = 1; a[i - 1]; i++) {
         row[0] = i;
         for (size_t k = 1; k <= width; k++) {
-            row[k] = least(last[k] + 1, row[k - 1] + 1);
-            row[k] = least(row[k], last[k - 1] + (a[i - 1] != b[k - 1]));
+            row[k] = min_size(last[k] + 1, row[k - 1] + 1);
+            row[k] = min_size(row[k], last[k - 1] + (a[i - 1] != b[k - 1]));
             if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
-                row[k] = least(row[k], before[k - 2] + 1);
+                row[k] = min_size(row[k], before[k - 2] + 1);
         }
         size_t *free_row = before;
         before = last;
@@ -56,9 +56,9 @@ void invar_spelling_offer(invar_spelling *near, const char *word)
     if (length == 0 || strlen(word) >= INVAR_SPELLING_SIZE)
         return;
     if (length >= 2 && strncmp(word, near->wanted, length) == 0)
-        cost = 1; // as one letter: of several words that begin so, the first
+        cost = 1; // like one letter, so that the first of several such words wins
     else
-        cost = distance(near->wanted, word);
+        cost = alignment_distance(near->wanted, word);
     if (cost >= length || cost > 1 + length / 4 || (near->found[0] && cost >= near->cost))
         return;
     near->cost = cost;

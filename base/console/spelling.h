@@ -1,13 +1,13 @@
 /*
- * spelling.h - the known word that a misspelt one most likely means.
+ * spelling.h - suggests the known word that a misspelled one most likely means.
  *
  *     invar_spelling_init(&near, "trian", 5);
  *     for (...)
  *         invar_spelling_offer(&near, name);
  *     "no verb 'trian'%s", invar_spelling_hint(&near)     " (did you mean 'train'?)", or ""
  *
- * Two words are near when few letters are wrong, missing, too many or swapped with a neighbour: one
- * and every fourth. A word that begins with the wanted one is near, too. Allocates nothing.
+ * A known word is a candidate if at most 1 + length / 4 letters are wrong, missing, superfluous or
+ * swapped with their neighbor, or if it begins with the misspelled word. Allocates nothing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,22 +20,24 @@
 extern "C" {
 #endif
 
-#define INVAR_SPELLING_SIZE 96 /* longer words are near to none */
+#define INVAR_SPELLING_SIZE 96 /* bytes of a word, with the NUL; longer words get no suggestion */
 
+/* A search for the nearest known word. */
 typedef struct invar_spelling {
-    char wanted[INVAR_SPELLING_SIZE];
-    char found[INVAR_SPELLING_SIZE]; /* the nearest, of equal ones the first; "": none */
-    size_t cost;                     /* of that one */
+    char wanted[INVAR_SPELLING_SIZE]; /* misspelled word */
+    char found[INVAR_SPELLING_SIZE]; /* nearest known word so far, the first of equal ones; empty if
+                                         there is none */
+    size_t cost;                     /* distance of `found` */
     char hint[INVAR_SPELLING_SIZE + 32];
 } invar_spelling;
 
-/* `length` bytes of a word that is not known. */
+/* Begins a search for the misspelled word `wanted` (length bytes). */
 void invar_spelling_init(invar_spelling *near, const char *wanted, size_t length);
 
-/* A word that is known. */
+/* Adds a known word to the search. */
 void invar_spelling_offer(invar_spelling *near, const char *word);
 
-/* The question to put behind a message; "" where no word is near. Borrowed from `near`. */
+/* Returns the hint to append to a message; empty if no word is near. Borrowed from `near`. */
 const char *invar_spelling_hint(invar_spelling *near);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * term.c - what a stream's terminal can do.
+ * term.c - capabilities of a stream's terminal: overwriting, color, width, styles.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +15,7 @@
 bool invar_term_live(FILE *stream)
 {
     const char *term = getenv("TERM");
-    int fd = fileno(stream); // -1 for a stream in memory
+    int fd = fileno(stream); // -1 if the stream is in memory
 
     return fd >= 0 && isatty(fd) && term && strcmp(term, "dumb") != 0;
 }

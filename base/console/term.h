@@ -1,7 +1,7 @@
 /*
- * term.h - what a stream's terminal can do.
+ * term.h - capabilities of a stream's terminal: overwriting, color, width, styles.
  *
- * Nothing here is kept: every call asks the stream and the environment again.
+ * Nothing is cached: every call queries the stream and the environment.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,13 +15,13 @@
 extern "C" {
 #endif
 
-/* True when the stream is a terminal on which a line can be overwritten (not TERM=dumb). */
+/* True if the stream is a terminal on which a line can be overwritten (not TERM=dumb). */
 bool invar_term_live(FILE *stream);
 
-/* True when colours are wanted: a live terminal, and NO_COLOR (no-color.org) unset or empty. */
+/* True if color is wanted: a live terminal, and NO_COLOR (no-color.org) unset or empty. */
 bool invar_term_colour(FILE *stream);
 
-/* Columns of the stream's terminal; 80 when unknown. */
+/* Returns the number of columns of the stream's terminal; 80 if it is unknown. */
 int invar_term_width(FILE *stream);
 
 typedef enum invar_term_style {
@@ -34,7 +34,7 @@ typedef enum invar_term_style {
     INVAR_TERM_STYLE_CYAN
 } invar_term_style;
 
-/* The escape sequence that switches to a style, "" when `colour` is false. A constant. */
+/* Returns the escape sequence that switches to a style; empty if `colour` is false. Static. */
 const char *invar_term_escape(bool colour, invar_term_style style);
 
 #ifdef __cplusplus

@@ -1,15 +1,16 @@
 /*
- * json.c - JSON of others, read strictly: sizes bounded, duplicate keys refused, errors with names.
+ * json.c - strict JSON parser on top of jansson, typed getters, and values as text.
  *
- * A tree takes some hundred bytes for a value that has one byte in the file ("[[],[],[]..."), so
- * the values are counted before anything is built.
+ * A value of one byte in the text ("[[],[],[]...") takes some hundred bytes in the tree, so the
+ * values are counted before anything is built.
  *
- * When its buffer for a string or a number cannot grow, jansson's parser goes on without the
- * characters that did not fit: a wrong value, or worse. So the first allocation that fails ends the
- * parser, from inside. A list of the parser's blocks, kept while it runs, lets them be freed then.
+ * If its buffer for a string or a number cannot grow, jansson's parser continues without the
+ * characters that did not fit and returns a wrong value, or worse. So the first allocation that
+ * fails ends the parser with longjmp. The parser's blocks are listed while it runs, so that they
+ * can be freed then.
  *
- * jansson refuses an integer that does not fit into 64 bits, or reads all integers as reals. Where
- * it refused one, the text is read the second way, and the integers that fit are put back: tree and
+ * jansson rejects an integer that does not fit into 64 bits, or reads all integers as reals. If it
+ * rejects one, the text is parsed the second way, and the integers that fit are put back: tree and
  * text have the same numbers in the same order.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -31,8 +32,8 @@
 
 #define WHERE_SIZE (INVAR_PATH_SHOWN_SIZE + 24)
 
-/* `where` comes from outside, too: it is the name of a file. */
-static const char *show(char out[WHERE_SIZE], const char *where)
+/* Quotes `where` for a message, because the name of a file may be hostile, too. */
+static const char *quote_where(char out[WHERE_SIZE], const char *where)
 {
     invar_text_quote(out, WHERE_SIZE, where, strlen(where));
     return out;
@@ -40,7 +41,7 @@ static const char *show(char out[WHERE_SIZE], const char *where)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-#define RECENT 8 // blocks among which a freed block is looked for
+#define RECENT 8 // newest blocks among which a freed block is searched
 
 static json_malloc_t plain_alloc;
 static json_free_t plain_free;
@@ -50,7 +51,7 @@ typedef struct blocks {
     size_t count, room;
 } blocks;
 
-/* The parser of this thread. */
+/* State of the parser of this thread. */
 static _Thread_local struct {
     jmp_buf *caller; /* NULL while no parser runs */
     blocks made;     /* blocks that are not freed yet, in any order */
@@ -85,7 +86,10 @@ static void *watched_alloc(size_t bytes)
     longjmp(*parser.caller, 1);
 }
 
-/* Most blocks that a parser frees are recent; a search for the others could take very long. */
+/*
+ * Frees a block if it is one of the newest, like most blocks that a parser frees. Others are freed
+ * after the parse, because searching all blocks could take very long.
+ */
 static void watched_free(void *block)
 {
     blocks *made = &parser.made;
@@ -105,7 +109,7 @@ static void watched_free(void *block)
         longjmp(*parser.caller, 1);
 }
 
-static void watch(void)
+static void install_watched_alloc(void)
 {
     json_get_alloc_funcs(&plain_alloc, &plain_free);
     json_set_alloc_funcs(watched_alloc, watched_free);
@@ -123,14 +127,14 @@ static void end_parser(bool finished)
     memset(&parser, 0, sizeof parser);
 }
 
-/* json_loadb; false when there was not enough memory. */
-static bool json_error_t_load(json_t **out, const char *text, size_t bytes, size_t flags,
-                              json_error_t *error)
+/* Calls json_loadb; returns false for lack of memory. */
+static bool load_watched(json_t **out, const char *text, size_t bytes, size_t flags,
+                         json_error_t *error)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     jmp_buf caller;
 
-    pthread_once(&once, watch);
+    pthread_once(&once, install_watched_alloc);
     *out = NULL;
     if (setjmp(caller) != 0) {
         end_parser(false);
@@ -144,10 +148,10 @@ static bool json_error_t_load(json_t **out, const char *text, size_t bytes, size
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* The numbers of a text that was parsed, in their order. */
+/* Iterates over the numbers of a valid JSON text. */
 typedef struct numbers {
     const char *at, *end;
-    const char *text; /* the last one (bytes), not terminated */
+    const char *text; /* (bytes) the current number, not terminated */
     size_t bytes;
 } numbers;
 
@@ -156,7 +160,7 @@ static bool in_number(char c)
     return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
 }
 
-/* The closing quote. */
+/* Returns the closing quote of a string. */
 static const char *end_of_string(const char *quote, const char *end)
 {
     const char *at = quote + 1;
@@ -170,7 +174,7 @@ static void next_number(numbers *n)
 {
     while (n->at < n->end && *n->at != '-' && (*n->at < '0' || *n->at > '9'))
         n->at = (*n->at == '"' ? end_of_string(n->at, n->end) : n->at) + 1;
-    INVAR_CHECK(n->at < n->end); // the tree has it
+    INVAR_CHECK(n->at < n->end); // the tree has as many numbers as the text
     for (n->text = n->at; n->at < n->end && in_number(*n->at);)
         n->at++;
     n->bytes = (size_t)(n->at - n->text);
@@ -185,10 +189,13 @@ static bool has_fraction(const numbers *n)
     return false;
 }
 
-/* The next number where it is an integer that fits, new; NULL where not. False: no memory. */
+/*
+ * Advances to the next number. *out = a new integer, or NULL if the number is not an integer that
+ * fits. Returns false for lack of memory.
+ */
 static bool next_integer(json_t **out, numbers *n)
 {
-    char digits[24]; // INT64_MIN has 20
+    char digits[24]; // INT64_MIN has 20 characters
     long long value;
 
     *out = NULL;
@@ -207,14 +214,17 @@ static bool next_integer(json_t **out, numbers *n)
 
 static bool put_back(json_t *value, numbers *n);
 
-/* What is to stand in the place of `child`; NULL: it stays. */
+/*
+ * *out = a new integer that replaces `child`, or NULL if `child` stays. Also handles the numbers
+ * below `child`. Returns false for lack of memory.
+ */
 static bool replace_big_integer(json_t **out, json_t *child, numbers *n)
 {
     *out = NULL;
     return json_is_real(child) ? next_integer(out, n) : put_back(child, n);
 }
 
-/* Puts integers in the places of the reals below `value` that were read for them. */
+/* Replaces the reals below `value` that were parsed from integers that fit. */
 static bool put_back(json_t *value, numbers *n)
 {
     json_t *integer;
@@ -232,17 +242,19 @@ static bool put_back(json_t *value, numbers *n)
     return true;
 }
 
-/* Reads on until the number that is `wanted` below `value`. */
-static bool row_stats_seek(json_t *value, const json_t *wanted, numbers *n)
+/*
+ * Advances to the number that `wanted`, at or below `value`, was parsed from; false if not found.
+ */
+static bool seek_number(json_t *value, const json_t *wanted, numbers *n)
 {
     bool found = value == wanted;
 
     if (json_is_number(value))
         next_number(n);
     for (void *at = json_object_iter(value); at && !found; at = json_object_iter_next(value, at))
-        found = row_stats_seek(json_object_iter_value(at), wanted, n);
+        found = seek_number(json_object_iter_value(at), wanted, n);
     for (size_t i = 0; i < json_array_size(value) && !found; i++)
-        found = row_stats_seek(json_array_get(value, i), wanted, n);
+        found = seek_number(json_array_get(value, i), wanted, n);
     return found;
 }
 
@@ -251,7 +263,7 @@ bool invar_json_digits(const char **out, size_t *bytes_out, json_t *tree, const 
 {
     numbers n = {.at = text, .end = text + bytes};
 
-    INVAR_CHECK(json_is_number(value) && row_stats_seek(tree, value, &n));
+    INVAR_CHECK(json_is_number(value) && seek_number(tree, value, &n));
     *out = n.text;
     *bytes_out = n.bytes;
     return !has_fraction(&n);
@@ -259,8 +271,8 @@ bool invar_json_digits(const char **out, size_t *bytes_out, json_t *tree, const 
 
 /* ---- trees ----------------------------------------------------------------------------------- */
 
-/* Bounds of what the parser would build; of any bytes, JSON or not. */
-static void measure(size_t *values_out, size_t *depth_out, const char *text, size_t bytes)
+/* Computes upper bounds of the values and the depth that a parser would build from any bytes. */
+static void bound_values(size_t *values_out, size_t *depth_out, const char *text, size_t bytes)
 {
     size_t values = 1, open = 0, deepest = 0;
     bool quoted = false;
@@ -287,21 +299,21 @@ size_t invar_json_count(const char *text, size_t bytes)
 {
     size_t values, depth;
 
-    measure(&values, &depth, text, bytes);
+    bound_values(&values, &depth, text, bytes);
     return values;
 }
 
-/* load, with integers that do not fit as reals. */
+/* Like load_watched, but an integer that does not fit becomes a real. */
 static bool load_numbers(json_t **out, const char *text, size_t bytes, size_t flags,
                          json_error_t *error)
 {
     numbers n = {.at = text, .end = text + bytes};
 
-    if (!json_error_t_load(out, text, bytes, flags, error))
+    if (!load_watched(out, text, bytes, flags, error))
         return false;
     if (*out || json_error_code(error) != json_error_numeric_overflow)
         return true;
-    if (!json_error_t_load(out, text, bytes, flags | JSON_DECODE_INT_AS_REAL, error))
+    if (!load_watched(out, text, bytes, flags | JSON_DECODE_INT_AS_REAL, error))
         return false;
     if (!*out || put_back(*out, &n))
         return true;
@@ -317,8 +329,8 @@ static bool is_blank(const char *text, size_t bytes)
     return bytes == 0;
 }
 
-static invar_status parse(json_t **out, const char *where, const char *text, size_t bytes,
-                          size_t more_flags)
+static invar_status parse_text(json_t **out, const char *where, const char *text, size_t bytes,
+                               size_t more_flags)
 {
     const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | more_flags;
     char place[WHERE_SIZE], quote[INVAR_TEXT_QUOTE_SIZE * 2];
@@ -326,10 +338,10 @@ static invar_status parse(json_t **out, const char *where, const char *text, siz
     json_error_t error;
 
     *out = NULL;
-    show(place, where);
+    quote_where(place, where);
     if (is_blank(text, bytes))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: it is empty; expected JSON", place);
-    measure(&values, &depth, text, bytes);
+    bound_values(&values, &depth, text, bytes);
     if (values > INVAR_JSON_MAX_VALUES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: more than %d values", place,
                           INVAR_JSON_MAX_VALUES);
@@ -350,7 +362,7 @@ static invar_status parse(json_t **out, const char *where, const char *text, siz
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a text in it has the character NUL, \\u0000",
                           place);
     invar_text_quote(quote, sizeof quote, error.text, strlen(error.text));
-    if (!memchr(text, '\n', bytes)) // which line it is, `where` says
+    if (!memchr(text, '\n', bytes)) // the text is one line of a file, whose number is in `where`
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: column %d is not JSON: %s", place, error.column,
                           quote);
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: line %d, column %d is not JSON: %s", place,
@@ -359,12 +371,12 @@ static invar_status parse(json_t **out, const char *where, const char *text, siz
 
 invar_status invar_json_parse(json_t **out, const char *where, const char *text, size_t bytes)
 {
-    return parse(out, where, text, bytes, 0);
+    return parse_text(out, where, text, bytes, 0);
 }
 
 invar_status invar_json_parse_raw(json_t **out, const char *where, const char *text, size_t bytes)
 {
-    return parse(out, where, text, bytes, JSON_ALLOW_NUL);
+    return parse_text(out, where, text, bytes, JSON_ALLOW_NUL);
 }
 
 invar_status invar_json_read(json_t **out, const char *path, size_t max_bytes)
@@ -383,17 +395,18 @@ invar_status invar_json_read(json_t **out, const char *path, size_t max_bytes)
 
 /* ---- members --------------------------------------------------------------------------------- */
 
-static invar_status member(const json_t **out, const json_t *object, const char *key,
-                           const char *where)
+static invar_status find_member(const json_t **out, const json_t *object, const char *key,
+                                const char *where)
 {
     char place[WHERE_SIZE];
 
     if (!json_is_object(object))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not a JSON object, so without \"%s\"",
-                          show(place, where), key);
+                          quote_where(place, where), key);
     *out = json_object_get(object, key);
     if (!*out)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is missing", show(place, where), key);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is missing", quote_where(place, where),
+                          key);
     return INVAR_OK;
 }
 
@@ -401,7 +414,7 @@ static invar_status wrong_type(const char *key, const char *where, const char *e
 {
     char place[WHERE_SIZE];
 
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is not %s", show(place, where), key,
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is not %s", quote_where(place, where), key,
                       expected);
 }
 
@@ -411,17 +424,17 @@ invar_status invar_json_int(int64_t *out, const json_t *object, const char *key,
     char place[WHERE_SIZE];
     const json_t *value;
 
-    INVAR_TRY(member(&value, object, key, where));
+    INVAR_TRY(find_member(&value, object, key, where));
     if (json_is_real(value) && fabs(json_real_value(value)) >= 0x1p63)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is %g, not in %lld to %lld",
-                          show(place, where), key, json_real_value(value), (long long)low,
+                          quote_where(place, where), key, json_real_value(value), (long long)low,
                           (long long)high);
     if (!json_is_integer(value))
         return wrong_type(key, where, "an integer");
     *out = json_integer_value(value);
     if (*out < low || *out > high)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is %lld, not in %lld to %lld",
-                          show(place, where), key, (long long)*out, (long long)low,
+                          quote_where(place, where), key, (long long)*out, (long long)low,
                           (long long)high);
     return INVAR_OK;
 }
@@ -430,7 +443,7 @@ invar_status invar_json_real(double *out, const json_t *object, const char *key,
 {
     const json_t *value;
 
-    INVAR_TRY(member(&value, object, key, where));
+    INVAR_TRY(find_member(&value, object, key, where));
     *out = json_number_value(value);
     if (!json_is_number(value) || !isfinite(*out))
         return wrong_type(key, where, "a finite number");
@@ -441,7 +454,7 @@ invar_status invar_json_bool(bool *out, const json_t *object, const char *key, c
 {
     const json_t *value;
 
-    INVAR_TRY(member(&value, object, key, where));
+    INVAR_TRY(find_member(&value, object, key, where));
     if (!json_is_boolean(value))
         return wrong_type(key, where, "true or false");
     *out = json_is_true(value);
@@ -453,7 +466,7 @@ invar_status invar_json_string(const char **out, const json_t *object, const cha
 {
     const json_t *value;
 
-    INVAR_TRY(member(&value, object, key, where));
+    INVAR_TRY(find_member(&value, object, key, where));
     if (!json_is_string(value))
         return wrong_type(key, where, "a string");
     *out = json_string_value(value);
@@ -487,7 +500,7 @@ invar_status invar_json_dump(char **out, size_t *bytes_out, const json_t *value,
     *out = NULL;
     if (bytes > 0)
         INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, what));
-    // jansson needs memory to write, too: also the second time
+    // jansson also needs memory for writing, each time
     if (bytes == 0 || json_dumpb(value, *out, bytes, flags) != bytes) {
         invar_free(*out);
         *out = NULL;

@@ -1,5 +1,8 @@
 /*
- * text.c - JSON text, built piece by piece in memory.
+ * text.c - writes JSON text into a growing buffer.
+ *
+ * A failure is kept in the text, and all later calls do nothing, so callers check the status once,
+ * at the end.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -56,8 +59,8 @@ void invar_json_text_append(invar_json_text *text, const char *piece, size_t byt
     text->bytes += bytes;
 }
 
-/* A value or key follows: a comma goes before it unless it is the first of its list. */
-static void json_text_separate(invar_json_text *text)
+/* Writes the comma before a value or key, unless it is the first of its list. */
+static void write_separator(invar_json_text *text)
 {
     char last = text->bytes ? text->data[text->bytes - 1] : '\n';
 
@@ -67,7 +70,7 @@ static void json_text_separate(invar_json_text *text)
 
 void invar_json_text_value(invar_json_text *text, const char *json, size_t bytes)
 {
-    json_text_separate(text);
+    write_separator(text);
     invar_json_text_append(text, json, bytes);
 }
 
@@ -106,7 +109,10 @@ static void put_escaped(invar_json_text *text, char c)
     invar_json_text_append(text, escape, (size_t)bytes);
 }
 
-/* Bytes from `at` on that may stand as they are; 0: the first needs an escape; -1: not UTF-8. */
+/*
+ * Returns the number of bytes, from `at` on, that need no escape: 0 if the first one needs it, -1
+ * if it is not UTF-8.
+ */
 static int64_t plain_run(const char *string, size_t at, size_t bytes)
 {
     size_t i = at;
@@ -129,7 +135,7 @@ void invar_json_text_string(invar_json_text *text, const char *string, size_t by
 {
     size_t at = 0;
 
-    json_text_separate(text);
+    write_separator(text);
     invar_json_text_append(text, "\"", 1);
     while (at < bytes && text->status == INVAR_OK) {
         int64_t run = plain_run(string, at, bytes);
@@ -186,7 +192,7 @@ void invar_json_text_digest(invar_json_text *text, const invar_digest *digest)
 
 static void put_number(invar_json_text *text, const char *digits)
 {
-    // readers take "-0" for an integer, which has no sign of zero
+    // readers would parse "-0" as the integer 0
     const char *shown = strcmp(digits, "-0") == 0 ? "-0.0" : digits;
 
     invar_json_text_value(text, shown, strlen(shown));
@@ -224,7 +230,7 @@ void invar_json_text_f32(invar_json_text *text, float value)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* Opens the list; false where there is none. */
+/* Begins a list; writes null and returns false if `values` is NULL. */
 static bool open_list(invar_json_text *text, const void *values)
 {
     if (values)

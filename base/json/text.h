@@ -1,15 +1,16 @@
 /*
- * text.h - JSON text, built piece by piece in memory.
+ * text.h - writes JSON text into a growing buffer.
  *
  *     invar_json_text text = {0};
  *     invar_json_text_open(&text, '{');
  *     invar_json_text_key(&text, "tokens");
  *     invar_json_text_int(&text, 7);
  *     invar_json_text_close(&text, '}');
- *     status = text.status;                   the first failure; later pieces change nothing
+ *     status = text.status;                   the first failure; later calls change nothing
  *     invar_json_text_release(&text);
  *
- * Commas come by themselves. Numbers are the shortest decimals that read back to the same bits.
+ * Commas are added automatically. Numbers are the shortest decimals that read back to the same
+ * bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,46 +28,47 @@
 extern "C" {
 #endif
 
-/* Zeroed at first; release. */
+/* Zero-initialize before use. Release with invar_json_text_release, also after a failure. */
 typedef struct invar_json_text {
-    char *data; /* not terminated; NULL before the first piece */
+    char *data; /* (bytes) text without a NUL; NULL before the first call */
     size_t bytes;
     size_t capacity;
-    invar_status status;
+    invar_status status; /* first failure of a call */
 } invar_json_text;
 
 void invar_json_text_release(invar_json_text *text);
 
-/* Empty again, with the memory that it has, and without a failure. */
+/* Makes the text empty, keeps its memory and clears a failure. */
 void invar_json_text_reset(invar_json_text *text);
 
 void invar_json_text_open(invar_json_text *text, char bracket);
 void invar_json_text_close(invar_json_text *text, char bracket);
 void invar_json_text_key(invar_json_text *text, const char *key);
 
-/* UTF-8, also with NULs inside; other bytes are a failure. */
+/* Writes a string of UTF-8, which may contain NULs; other bytes are a failure. */
 void invar_json_text_string(invar_json_text *text, const char *string, size_t bytes);
 void invar_json_text_int(invar_json_text *text, int64_t value);
-/* A number of thousandths: 1234567 is 1234.567. Not negative. */
+
+/* Writes a number of thousandths, which is not negative: 1234567 as 1234.567. */
 void invar_json_text_thousandths(invar_json_text *text, int64_t value);
 void invar_json_text_bool(invar_json_text *text, bool value);
 void invar_json_text_null(invar_json_text *text);
 void invar_json_text_digest(invar_json_text *text, const invar_digest *digest);
 
-/* Finite; anything else is a failure. */
+/* Write a number, which must be finite; NaN and infinities are a failure. */
 void invar_json_text_f64(invar_json_text *text, double value);
 void invar_json_text_f32(invar_json_text *text, float value);
 
-/* Text that is JSON already, as one value. */
+/* Writes a text that is JSON already as one value. */
 void invar_json_text_value(invar_json_text *text, const char *json, size_t bytes);
 
-/* More bytes of the value before. */
+/* Appends more bytes to the previous value. */
 void invar_json_text_append(invar_json_text *text, const char *piece, size_t bytes);
 
 /* Ends a line of JSON lines. */
 void invar_json_text_newline(invar_json_text *text);
 
-/* Lists. A NULL is the value null. */
+/* Write a list (count), or null if `values` is NULL. */
 void invar_json_text_ints(invar_json_text *text, const int32_t *values, int64_t count);
 void invar_json_text_bytes(invar_json_text *text, const uint8_t *values, int64_t count);
 void invar_json_text_f32s(invar_json_text *text, const float *values, int64_t count);

@@ -31,7 +31,7 @@ typedef struct facts {
     const char *target;  /* target of CMake */
     const char *package; /* package that has the module */
     const char *purpose; /* clause that names the user of the module */
-    const char *setup;   /* the command that installs what the module is built with */
+    const char *setup;   /* command that installs the library for building the module */
     const char *option;  /* option of CMake that the module needs to be built; may be empty */
 } facts;
 
@@ -47,7 +47,7 @@ static const facts all_facts[] = {
     {INVAR_MODULE_SERVE, "invar_serve", "invar", "HTTP goes through it", "scripts/setup build", ""},
 };
 
-/* `file` is one of invar_module_names. */
+/* Returns the words for a module; `file` is one of invar_module_names. */
 static const facts *facts_of(const char *file)
 {
     for (size_t i = 0; i < sizeof all_facts / sizeof *all_facts; i++)
@@ -71,7 +71,7 @@ static bool is_made(const char *file)
     return false;
 }
 
-/* A folder as a shell reads it. */
+/* Writes a folder as one shell word. */
 static void print_folder(char out[INVAR_PATH_SIZE], const char *folder)
 {
     FILE *text = fmemopen(out, INVAR_PATH_SIZE, "w");
@@ -142,7 +142,7 @@ static const char *own_library(void)
     return map->l_name[0] ? map->l_name : NULL; // the program's name is empty here
 }
 
-/* Yields the folder of this program or library; empty if it is unknown. */
+/* Writes the folder of this program or library; empty if it is unknown. */
 static void own_folder(char out[INVAR_PATH_SIZE / 2])
 {
     const char *library = own_library();

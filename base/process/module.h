@@ -1,12 +1,14 @@
 /*
- * module.h - parts of the program that are files of their own, loaded when they are first needed.
+ * module.h - loads optional parts of the program, which are shared objects, when they are first
+ * needed.
  *
- * A module is compiled against what not every machine has, such as CUDA or MPI: one program serves
- * machines with and without. Modules lie beside the program or, where that is PREFIX/bin/invar, in
- * PREFIX/lib/invar; INVAR_MODULES in the environment names another folder. They belong to a program
- * as its own code does: what copies or hashes a program takes them along. Where this code is part
- * of a shared library (libinvar.so), that library takes the place of the program, and what it
- * exports is visible to all that is loaded after its first module.
+ * A module is compiled against a library that not every machine has, such as CUDA or MPI, so that
+ * one program runs on machines with and without it. Modules lie beside the program, or in
+ * PREFIX/lib/invar if the program is PREFIX/bin/invar; INVAR_MODULES in the environment names
+ * another folder. They belong to the program like its own code: a copy or a hash of a program
+ * includes them. If this code is part of a shared library (libinvar.so), that library takes the
+ * place of the program, and after its first module was loaded its exports are visible to all
+ * libraries that are loaded later.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,7 +31,7 @@ extern "C" {
 #define INVAR_MODULE_HTTP "invar-http.so"
 #define INVAR_MODULE_SERVE "invar-serve.so"
 
-/* All that there are; NULL ends the list. */
+/* The names of all modules; NULL ends the list. */
 extern const char *const invar_module_names[];
 
 /* Finds the module of a program in `folder`. Returns false if no module has this name. */
@@ -50,7 +52,8 @@ invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file) INVA
 /*
  * Writes which command brings the module `name` to a program in `folder`: one for a build folder,
  * which has a CMakeCache.txt, another one for an installed program. `made` is true if the build of
- * the program makes the module, and false if its library was not found. `size` is the room, > 0.
+ * the program makes the module, and false if its library was not found. `size` > 0 is the capacity
+ * of `out`.
  */
 void invar_module_remedy(char *out, size_t size, const char *folder, const char *name, bool made);
 
@@ -64,8 +67,8 @@ invar_status invar_module_load(const void **out, const char *file, const char *s
                                bool global) INVAR_MUST_USE;
 
 /*
- * The digest of a program's bytes and of its modules'; without a module that of its file. NULL is
- * this program with the modules that it would load.
+ * *out = the digest of a program and its modules, or of its file alone if it has none. NULL stands
+ * for this program and the modules that it would load.
  */
 invar_status invar_module_hash_program(invar_digest *out, const char *program) INVAR_MUST_USE;
 

@@ -1,5 +1,8 @@
 /*
- * process.c - what every part that starts programs needs.
+ * process.c - exit codes, clocks, usable cores, descriptors, and the last output of child
+ * processes.
+ *
+ * Shared by all components that start programs or wait.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * choices.c - the values of an enum and their words.
+ * choices.c - enums and the words of their values, from one list.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

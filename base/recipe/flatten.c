@@ -1,5 +1,8 @@
 /*
- * flatten.c - a recipe as one text without includes, whatever keys it has.
+ * flatten.c - converts a recipe and the files that it includes to one text, for any keys.
+ *
+ * Collects sections and keys in the order of their first occurrence, with the last value of each
+ * key, and counts the bytes of the text, so that it is written to one block.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,20 +23,20 @@ typedef invar_recipe_span span;
 
 typedef struct section {
     char name[INVAR_RECIPE_MAX_NAME + 1];
-    int file, line; /* where it last began */
+    int file, line; /* location of its last occurrence */
 } section;
 
 typedef struct key {
-    int section;
+    int section; /* index of the section */
     char name[INVAR_RECIPE_MAX_NAME + 1];
-    char *value; /* (length) owned */
+    char *value; /* (length) last value; owned */
     size_t length;
-    int file, line; /* where it was last set */
+    int file, line; /* location of the last value */
 } key;
 
 typedef struct flat {
-    int current, n_sections, n_keys; /* `current` section */
-    size_t bytes;                    /* of the text that it makes */
+    int current, n_sections, n_keys; /* index of the current section, and counts */
+    size_t bytes;                    /* size of the flat text */
     section sections[MAX_SECTIONS];
     key keys[INVAR_RECIPE_MAX_KEYS];
 } flat;
@@ -46,20 +49,20 @@ static void copy_name(char out[INVAR_RECIPE_MAX_NAME + 1], span name)
     out[name.length] = '\0';
 }
 
-static invar_status refuse_second(const invar_recipe_location *at, const char *what,
-                                  const char *name, int line)
+static invar_status fail_duplicate(const invar_recipe_location *at, const char *what,
+                                   const char *name, int line)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s '%s' is already in line %d", at->file,
                       at->line, what, name, line);
 }
 
-static invar_status refuse_more(const invar_recipe_location *at, int count, const char *what)
+static invar_status fail_too_many(const invar_recipe_location *at, int count, const char *what)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: the recipe has more than %d %s", at->file,
                       at->line, count, what);
 }
 
-static invar_status take_section(void *payload, const invar_recipe_location *at, span name)
+static invar_status add_section(void *payload, const invar_recipe_location *at, span name)
 {
     flat *f = payload;
     section *s;
@@ -68,10 +71,10 @@ static invar_status take_section(void *payload, const invar_recipe_location *at,
     while (i < f->n_sections && !invar_recipe_span_is(name, f->sections[i].name))
         i++;
     if (i == MAX_SECTIONS)
-        return refuse_more(at, MAX_SECTIONS, "sections");
+        return fail_too_many(at, MAX_SECTIONS, "sections");
     s = &f->sections[i];
     if (i < f->n_sections && s->file == at->number)
-        return refuse_second(at, "section", s->name, s->line);
+        return fail_duplicate(at, "section", s->name, s->line);
     if (i == f->n_sections) {
         copy_name(s->name, name);
         f->bytes += name.length + 3;
@@ -85,18 +88,18 @@ static invar_status take_section(void *payload, const invar_recipe_location *at,
 
 static invar_status set_value(flat *f, key *k, span value)
 {
-    char *copy;
+    char *copy_text;
 
-    INVAR_TRY(invar_alloc((void **)&copy, value.length + 1, 1, "recipe"));
-    memcpy(copy, value.start, value.length);
+    INVAR_TRY(invar_alloc((void **)&copy_text, value.length + 1, 1, "recipe"));
+    memcpy(copy_text, value.start, value.length);
     invar_free(k->value);
     f->bytes += value.length - k->length;
-    k->value = copy;
+    k->value = copy_text;
     k->length = value.length;
     return INVAR_OK;
 }
 
-static invar_status take_key(void *payload, const invar_recipe_location *at, span name, span value)
+static invar_status add_key(void *payload, const invar_recipe_location *at, span name, span value)
 {
     flat *f = payload;
     key *k;
@@ -113,10 +116,10 @@ static invar_status take_key(void *payload, const invar_recipe_location *at, spa
            (f->keys[i].section != f->current || !invar_recipe_span_is(name, f->keys[i].name)))
         i++;
     if (i == INVAR_RECIPE_MAX_KEYS)
-        return refuse_more(at, INVAR_RECIPE_MAX_KEYS, "keys");
+        return fail_too_many(at, INVAR_RECIPE_MAX_KEYS, "keys");
     k = &f->keys[i];
     if (i < f->n_keys && k->file == at->number)
-        return refuse_second(at, "key", k->name, k->line);
+        return fail_duplicate(at, "key", k->name, k->line);
     if (i == f->n_keys) {
         memset(k, 0, sizeof *k);
         copy_name(k->name, name);
@@ -136,18 +139,18 @@ static invar_status take_key(void *payload, const invar_recipe_location *at, spa
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static char *put(char *to, const char *text, size_t bytes)
+static char *append_bytes(char *to, const char *text, size_t bytes)
 {
     memcpy(to, text, bytes);
     return to + bytes;
 }
 
-static char *put_key(char *to, const key *k)
+static char *append_key(char *to, const key *k)
 {
-    to = put(to, k->name, strlen(k->name));
-    to = put(to, " = ", 3);
-    to = put(to, k->value, k->length);
-    return put(to, "\n", 1);
+    to = append_bytes(to, k->name, strlen(k->name));
+    to = append_bytes(to, " = ", 3);
+    to = append_bytes(to, k->value, k->length);
+    return append_bytes(to, "\n", 1);
 }
 
 static invar_status write_text(char **out, size_t *bytes_out, const flat *f)
@@ -157,12 +160,12 @@ static invar_status write_text(char **out, size_t *bytes_out, const flat *f)
     INVAR_TRY(invar_alloc((void **)out, f->bytes + 1, 1, "recipe"));
     to = *out;
     for (int s = 0; s < f->n_sections; s++) {
-        to = put(to, "[", 1);
-        to = put(to, f->sections[s].name, strlen(f->sections[s].name));
-        to = put(to, "]\n", 2);
+        to = append_bytes(to, "[", 1);
+        to = append_bytes(to, f->sections[s].name, strlen(f->sections[s].name));
+        to = append_bytes(to, "]\n", 2);
         for (int i = 0; i < f->n_keys; i++)
             if (f->keys[i].section == s)
-                to = put_key(to, &f->keys[i]);
+                to = append_key(to, &f->keys[i]);
     }
     *to = '\0';
     INVAR_CHECK((size_t)(to - *out) == f->bytes);
@@ -170,10 +173,10 @@ static invar_status write_text(char **out, size_t *bytes_out, const flat *f)
     return INVAR_OK;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- public functions ------------------------------------------------------------------------ */
 
-/* Includes stand before the first section. */
-static bool includes(const char *text, size_t bytes)
+/* True if the text has an include, which must precede the first section. */
+static bool has_include(const char *text, size_t bytes)
 {
     static const char word[] = "include";
     const char *end = text + bytes;
@@ -193,10 +196,10 @@ static bool includes(const char *text, size_t bytes)
     return false;
 }
 
-static invar_status copy(char **out, size_t *bytes_out, const char *text, size_t bytes)
+static invar_status copy_text(char **out, size_t *bytes_out, const char *text, size_t bytes)
 {
     INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "recipe"));
-    *put(*out, text, bytes) = '\0';
+    *append_bytes(*out, text, bytes) = '\0';
     *bytes_out = bytes;
     return INVAR_OK;
 }
@@ -210,14 +213,14 @@ invar_status invar_recipe_flatten_text(char **out, size_t *bytes_out, const char
 
     *out = NULL;
     *bytes_out = 0;
-    if (!includes(text, bytes))
-        return copy(out, bytes_out, text, bytes);
+    if (!has_include(text, bytes))
+        return copy_text(out, bytes_out, text, bytes);
     INVAR_TRY(invar_alloc((void **)&f, 1, sizeof *f, "recipe"));
     f->current = f->n_sections = f->n_keys = 0;
     f->bytes = 0;
     status = invar_recipe_visit(
         &(invar_recipe_visitor){
-            .section = take_section, .key = take_key, .payload = f, .open = open, .files = files},
+            .section = add_section, .key = add_key, .payload = f, .open = open, .files = files},
         path, text, bytes);
     if (status == INVAR_OK)
         status = write_text(out, bytes_out, f);

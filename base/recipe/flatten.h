@@ -1,8 +1,8 @@
 /*
- * flatten.h - a recipe as one text without includes, whatever keys it has.
+ * flatten.h - converts a recipe and the files that it includes to one text, for any keys.
  *
- * For programs of other versions, which may know other keys and no includes, and for whoever looks
- * for keys in a recipe's text.
+ * For programs of other versions, which may have other keys and no includes, and for searching keys
+ * in the text of a recipe.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,17 +18,20 @@
 extern "C" {
 #endif
 
-#define INVAR_RECIPE_MAX_KEYS 4096 /* of a recipe that includes others */
+#define INVAR_RECIPE_MAX_KEYS 4096 /* maximum number of keys of a recipe with includes */
 
 /*
- * A file that includes nothing: its bytes as they are, unread. Else every section and every key
- * once, with its last value, in the order in which they were first said: what a reader makes of it
- * is what it makes of the files. The caller owns *out (invar_free), which ends with a NUL that is
- * not counted.
+ * Flattens a file. A file without includes is copied unchanged and unchecked. Otherwise the text
+ * has every section and every key once, with its last value, in the order of their first
+ * occurrence; it reads back to the same values as the files. *out is followed by a NUL that is not
+ * counted; the caller frees it with invar_free.
  */
 invar_status invar_recipe_flatten(char **out, size_t *bytes_out, const char *path) INVAR_MUST_USE;
 
-/* The same of a text at hand; `open` reads the files that it includes, with `files`. */
+/*
+ * Like invar_recipe_flatten, for a text; `path` is its name. `open` reads included files, with
+ * `files` as its payload.
+ */
 invar_status invar_recipe_flatten_text(char **out, size_t *bytes_out, const char *path,
                                        const char *text, size_t bytes, invar_recipe_open_fn open,
                                        void *files) INVAR_MUST_USE;

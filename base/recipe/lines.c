@@ -1,9 +1,9 @@
 /*
- * lines.c - the lines of a recipe's files, one after another.
+ * lines.c - parser for the lines of a recipe's files.
  *
- * A file is at hand as a whole while its lines are visited, and so are those that it was included
- * from: memory is bounded by the limits of depth and size, and time by the number of files, since
- * two includes in each of a few files would double with every level.
+ * A file is in memory while its lines are parsed, and so are the files that include it. Memory is
+ * bounded by the limits of depth and size. Time is bounded by the limit on the number of files:
+ * without it, two includes in each file would double the work with every level.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,16 +20,16 @@
 
 typedef invar_recipe_span span;
 
-/* What the files of one visit share. */
+/* State that all files of a recipe share. */
 typedef struct visit {
     const invar_recipe_visitor *visitor;
-    int files; /* opened so far */
+    int files; /* number of files opened so far */
 } visit;
 
-/* A file whose lines are read now. */
+/* A file that is being parsed. */
 typedef struct reader {
     visit *visit;
-    const struct reader *from; /* the file that includes it; NULL: none does */
+    const struct reader *from; /* including file; NULL for the recipe itself */
     const char *path;
     invar_recipe_location at;
     int depth;
@@ -55,7 +55,7 @@ bool invar_recipe_span_is(span s, const char *text)
     return strlen(text) == s.length && memcmp(text, s.start, s.length) == 0;
 }
 
-static span trim(span s)
+static span trim_spaces(span s)
 {
     while (s.length > 0 && s.start[0] == ' ') {
         s.start++;
@@ -76,8 +76,8 @@ bool invar_recipe_is_text(span s)
     return true;
 }
 
-/* Fails with the place, the complaint and an excerpt of the text that it is about. */
-static invar_status reader_fail(const reader *r, const char *complaint, span text)
+/* Fails with the location, the complaint and an excerpt of the text. */
+static invar_status fail_at(const reader *r, const char *complaint, span text)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
@@ -87,19 +87,19 @@ static invar_status reader_fail(const reader *r, const char *complaint, span tex
 }
 
 /*
- * Refuses a malformed line. The line may hold a secret, so only its first word is quoted, up to a
- * blank, = or :, and only if this word looks like a key or a section.
+ * Fails for a malformed line. The line may contain a secret, so only its first word is quoted, up
+ * to a blank, = or :, and only if it has the form of a key or a section.
  */
-static invar_status refuse_line(const reader *r, const char *complaint, span line)
+static invar_status fail_line(const reader *r, const char *complaint, span line)
 {
-    span word = trim(line);
+    span word = trim_spaces(line);
     size_t length = 0;
 
     while (length < word.length && !strchr("=: \t", word.start[length]))
         length++;
     if (length == 0 || (length == word.length && word.start[0] != '['))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s", r->shown, r->at.line, complaint);
-    return reader_fail(r, complaint, (span){word.start, length});
+    return fail_at(r, complaint, (span){word.start, length});
 }
 
 /* ---- included files -------------------------------------------------------------------------- */
@@ -107,13 +107,13 @@ static invar_status refuse_line(const reader *r, const char *complaint, span lin
 static invar_status read_file(visit *v, const reader *from, const char *path, const char *text,
                               size_t bytes);
 
-/* What an included file is called from here on: relative to the folder of the including one. */
-static invar_status name_file(char out[INVAR_PATH_SIZE], const reader *r, span value)
+/* Writes the path of an included file, which is relative to the folder of the including file. */
+static invar_status included_path(char out[INVAR_PATH_SIZE], const reader *r, span value)
 {
     char name[INVAR_PATH_SIZE], folder[INVAR_PATH_SIZE];
 
     if (value.length == 0 || value.length >= sizeof name || !invar_recipe_is_text(value))
-        return reader_fail(r, "include: expected the path of a recipe", value);
+        return fail_at(r, "include: expected the path of a recipe", value);
     memcpy(name, value.start, value.length);
     name[value.length] = '\0';
     if (name[0] == '/' || !strchr(r->path, '/')) {
@@ -122,7 +122,7 @@ static invar_status name_file(char out[INVAR_PATH_SIZE], const reader *r, span v
     }
     INVAR_TRY(invar_path_folder(folder, r->path));
     if (invar_path_join(out, INVAR_PATH_SIZE, folder, name) != INVAR_OK)
-        return reader_fail(r, "include: the path is too long", value);
+        return fail_at(r, "include: the path is too long", value);
     return INVAR_OK;
 }
 
@@ -138,12 +138,12 @@ static invar_status check_limits(const reader *r, const char *path, span value)
                           r->at.line, INVAR_RECIPE_MAX_FILES);
     for (const reader *above = r; above; above = above->from)
         if (invar_path_same(above->path, path))
-            return reader_fail(r, "include: a file cannot include itself, also by way of others",
-                               value);
+            return fail_at(r, "include: a file cannot include itself, also by way of others",
+                           value);
     return INVAR_OK;
 }
 
-/* The message of a failure to open it begins with this line. */
+/* Opens an included file; a failure's message begins with the location of the include. */
 static invar_status open_included(char **out, size_t *bytes_out, const reader *r, const char *path)
 {
     const invar_recipe_visitor *visitor = r->visit->visitor;
@@ -164,10 +164,10 @@ static invar_status reader_include(const reader *r, span value)
     size_t bytes;
 
     if (!r->visit->visitor->open)
-        return reader_fail(r, "this file has to stand alone, include is for recipes", value);
+        return fail_at(r, "this file has to stand alone, include is for recipes", value);
     if (r->in_section)
-        return reader_fail(r, "include stands before the first [section]", value);
-    INVAR_TRY(name_file(path, r, value));
+        return fail_at(r, "include stands before the first [section]", value);
+    INVAR_TRY(included_path(path, r, value));
     INVAR_TRY(check_limits(r, path, value));
     INVAR_TRY(open_included(&text, &bytes, r, path));
     status = read_file(r->visit, r, path, text, bytes);
@@ -186,14 +186,14 @@ invar_status invar_recipe_open_file(char **out, size_t *bytes_out, void *payload
 static invar_status read_section(reader *r, span line)
 {
     const invar_recipe_visitor *visitor = r->visit->visitor;
-    span name = trim(line);
+    span name = trim_spaces(line);
 
     if (name.start[name.length - 1] != ']')
-        return refuse_line(r, "a section is [name], with nothing after it", line);
+        return fail_line(r, "a section is [name], with nothing after it", line);
     name.start++;
     name.length -= 2;
     if (!invar_recipe_is_name(name))
-        return refuse_line(r, "a section's name is made of letters, digits, - and _", line);
+        return fail_line(r, "a section's name is made of letters, digits, - and _", line);
     r->in_section = true;
     return visitor->section(visitor->payload, &r->at, name);
 }
@@ -205,34 +205,34 @@ static invar_status read_key(reader *r, span line)
     span name, value;
 
     if (!sign)
-        return refuse_line(r, "neither [section] nor key = value nor a comment (# or ;)", line);
-    name = trim((span){line.start, (size_t)(sign - line.start)});
-    value = trim((span){sign + 1, line.length - (size_t)(sign + 1 - line.start)});
+        return fail_line(r, "neither [section] nor key = value nor a comment (# or ;)", line);
+    name = trim_spaces((span){line.start, (size_t)(sign - line.start)});
+    value = trim_spaces((span){sign + 1, line.length - (size_t)(sign + 1 - line.start)});
     if (name.length == 0)
-        return refuse_line(r, "no key before the =", line);
+        return fail_line(r, "no key before the =", line);
     if (!invar_recipe_is_name(name))
-        return refuse_line(r, "a key is made of letters, digits, - and _, at most 63", line);
+        return fail_line(r, "a key is made of letters, digits, - and _, at most 63", line);
     if (invar_recipe_span_is(name, "include"))
         return reader_include(r, value);
     if (!r->in_section)
-        return reader_fail(r, "a key needs a [section] before it", name);
+        return fail_at(r, "a key needs a [section] before it", name);
     return visitor->key(visitor->payload, &r->at, name, value);
 }
 
 static invar_status read_line(reader *r, span line)
 {
     if (line.length > INVAR_RECIPE_MAX_LINE)
-        return refuse_line(r, "the line is longer than 65536 bytes", line);
-    if (trim(line).length == 0)
+        return fail_line(r, "the line is longer than 65536 bytes", line);
+    if (trim_spaces(line).length == 0)
         return INVAR_OK;
     switch (line.start[0]) {
     case '#':
     case ';':
         return invar_recipe_is_text(line)
                    ? INVAR_OK
-                   : refuse_line(r, "the comment has a control character or is not UTF-8", line);
+                   : fail_line(r, "the comment has a control character or is not UTF-8", line);
     case ' ':
-    case '\t': return refuse_line(r, "the line is indented; start in the first column", line);
+    case '\t': return fail_line(r, "the line is indented; start in the first column", line);
     case '[': return read_section(r, line);
     default: return read_key(r, line);
     }

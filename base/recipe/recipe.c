@@ -1,10 +1,9 @@
 /*
  * recipe.c - recipes: strict INI files, read against a schema of typed keys.
  *
- * There is no tree of raw text: a line is checked against the schema as it is read, so that an
- * error can name its place and memory is bounded by the schema and the limits, whatever the file.
- *
- * Which files there are, and what their lines look like, is lines.c's business.
+ * Each line is checked against the schema as it is read (lines.c), without a tree of raw text. So
+ * an error can name its location, and memory is bounded by the schema and the limits, whatever the
+ * file contains.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,9 +25,9 @@
 #define ORIGIN_SIZE (INVAR_PATH_SHOWN_SIZE + 12) /* "file:line" or a flag */
 #define WHERE_SIZE (ORIGIN_SIZE + INVAR_RECIPE_MAX_NAME + 3)
 
-/* Where something was first said in a file, for the message about a second time. */
+/* The location of a section or key, for the message about a duplicate in the same file. */
 typedef struct source_line {
-    int file, line; /* from 1 on; 0: nowhere */
+    int file, line; /* numbers counted from 1; 0 if it has not occurred */
 } source_line;
 
 typedef struct slot {
@@ -40,12 +39,12 @@ typedef struct slot {
 
 struct invar_recipe {
     const invar_recipe_schema *schema;
-    slot *slots;           /* (schema->count) */
-    source_line *sections; /* (schema->count): at a section's first key */
-    int section;           /* index of the current one's first key */
-    bool parsed;
-    bool flagged;
-    char file[INVAR_PATH_SHOWN_SIZE]; /* its path in messages */
+    slot *slots;           /* (schema->count) values; owned */
+    source_line *sections; /* (schema->count) location of a section, at its first key; owned */
+    int section;           /* index of the first key of the current section */
+    bool parsed;           /* a file was read */
+    bool flagged;          /* a flag was set */
+    char file[INVAR_PATH_SHOWN_SIZE]; /* path of the file, as shown in messages */
 };
 
 typedef invar_recipe_span span;
@@ -66,7 +65,7 @@ static int find_key(const invar_recipe_schema *schema, span name)
     return -1;
 }
 
-/* The index of the section's first key. */
+/* Returns the index of the section's first key; -1 if the section is unknown. */
 static int find_section(const invar_recipe_schema *schema, span name)
 {
     for (int i = 0; i < schema->count; i++) {
@@ -99,9 +98,9 @@ const char *invar_recipe_replacement(const invar_recipe_schema *schema, const ch
     return NULL;
 }
 
-/* " (did you mean 'x'?)", " (gone: use x)", or nothing when no name is near. */
-static const char *spelling_suggest(invar_spelling *near, const invar_recipe_schema *schema,
-                                    span name, bool sections)
+/* Returns " (did you mean 'x'?)", " (gone: use x)", or an empty text if no name is near. */
+static const char *suggest_name(invar_spelling *near, const invar_recipe_schema *schema, span name,
+                                bool sections)
 {
     const char *instead =
         sections ? NULL : invar_recipe_replacement(schema, name.start, name.length);
@@ -118,9 +117,9 @@ static const char *spelling_suggest(invar_spelling *near, const invar_recipe_sch
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Replaces a value. A failure leaves the old one. */
-static invar_status recipe_assign(invar_recipe *recipe, int key, span text,
-                                  invar_recipe_source source, const char *origin, const char *where)
+/* Replaces a value; a failure leaves the old one. */
+static invar_status assign_value(invar_recipe *recipe, int key, span text,
+                                 invar_recipe_source source, const char *origin, const char *where)
 {
     slot *s = &recipe->slots[key];
     invar_recipe_value value;
@@ -134,7 +133,7 @@ static invar_status recipe_assign(invar_recipe *recipe, int key, span text,
     return INVAR_OK;
 }
 
-/* A schema is data of the program, yet a mistake in it must not surface as a wrong value. */
+/* Checks a key of the schema, so that a mistake in the schema does not become a wrong value. */
 static invar_status check_schema_key(const invar_recipe_schema *schema, int index)
 {
     const invar_recipe_key *key = &schema->keys[index];
@@ -165,8 +164,8 @@ static invar_status assign_default(invar_recipe *recipe, int index)
     if (!key->default_text)
         return INVAR_OK;
     snprintf(where, sizeof where, "recipe schema: %s", key->name);
-    return recipe_assign(recipe, index, span_of(key->default_text), INVAR_RECIPE_SOURCE_DEFAULT,
-                         "default", where);
+    return assign_value(recipe, index, span_of(key->default_text), INVAR_RECIPE_SOURCE_DEFAULT,
+                        "default", where);
 }
 
 static invar_status fill_defaults(invar_recipe *recipe)
@@ -229,7 +228,7 @@ static invar_status read_section(void *payload, const invar_recipe_location *at,
     if (section < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown section [%.*s]%s", at->file, at->line,
                           (int)name.length, name.start,
-                          spelling_suggest(&near, recipe->schema, name, true));
+                          suggest_name(&near, recipe->schema, name, true));
     begun = &recipe->sections[section];
     if (begun->file == at->number)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: section [%.*s] is already in line %d",
@@ -239,7 +238,7 @@ static invar_status read_section(void *payload, const invar_recipe_location *at,
     return INVAR_OK;
 }
 
-/* The key of this name in the current section. */
+/* Finds the key of this name, which must belong to the current section and be new in the file. */
 static invar_status locate_key(int *out, const invar_recipe *recipe,
                                const invar_recipe_location *at, span name)
 {
@@ -254,7 +253,7 @@ static invar_status locate_key(int *out, const invar_recipe *recipe,
     if (key < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown key '%.*s'%s", at->file, at->line,
                           (int)name.length, name.start,
-                          spelling_suggest(&near, recipe->schema, name, false));
+                          suggest_name(&near, recipe->schema, name, false));
     if (recipe->slots[key].said.file == at->number)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: key '%s' is already in line %d", at->file,
                           at->line, keys[key].name, recipe->slots[key].said.line);
@@ -271,7 +270,7 @@ static invar_status read_key(void *payload, const invar_recipe_location *at, spa
     INVAR_TRY(locate_key(&key, recipe, at, name));
     snprintf(origin, sizeof origin, "%s:%d", at->file, at->line);
     snprintf(where, sizeof where, "%s: %s", origin, recipe->schema->keys[key].name);
-    INVAR_TRY(recipe_assign(recipe, key, value, INVAR_RECIPE_SOURCE_FILE, origin, where));
+    INVAR_TRY(assign_value(recipe, key, value, INVAR_RECIPE_SOURCE_FILE, origin, where));
     recipe->slots[key].said = (source_line){at->number, at->line};
     return INVAR_OK;
 }
@@ -296,8 +295,8 @@ invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const ch
     return invar_recipe_parse_with_includes(recipe, file, text, bytes, NULL, NULL);
 }
 
-/* Up to one byte more than a recipe may have, so that a longer file is noticed. */
-static invar_status load(char *text, size_t *bytes_out, const char *path, const char *file)
+/* Reads at most one byte more than the maximum size, so that a longer file is noticed. */
+static invar_status load_file(char *text, size_t *bytes_out, const char *path, const char *file)
 {
     FILE *stream = fopen(path, "rb");
     char whole[INVAR_PATH_WHOLE_SIZE];
@@ -323,7 +322,7 @@ static invar_status read_file(invar_recipe *recipe, const char *path, invar_reci
 
     invar_path_show(recipe->file, path);
     INVAR_TRY(invar_alloc((void **)&text, INVAR_RECIPE_MAX_BYTES + 1, 1, recipe->file));
-    status = load(text, &bytes, path, recipe->file);
+    status = load_file(text, &bytes, path, recipe->file);
     if (status == INVAR_OK)
         status = invar_recipe_parse_with_includes(recipe, path, text, bytes, open, NULL);
     invar_free(text);
@@ -353,19 +352,19 @@ invar_status invar_recipe_set(invar_recipe *recipe, const char *name, const char
     if (key < 0) {
         invar_text_quote(quote, sizeof quote, name, strlen(name));
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: unknown key '%s'%s", place, quote,
-                          spelling_suggest(&near, recipe->schema, span_of(name), false));
+                          suggest_name(&near, recipe->schema, span_of(name), false));
     }
     if (recipe->slots[key].source == INVAR_RECIPE_SOURCE_FLAG)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the key '%s' is already set by %s", place, name,
                           recipe->slots[key].origin);
-    INVAR_TRY(recipe_assign(recipe, key, span_of(value), INVAR_RECIPE_SOURCE_FLAG, place, place));
+    INVAR_TRY(assign_value(recipe, key, span_of(value), INVAR_RECIPE_SOURCE_FLAG, place, place));
     recipe->flagged = true;
     return INVAR_OK;
 }
 
 invar_status invar_recipe_reset(invar_recipe *recipe)
 {
-    INVAR_CHECK(!recipe->parsed); // a value of the file is not kept beside that of a flag
+    INVAR_CHECK(!recipe->parsed); // a flag overwrites the value of the file
     for (int i = 0; i < recipe->schema->count; i++) {
         slot *s = &recipe->slots[i];
 
@@ -391,8 +390,8 @@ invar_status invar_recipe_check(const invar_recipe *recipe)
     return INVAR_OK;
 }
 
-static const invar_recipe_value *recipe_get(const invar_recipe *recipe, int key,
-                                            invar_recipe_type type)
+static const invar_recipe_value *get_value(const invar_recipe *recipe, int key,
+                                           invar_recipe_type type)
 {
     INVAR_CHECK(key >= 0 && key < recipe->schema->count);
     INVAR_CHECK(recipe->schema->keys[key].type == type);
@@ -402,27 +401,27 @@ static const invar_recipe_value *recipe_get(const invar_recipe *recipe, int key,
 
 bool invar_recipe_bool(const invar_recipe *recipe, int key)
 {
-    return recipe_get(recipe, key, INVAR_RECIPE_TYPE_BOOL)->integer != 0;
+    return get_value(recipe, key, INVAR_RECIPE_TYPE_BOOL)->integer != 0;
 }
 
 int64_t invar_recipe_int(const invar_recipe *recipe, int key)
 {
-    return recipe_get(recipe, key, INVAR_RECIPE_TYPE_INT)->integer;
+    return get_value(recipe, key, INVAR_RECIPE_TYPE_INT)->integer;
 }
 
 double invar_recipe_float(const invar_recipe *recipe, int key)
 {
-    return recipe_get(recipe, key, INVAR_RECIPE_TYPE_FLOAT)->real;
+    return get_value(recipe, key, INVAR_RECIPE_TYPE_FLOAT)->real;
 }
 
 const char *invar_recipe_string(const invar_recipe *recipe, int key)
 {
-    return recipe_get(recipe, key, INVAR_RECIPE_TYPE_STRING)->text;
+    return get_value(recipe, key, INVAR_RECIPE_TYPE_STRING)->text;
 }
 
 int invar_recipe_enum(const invar_recipe *recipe, int key, const invar_choices *choices)
 {
-    const invar_recipe_value *value = recipe_get(recipe, key, INVAR_RECIPE_TYPE_ENUM);
+    const invar_recipe_value *value = get_value(recipe, key, INVAR_RECIPE_TYPE_ENUM);
 
     INVAR_CHECK(recipe->schema->keys[key].choices == choices);
     return (int)value->integer;
@@ -444,7 +443,7 @@ bool invar_recipe_entry_identifies(const invar_recipe_entry *entry)
     return entry->key->effect == INVAR_RECIPE_EFFECT_SEMANTIC;
 }
 
-/* Writes the canonical text, or only counts its bytes when `out` is NULL. */
+/* Writes the canonical text unless `out` is NULL. Returns the number of its bytes. */
 static size_t write_canonical(char *out, size_t size, const invar_recipe *recipe)
 {
     const char *section = "";
@@ -471,7 +470,7 @@ invar_status invar_recipe_canonical(char **out, size_t *bytes_out, const invar_r
     size_t bytes = write_canonical(NULL, 0, recipe);
 
     INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "recipe"));
-    (*out)[0] = '\0'; // when no key is semantic
+    (*out)[0] = '\0'; // if no value belongs to the identity
     *bytes_out = write_canonical(*out, bytes + 1, recipe);
     return INVAR_OK;
 }

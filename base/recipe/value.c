@@ -1,8 +1,8 @@
 /*
- * value.c - the text of one recipe value, checked and converted.
+ * value.c - checks and converts the text of a recipe value.
  *
- * Numbers are read by grammars of our own before the C library sees them, because it accepts more
- * than a recipe may hold (hexadecimal, "nan", leading space) and, for floats, obeys the locale.
+ * Numbers are checked by grammars of our own before the C library converts them, because it accepts
+ * more than a recipe may have (hexadecimal, "nan", leading space) and depends on the locale.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +21,7 @@
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* A refusal adds this remedy if a comment seems to follow the value on its line. */
+/* Returns a remedy for the message about a bad value that a comment seems to follow; else empty. */
 static const char *comment_remedy(const char *text, size_t length)
 {
     for (size_t i = 1; i < length; i++)
@@ -47,7 +47,7 @@ static invar_status check_text(const char *text, size_t length, const char *wher
     return INVAR_OK;
 }
 
-static invar_status expected(const char *what, const char *text, const char *where)
+static invar_status fail_expected(const char *what, const char *text, const char *where)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
@@ -62,7 +62,7 @@ static invar_status parse_bool(invar_recipe_value *value, const char *where)
 {
     value->integer = strcmp(value->text, "true") == 0;
     if (!value->integer && strcmp(value->text, "false") != 0)
-        return expected("true or false", value->text, where);
+        return fail_expected("true or false", value->text, where);
     return INVAR_OK;
 }
 
@@ -82,9 +82,9 @@ static invar_status parse_int(invar_recipe_value *value, const invar_recipe_key 
 
     c += *c == '-' || *c == '+';
     if (count_digits(c) == 0 || c[count_digits(c)] != '\0')
-        return expected("a decimal integer", value->text, where);
+        return fail_expected("a decimal integer", value->text, where);
     for (; *c && fits; c++) {
-        int digit = *c - '0'; // summed up below zero: INT64_MIN has no positive counterpart
+        int digit = *c - '0'; // summed below zero, because -INT64_MIN is not an int64_t
         fits = number >= (INT64_MIN + digit) / 10;
         number = fits ? number * 10 - digit : 0;
     }
@@ -101,7 +101,7 @@ static invar_status parse_int(invar_recipe_value *value, const invar_recipe_key 
     return INVAR_OK;
 }
 
-/* [+-] digits [. digits] [e [+-] digits], with a digit before the exponent. */
+/* True for [+-] digits [. digits] [e [+-] digits], with at least one digit before the exponent. */
 static bool is_decimal(const char *c)
 {
     size_t whole, fraction = 0;
@@ -131,9 +131,9 @@ static invar_status parse_float(invar_recipe_value *value, const invar_recipe_ke
     char c;
 
     if (!is_decimal(value->text))
-        return expected("a decimal number", value->text, where);
+        return fail_expected("a decimal number", value->text, where);
     c = value->text[strspn(value->text, "+-0.")];
-    zero = c == '\0' || c == 'e' || c == 'E'; // any other text that yields 0 is too small
+    zero = c == '\0' || c == 'e' || c == 'E'; // another text whose value is 0 is too small
 
     INVAR_TRY(invar_number_parse(&value->real, value->text));
     INVAR_TRY(invar_number_format(value->text, value->real));
@@ -156,7 +156,7 @@ static invar_status parse_enum(invar_recipe_value *value, const invar_recipe_key
         return INVAR_OK;
     invar_choices_text(words, sizeof words, key->choices, "|", "|");
     snprintf(what, sizeof what, "one of %s", words);
-    return expected(what, value->text, where);
+    return fail_expected(what, value->text, where);
 }
 
 static invar_status recipe_value_convert(invar_recipe_value *value, const invar_recipe_key *key,
@@ -179,7 +179,7 @@ invar_status invar_recipe_value_parse(invar_recipe_value *out, const invar_recip
     invar_status status;
 
     INVAR_TRY(check_text(text, length, where));
-    // a number is replaced by its canonical form in place, which may be longer
+    // the canonical form of a number is written in place and may be longer than the text
     INVAR_TRY(invar_alloc((void **)&value.text, length + INVAR_NUMBER_SIZE, 1, where));
     memcpy(value.text, text, length);
     value.text[length] = '\0';

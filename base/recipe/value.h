@@ -1,5 +1,5 @@
 /*
- * value.h - the text of one recipe value, checked and converted. Private to the recipe.
+ * value.h - checks and converts the text of a recipe value. Private to base/recipe/.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,12 +17,15 @@ extern "C" {
 #endif
 
 typedef struct invar_recipe_value {
-    char *text;      /* canonical, NUL-terminated, owned; NULL: no value */
-    int64_t integer; /* INT; BOOL: 0 or 1; ENUM: the index */
-    double real;     /* FLOAT */
+    char *text;      /* value in canonical form, with a NUL; owned; NULL without a value */
+    int64_t integer; /* value of INT; 0 or 1 for BOOL; index of the word for ENUM */
+    double real;     /* value of FLOAT */
 } invar_recipe_value;
 
-/* Converts `length` bytes of text. Errors begin with `where`. The caller frees out->text. */
+/*
+ * Checks and converts a text of `length` bytes to the type of the key. Messages begin with `where`.
+ * The caller frees out->text with invar_free.
+ */
 invar_status invar_recipe_value_parse(invar_recipe_value *out, const invar_recipe_key *key,
                                       const char *text, size_t length,
                                       const char *where) INVAR_MUST_USE;

@@ -1,5 +1,8 @@
 /*
- * gzip.c - gzip data, made and expanded.
+ * gzip.c - compresses and expands gzip data. The only user of zlib.
+ *
+ * Expansion is bounded by max_bytes before memory is allocated, because a small input may expand a
+ * thousandfold. zlib allocates with invar_alloc.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,13 +17,13 @@
 
 #include "base/invar_banned.h"
 
-#define GZIP_ONLY (15 + 16) /* the largest window; neither zlib's nor a raw form */
-#define MEMORY_LEVEL 8      /* as gzip itself */
+#define GZIP_ONLY (15 + 16) /* windowBits of zlib: largest window, gzip format only */
+#define MEMORY_LEVEL 8      /* default of gzip */
 
 typedef struct expansion {
     z_stream z;
     const char *where;
-    const char *next; /* what z was not given yet */
+    const char *next; /* (left) input that z did not get yet */
     size_t left;
     char *out;
     size_t used, room, max;
@@ -33,18 +36,18 @@ bool invar_gzip_is(const char *data, size_t bytes)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void *take(void *unused, unsigned count, unsigned size)
+static void *gzip_alloc(void *unused, unsigned count, unsigned size)
 {
     void *block;
 
     (void)unused;
     if (invar_alloc(&block, count, size, "gzip") == INVAR_OK)
         return block;
-    invar_error_clear(); // zlib says so itself
+    invar_error_clear(); // zlib returns a code for lack of memory
     return NULL;
 }
 
-static void give_back(void *unused, void *block)
+static void gzip_free(void *unused, void *block)
 {
     (void)unused;
     invar_free(block);
@@ -62,7 +65,7 @@ static invar_status expansion_damaged(const expansion *e, const char *why)
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the gzip data is damaged: %s", e->where, why);
 }
 
-/* More input and more room, where either is spent; both are counted in unsigned by zlib. */
+/* Gives zlib more input and more output space if one is used up; zlib counts both in unsigned. */
 static invar_status expansion_feed(expansion *e)
 {
     if (e->z.avail_in == 0) {
@@ -78,7 +81,7 @@ static invar_status expansion_feed(expansion *e)
     return INVAR_OK;
 }
 
-/* One call of zlib; *ended_out: a member is complete. */
+/* Calls zlib once. *ended_out = whether a member is complete. */
 static invar_status expansion_step(expansion *e, bool *ended_out)
 {
     unsigned before;
@@ -101,7 +104,7 @@ static invar_status expansion_step(expansion *e, bool *ended_out)
     return INVAR_OK;
 }
 
-/* Zeros, or nothing: after the last member they only fill a block up, as those of a tape. */
+/* True if only zeros follow, with which tapes and block devices pad the last member. */
 static bool only_zeros(const char *data, size_t bytes)
 {
     size_t zeros = 0;
@@ -131,13 +134,13 @@ invar_status invar_gzip_expand(char **out, size_t *bytes_out, const char *where,
 
     *out = NULL;
     *bytes_out = 0;
-    e.z.zalloc = take;
-    e.z.zfree = give_back;
+    e.z.zalloc = gzip_alloc;
+    e.z.zfree = gzip_free;
     if (inflateInit2(&e.z, GZIP_ONLY) != Z_OK)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for expanding %s", where);
     status = expansion_expand(&e);
     if (status == INVAR_OK && e.used == 0)
-        status = expansion_grow(&e); // room for the NUL
+        status = expansion_grow(&e); // allocates the byte for the NUL
     inflateEnd(&e.z);
     if (status != INVAR_OK) {
         invar_free(e.out);
@@ -153,8 +156,8 @@ invar_status invar_gzip_expand(char **out, size_t *bytes_out, const char *where,
 
 invar_status invar_gzip_pack(char **out, size_t *bytes_out, const char *data, size_t bytes)
 {
-    const size_t most = (size_t)1 << 30; // far below what zlib counts
-    z_stream z = {.zalloc = take, .zfree = give_back};
+    const size_t most = (size_t)1 << 30; // far below the largest unsigned
+    z_stream z = {.zalloc = gzip_alloc, .zfree = gzip_free};
     invar_status status;
 
     *out = NULL;
@@ -172,7 +175,7 @@ invar_status invar_gzip_pack(char **out, size_t *bytes_out, const char *data, si
         z.avail_in = (unsigned)bytes;
         z.next_out = (Bytef *)*out;
         z.avail_out = (unsigned)room;
-        INVAR_CHECK(deflate(&z, Z_FINISH) == Z_STREAM_END); // there is room for all of it
+        INVAR_CHECK(deflate(&z, Z_FINISH) == Z_STREAM_END); // the output has the size of the bound
         *bytes_out = room - z.avail_out;
     }
     deflateEnd(&z);
