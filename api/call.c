@@ -1,10 +1,11 @@
 /*
- * call.c - ops by name: kernels-deterministic behind the stable interface.
+ * call.c - calls ops of kernels-deterministic by name, for libinvar.
  *
- * The arguments of an op are a struct that grows with the op. Here they are names and values, put
- * into the struct by the table of its fields (kernels-deterministic/op_fields.h), so that every op
- * is reached by one function and no struct of ours is part of the interface. What an op's own
- * checks cannot see is checked here: the size of plain arrays, and that nothing is left out.
+ * The arguments of an op are a struct that grows with the op. In the interface they are names and
+ * values, which the table of the op's fields (kernels-deterministic/op_fields.h) puts into the
+ * struct. So one function calls every op, and no such struct is part of the interface. This file
+ * checks what the ops cannot: the sizes of plain arrays, the place of memory, and that no argument
+ * is missing or unknown.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,11 +21,11 @@
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 typedef struct call {
-    const char *op;                      /* for messages */
+    const char *op;                      /* name of the op; used in messages only */
     const invar_api_argument *arguments; /* (count) */
     int64_t count;
     bool far;     /* the device has memory of its own */
-    bool indexed; /* it reads indices or boundaries: there a kernel may find a fault */
+    bool indexed; /* the op reads indices or boundaries, in which a kernel may find an error */
     invar_op_args args;
 } call;
 
@@ -49,7 +50,7 @@ static invar_dtype dtype_of(const invar_api_tensor *t)
     return INVAR_DTYPE_NONE;
 }
 
-/* A view of its memory: index 0 may be strided, the others lie without gaps. */
+/* Makes a view of a tensor. Only the first dimension may be strided; the others have no gaps. */
 static invar_status read_view(invar_tensor *out, const call *c, const invar_api_argument *a,
                               invar_dtype dtype)
 {
@@ -74,7 +75,7 @@ static invar_status read_view(invar_tensor *out, const call *c, const invar_api_
     return INVAR_OK;
 }
 
-/* Elements of a tensor that is one dense vector of memory. */
+/* Makes a view of a tensor that must be dense. */
 static invar_status read_vector(invar_tensor *out, const call *c, const invar_api_argument *a)
 {
     INVAR_TRY(read_view(out, c, a, dtype_of(&a->tensor)));
@@ -89,23 +90,23 @@ static const char *const endings[] = {".scale", ".scale_rows", ".scale_period"};
 
 enum { SCALE, SCALE_ROWS, SCALE_PERIOD, ENDINGS };
 
-/* Whether an argument belongs to the tensor of that name. */
-static bool goes_with(const invar_api_argument *a, const char *name, int ending)
+/* True if the argument is named `name` with this ending, and so belongs to that tensor. */
+static bool has_ending(const invar_api_argument *a, const char *name, int ending)
 {
     size_t bytes = strlen(name);
 
     return strncmp(a->name, name, bytes) == 0 && strcmp(a->name + bytes, endings[ending]) == 0;
 }
 
-static const invar_api_argument *find_with(const call *c, const char *name, int ending)
+static const invar_api_argument *find_ending(const call *c, const char *name, int ending)
 {
     for (int64_t i = 0; i < c->count; i++)
-        if (goes_with(&c->arguments[i], name, ending))
+        if (has_ending(&c->arguments[i], name, ending))
             return &c->arguments[i];
     return NULL;
 }
 
-/* Codes and scales together say which format it is. */
+/* Returns the format of a quantized tensor, which depends on the types of codes and scales. */
 static invar_dtype format_of(const invar_api_tensor *codes, const invar_api_tensor *scale)
 {
     bool e4m3 = codes->code == E4M3 && codes->bits == 8;
@@ -119,7 +120,7 @@ static invar_dtype format_of(const invar_api_tensor *codes, const invar_api_tens
     return INVAR_DTYPE_NONE;
 }
 
-/* Of an argument beside a tensor: a number that fits; `absent` where there is none. */
+/* *out = the value of an integer argument of 31 bits; `absent` if `a` is NULL. */
 static invar_status read_count(int32_t *out, const call *c, const invar_api_argument *a,
                                int32_t absent)
 {
@@ -129,7 +130,7 @@ static invar_status read_count(int32_t *out, const call *c, const invar_api_argu
     return INVAR_OK;
 }
 
-/* The scales lie without gaps, and are as many as the codes need. */
+/* Checks that the scales have no gaps and the number that the codes need. */
 static invar_status check_scale(const call *c, const invar_tensor *t, const invar_api_argument *a)
 {
     const invar_api_tensor *scale = &a->tensor;
@@ -149,7 +150,7 @@ static invar_status check_scale(const call *c, const invar_tensor *t, const inva
     return INVAR_OK;
 }
 
-/* Its memory is where the op looks for it. */
+/* Checks that the memory of an argument is where the op reads or writes it: host or device. */
 static invar_status check_place(const call *c, const invar_field *field,
                                 const invar_api_argument *a)
 {
@@ -167,7 +168,7 @@ static invar_status check_place(const call *c, const invar_field *field,
 static invar_status read_tensor(invar_tensor *out, const call *c, const invar_field *field,
                                 const invar_api_argument *a)
 {
-    const invar_api_argument *scale = find_with(c, a->name, SCALE);
+    const invar_api_argument *scale = find_ending(c, a->name, SCALE);
 
     if (!scale)
         return read_view(out, c, a, dtype_of(&a->tensor));
@@ -177,8 +178,8 @@ static invar_status read_tensor(invar_tensor *out, const call *c, const invar_fi
         return call_fail(c, a->name, "codes and scales are none of fp8, mxfp8, int4");
     INVAR_TRY(check_place(c, field, scale));
     INVAR_TRY(read_view(out, c, a, format_of(&a->tensor, &scale->tensor)));
-    INVAR_TRY(read_count(&out->scale_rows, c, find_with(c, a->name, SCALE_ROWS), 1));
-    INVAR_TRY(read_count(&out->scale_period, c, find_with(c, a->name, SCALE_PERIOD), 0));
+    INVAR_TRY(read_count(&out->scale_rows, c, find_ending(c, a->name, SCALE_ROWS), 1));
+    INVAR_TRY(read_count(&out->scale_period, c, find_ending(c, a->name, SCALE_PERIOD), 0));
     if (out->rank != 2 || (out->scale_rows != 1 && out->scale_rows != INVAR_FP8_BLOCK))
         return call_fail(c, a->name,
                          "quantised tensors have 2 dimensions, and scales of 1 or 128 "
@@ -250,7 +251,7 @@ static const invar_api_argument *find_argument(const call *c, const char *name)
     return NULL;
 }
 
-/* An array is as long as the numbers beside it say; only a caller knows how long it is. */
+/* Checks that an array has the size that the numbers of the call imply; the op cannot check it. */
 static invar_status check_array(const call *c, const invar_field *field,
                                 const invar_api_argument *a)
 {
@@ -265,7 +266,7 @@ static invar_status check_array(const call *c, const invar_field *field,
     return INVAR_OK;
 }
 
-/* Whether the call, as far as it is known, can have the field. */
+/* True if the call needs the field: an element of an array field only if its index is in range. */
 static bool field_applies(const call *c, const invar_field *field)
 {
     int32_t among;
@@ -276,21 +277,23 @@ static bool field_applies(const call *c, const invar_field *field)
     return field->index < among;
 }
 
-/* Boundaries, ids and lengths: what kernels look up, and the host cannot. */
+/*
+ * True for boundaries, ids and lengths, which kernels read from memory that the host cannot check.
+ */
 static bool is_index(const invar_field *field, const invar_api_argument *a)
 {
     return field->role == INVAR_FIELD_IN && field->kind < INVAR_FIELD_I32 &&
            a->tensor.code == INTEGER && a->tensor.bits >= 32;
 }
 
-/* How many arguments are the field's: its own and, of codes, what goes with them. */
+/* Returns the number of arguments that belong to the field: its own, and those of its scales. */
 static int64_t count_of(const call *c, const invar_field *field)
 {
     int64_t count = 1;
 
     for (int ending = 0; ending < ENDINGS; ending++)
-        if (field->kind == INVAR_FIELD_TENSOR && find_with(c, field->name, SCALE) &&
-            find_with(c, field->name, ending))
+        if (field->kind == INVAR_FIELD_TENSOR && find_ending(c, field->name, SCALE) &&
+            find_ending(c, field->name, ending))
             count++;
     return count;
 }
@@ -300,7 +303,7 @@ static bool belongs_to(const invar_field *field, const invar_api_argument *a)
     bool found = strcmp(field->name, a->name) == 0;
 
     for (int ending = 0; ending < ENDINGS; ending++)
-        found = found || (field->kind == INVAR_FIELD_TENSOR && goes_with(a, field->name, ending));
+        found = found || (field->kind == INVAR_FIELD_TENSOR && has_ending(a, field->name, ending));
     return found;
 }
 
@@ -373,8 +376,8 @@ int32_t invar_api_op_writes(const char *op, const char *argument)
     return 0;
 }
 
-/* For who holds `busy`. */
-static invar_status api_device_run(invar_api_device *device, invar_op op, const call *c)
+/* Runs an op. Caller holds `device->busy`. */
+static invar_status run_op(invar_api_device *device, invar_op op, const call *c)
 {
     size_t bytes = 0;
 
@@ -403,7 +406,7 @@ int32_t invar_api_call_in(invar_api_device *device, void *stream, const char *op
     if (device->dev.backend->set_stream)
         status = device->dev.backend->set_stream(&device->dev, stream);
     if (status == INVAR_OK)
-        status = api_device_run(device, found, &c);
+        status = run_op(device, found, &c);
     pthread_mutex_unlock(&device->busy);
     return status;
 }

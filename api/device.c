@@ -1,5 +1,8 @@
 /*
- * device.c - where ops run: opened by name, with scratch that grows to what the largest call needs.
+ * device.c - opens the devices of libinvar, on which ops run, and manages their scratch.
+ *
+ * A device has a mutex, a thread pool and a scratch arena that grows to the size of the largest
+ * call.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +15,7 @@
 
 #include "base/invar_banned.h"
 
-#define MOST_DIGITS 3 /* of the number of a GPU */
+#define MOST_DIGITS 3 /* maximum digits of the number of a GPU */
 
 static invar_status find_word(int *out, const char *what, const char *word, size_t bytes,
                               const invar_choices *words)
@@ -23,7 +26,7 @@ static invar_status find_word(int *out, const char *what, const char *word, size
     return INVAR_OK;
 }
 
-/* "cpu", "cuda", "cuda:1". */
+/* Parses the kind of a device: "cpu", "cuda" or "cuda:1". */
 static invar_status read_kind(invar_device *dev, const char *kind)
 {
     size_t word = strcspn(kind, ":"), digits = 0;

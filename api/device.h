@@ -1,5 +1,5 @@
 /*
- * device.h - a device of libinvar, for those who call ops on it.
+ * device.h - the device of libinvar on which ops run. Private to api/.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,11 +17,11 @@ extern "C" {
 
 struct invar_api_device {
     invar_device dev;
-    pthread_mutex_t busy; /* calls run one at a time: they share the scratch */
-    size_t scratch_bytes;
+    pthread_mutex_t busy; /* held during a call, because calls share stream and scratch */
+    size_t scratch_bytes; /* capacity of the scratch */
 };
 
-/* Scratch for a call; what is there and large enough stays. For who holds `busy`. */
+/* Makes sure that the scratch has at least `bytes` bytes. Caller holds `device->busy`. */
 invar_status invar_api_device_scratch(invar_api_device *device, size_t bytes) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * files.c - rollout files and packs, behind the stable interface: the engine reads and writes them.
+ * files.c - reads and writes rollout files and unpacks packs for libinvar.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,12 +9,11 @@
 
 #include "base/invar_banned.h"
 
-#define LINES "rollout" /* stands for a path in messages about lines in memory */
+#define LINES "rollout" /* name of lines in memory, in place of a path in messages */
 
 /* ---- rollout files --------------------------------------------------------------------------- */
 
-static invar_status rollout_file_format(char **out, uint64_t *bytes_out,
-                                        const invar_rollout_file *data)
+static invar_status format_rollout(char **out, uint64_t *bytes_out, const invar_rollout_file *data)
 {
     size_t bytes;
 
@@ -31,7 +30,7 @@ int32_t invar_api_rollout_read(char **out, uint64_t *bytes_out, const char *path
 
     *out = NULL;
     INVAR_TRY(invar_rollout_file_read(&data, path));
-    status = rollout_file_format(out, bytes_out, &data);
+    status = format_rollout(out, bytes_out, &data);
     invar_rollout_file_release(&data);
     return status;
 }
@@ -43,7 +42,7 @@ int32_t invar_api_rollout_format(char **out, uint64_t *bytes_out, const void *li
 
     *out = NULL;
     INVAR_TRY(invar_rollout_file_parse(&data, LINES, lines, bytes));
-    status = rollout_file_format(out, bytes_out, &data);
+    status = format_rollout(out, bytes_out, &data);
     invar_rollout_file_release(&data);
     return status;
 }

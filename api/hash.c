@@ -1,8 +1,8 @@
 /*
- * hash.c - digests of tensors as other programs have them, with any strides.
+ * hash.c - hashes tensors of other programs, with any strides, for libinvar.
  *
- * The canonical bytes of a tensor are its elements row by row. Where they lie so already, or in
- * rows that are dense, they are hashed in place; else a dense copy is made first.
+ * The canonical bytes of a tensor are its elements row by row. A tensor that is dense, or whose
+ * rows are, is hashed in place; otherwise a dense copy is hashed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,26 +20,26 @@
 
 /* ---- the layout of a tensor ------------------------------------------------------------------ */
 
-static invar_status refuse(int64_t number, const char *why)
+static invar_status fail_tensor(int64_t number, const char *why)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "tensor %" PRId64 " cannot be hashed: %s", number, why);
 }
 
-/* Checks what can be checked; *bytes_out is what its elements take without gaps. */
-static invar_status api_tensor_check(size_t *bytes_out, const invar_api_tensor *t, int64_t number)
+/* Checks a tensor. *bytes_out = the bytes of its elements without gaps. */
+static invar_status check_tensor(size_t *bytes_out, const invar_api_tensor *t, int64_t number)
 {
     size_t bytes;
 
     if (t->bits < 8 || t->bits > 128 || t->bits % 8 != 0)
-        return refuse(number, "an element has not 1 to 16 whole bytes");
+        return fail_tensor(number, "an element has not 1 to 16 whole bytes");
     if (t->place != INVAR_API_HOST)
-        return refuse(number, "it does not lie in the host's memory");
+        return fail_tensor(number, "it does not lie in the host's memory");
     if (t->dims < 0 || t->dims > INVAR_API_MAX_DIMS || (t->dims > 0 && !t->shape))
-        return refuse(number, "it has not 0 to 64 dimensions");
+        return fail_tensor(number, "it has not 0 to 64 dimensions");
     bytes = (size_t)t->bits / 8;
     for (int32_t i = 0; i < t->dims; i++) {
         if (t->shape[i] < 0)
-            return refuse(number, "an extent is negative");
+            return fail_tensor(number, "an extent is negative");
         if (t->shape[i] == 0) {
             *bytes_out = 0;
             return INVAR_OK;
@@ -47,14 +47,14 @@ static invar_status api_tensor_check(size_t *bytes_out, const invar_api_tensor *
     }
     for (int32_t i = 0; i < t->dims; i++)
         if (__builtin_mul_overflow(bytes, (size_t)t->shape[i], &bytes) || bytes > PTRDIFF_MAX)
-            return refuse(number, "it has more bytes than memory can have");
+            return fail_tensor(number, "it has more bytes than memory can have");
     if (!t->data)
-        return refuse(number, "it has elements and no memory");
+        return fail_tensor(number, "it has elements and no memory");
     *bytes_out = bytes;
     return INVAR_OK;
 }
 
-/* From which index on the elements lie without gaps; 0: all of them. */
+/* Returns the first dimension from which on the elements have no gaps; 0 for a dense tensor. */
 static int32_t dense_from(const invar_api_tensor *t)
 {
     int64_t expected = 1;
@@ -67,17 +67,17 @@ static int32_t dense_from(const invar_api_tensor *t)
     return i;
 }
 
-/* Copies the elements of the indices from `dim` on; returns where the next ones go. */
-static char *api_tensor_gather(char *to, const char *from, const invar_api_tensor *t, int32_t dim,
-                               int32_t dense, size_t piece)
+/* Copies the elements of the dimensions from `dim` on, and returns the end of the copy. */
+static char *gather_elements(char *to, const char *from, const invar_api_tensor *t, int32_t dim,
+                             int32_t dense, size_t piece)
 {
     if (dim == dense) {
         memcpy(to, from, piece);
         return to + piece;
     }
     for (int64_t i = 0; i < t->shape[dim]; i++)
-        to = api_tensor_gather(to, from + i * t->strides[dim] * (t->bits / 8), t, dim + 1, dense,
-                               piece);
+        to = gather_elements(to, from + i * t->strides[dim] * (t->bits / 8), t, dim + 1, dense,
+                             piece);
     return to;
 }
 
@@ -101,7 +101,7 @@ static invar_status hash_copy(invar_digest *out, invar_pool *pool, const invar_a
     for (int32_t i = dense; i < t->dims; i++)
         piece *= (size_t)t->shape[i];
     INVAR_TRY(invar_alloc(&copy, bytes, 1, "a dense copy of a tensor"));
-    api_tensor_gather(copy, t->data, t, 0, dense, piece);
+    gather_elements(copy, t->data, t, 0, dense, piece);
     status = hash_shard(out, pool, copy, 1, bytes, bytes);
     invar_free(copy);
     return status;
@@ -113,7 +113,7 @@ static invar_status hash_tensor(invar_digest *out, invar_pool *pool, const invar
     int32_t dense;
     size_t bytes;
 
-    INVAR_TRY(api_tensor_check(&bytes, t, number));
+    INVAR_TRY(check_tensor(&bytes, t, number));
     if (bytes == 0)
         return hash_shard(out, pool, NULL, 0, 0, 0);
     dense = dense_from(t);

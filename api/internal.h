@@ -1,5 +1,6 @@
 /*
- * internal.h - what the files of libinvar share.
+ * internal.h - shared by the files of libinvar: casts between the structs of the interface and our
+ * own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,11 +14,14 @@
 extern "C" {
 #endif
 
-/* Two structs whose last field is `last` have one layout: arrays of one are arrays of the other. */
+/*
+ * Asserts that two structs whose last field is `last` have the same layout, so that an array of one
+ * can be passed as an array of the other.
+ */
 #define INVAR_API_SAME(api, own, last)                                                             \
     _Static_assert(sizeof(api) == sizeof(own) && offsetof(api, last) == offsetof(own, last), #api)
 
-/* A ledger is itself, under the name that other programs know. */
+/* Casts a ledger of the interface, which is an opaque name for invar_ledger. */
 static inline invar_ledger *invar_api_own(invar_api_ledger *ledger)
 {
     return (invar_ledger *)ledger;

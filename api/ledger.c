@@ -1,8 +1,8 @@
 /*
- * ledger.c - the ledger's writer behind the stable interface.
+ * ledger.c - writes ledgers for libinvar.
  *
- * Structs of both have the same fields in the same places, which the compiler checks: nothing is
- * copied but what has a digest in it.
+ * Structs of the interface have the layout of our own, which the compiler checks, so arrays are
+ * passed without copies. Only structs with digests are converted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +21,7 @@ INVAR_API_SAME(invar_api_pair, invar_ledger_pair, value);
 INVAR_API_SAME(invar_api_fact, invar_ledger_fact, value);
 INVAR_API_SAME(invar_api_number, invar_ledger_metric, value);
 
-/* A count that no array has would be read as a huge one. */
+/* Rejects a negative count, which would become a huge size_t. */
 static invar_status check_count(int64_t count, const char *what)
 {
     if (count < 0)
@@ -64,8 +64,8 @@ void invar_api_ledger_close(invar_api_ledger *ledger)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* The program is no file of ours, so no build has left facts beside it. */
-static invar_ledger_provenance circumstances_of(const invar_api_fact *facts, int64_t n_facts)
+/* Our build has left no facts about the calling program, so only its own facts are recorded. */
+static invar_ledger_provenance provenance_of(const invar_api_fact *facts, int64_t n_facts)
 {
     return (invar_ledger_provenance){
         .facts = (const invar_ledger_fact *)facts, .n_facts = (size_t)n_facts, .build = ""};
@@ -81,7 +81,7 @@ int32_t invar_api_ledger_begin(invar_api_ledger *ledger, const char *name, const
     INVAR_TRY(check_count(n_facts, "facts"));
     run.identity = (const invar_ledger_pair *)identity;
     run.n_identity = (size_t)n_identity;
-    run.circumstances = circumstances_of(facts, n_facts);
+    run.circumstances = provenance_of(facts, n_facts);
     return invar_ledger_begin(invar_api_own(ledger), &run);
 }
 
@@ -92,7 +92,7 @@ int32_t invar_api_ledger_resume(invar_api_ledger *ledger, int64_t after_step, co
     invar_digest digest;
 
     INVAR_TRY(check_count(n_facts, "facts"));
-    circumstances = circumstances_of(facts, n_facts);
+    circumstances = provenance_of(facts, n_facts);
     read_digest(&digest, chain);
     return invar_ledger_resume(invar_api_own(ledger), NULL, after_step, &digest, &circumstances);
 }
@@ -156,7 +156,7 @@ int32_t invar_api_ledger_chain(int64_t *step_out, uint8_t *chain_out,
     return INVAR_OK;
 }
 
-/* ---- beside steps ---------------------------------------------------------------------------- */
+/* ---- between steps --------------------------------------------------------------------------- */
 
 int32_t invar_api_ledger_note(invar_api_ledger *ledger, const char *level, const char *kind,
                               const char *message, const char *data)

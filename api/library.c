@@ -1,5 +1,5 @@
 /*
- * library.c - libinvar about itself: versions, errors, texts that it hands out.
+ * library.c - version, error messages and memory of libinvar.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,8 @@
 /*
- * read.c - what looks at ledgers, behind the stable interface: queries, integrity, diff, report.
+ * read.c - reads ledgers for libinvar: queries, verification, seals, diff, report.
+ *
+ * Results that are texts are written to a stream in memory and copied to the heap of Invar, so that
+ * invar_api_free can free them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -46,6 +49,7 @@ _Static_assert(INVAR_API_NULL == (int)INVAR_LEDGER_TYPE_NULL &&
                    INVAR_API_BLOB == (int)INVAR_LEDGER_TYPE_BLOB,
                "types of values");
 
+/* The callback of a query and its payload. */
 typedef struct asker {
     invar_api_row row;
     void *payload;
@@ -111,7 +115,7 @@ int32_t invar_api_ledger_seal_check(invar_api_ledger *ledger, const char *line)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* A stream into memory that the C library allocates; what it holds is copied to our own heap. */
+/* A stream to memory that the C library allocates. */
 typedef struct sheet {
     FILE *stream;
     char *text;
@@ -125,7 +129,7 @@ static invar_status sheet_open(sheet *s)
     return s->stream ? INVAR_OK : INVAR_FAIL(INVAR_E_NOMEM, errno, "no memory for a text");
 }
 
-static invar_status sheet_end(sheet *s, invar_status status)
+static invar_status sheet_close(sheet *s, invar_status status)
 {
     if (fclose(s->stream) != 0 && status == INVAR_OK)
         status = INVAR_FAIL(INVAR_E_NOMEM, errno, "no memory for a text");
@@ -145,7 +149,7 @@ int32_t invar_api_ledger_diff(char **json_out, invar_api_ledger *a, int64_t run_
     if (status == INVAR_OK)
         status = invar_diff_json(s.stream, diff);
     invar_diff_free(diff);
-    status = sheet_end(&s, status);
+    status = sheet_close(&s, status);
     if (status == INVAR_OK)
         status = invar_alloc((void **)json_out, s.bytes + 1, 1, "a diff");
     if (status == INVAR_OK)
@@ -154,13 +158,13 @@ int32_t invar_api_ledger_diff(char **json_out, invar_api_ledger *a, int64_t run_
     return status;
 }
 
-/* Of the samples that are damaged the first is named. */
+/* Damaged samples: their number, and a message about the first. */
 typedef struct damage {
     int64_t count;
     char first[INVAR_ERROR_MESSAGE_SIZE / 2];
 } damage;
 
-static void take_damage(void *payload, const char *line)
+static void add_damage(void *payload, const char *line)
 {
     damage *d = payload;
 
@@ -175,14 +179,14 @@ int32_t invar_api_ledger_report(invar_api_ledger *ledger, int64_t run, const cha
     invar_ledger_pair defaults[INVAR_KEY_COUNT];
     const invar_report_options options = {.defaults = defaults,
                                           .n_defaults = invar_config_defaults(defaults),
-                                          .damaged = take_damage,
+                                          .damaged = add_damage,
                                           .payload = &d};
     invar_status status;
     sheet s;
 
     INVAR_TRY(invar_path_check_output(path, INVAR_PAGE_MARK("report"), 0));
     INVAR_TRY(sheet_open(&s));
-    status = sheet_end(&s, invar_report_write(s.stream, &runs, 1, &options));
+    status = sheet_close(&s, invar_report_write(s.stream, &runs, 1, &options));
     if (status == INVAR_OK)
         status = invar_file_write(path, s.text, s.bytes);
     free(s.text);

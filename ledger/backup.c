@@ -1,9 +1,9 @@
 /*
- * backup.c - a copy of a ledger in a new file, whole or without old detail.
+ * backup.c - copies a ledger to a new file, complete or without old detail.
  *
- * The copy is made in a folder of its own beside the place where it shall be, and gets its name
- * when it is whole and synced. A backup that was killed leaves that folder and nothing else; the
- * next one of the same name removes it.
+ * The copy is made in a temporary folder beside the target, synced, and then renamed to the target,
+ * so the target never exists half written. A backup that was killed leaves only the temporary
+ * folder; the next backup to the same target removes it. An existing file is never replaced.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +27,7 @@ static invar_status io_error(const char *path, const char *what)
     return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: %s: %s", path, what, strerror(errno));
 }
 
-static invar_status name_taken(const char *path)
+static invar_status fail_exists(const char *path)
 {
     return INVAR_FAIL(INVAR_E_INVALID, EEXIST,
                       "%.1000s: there is a file of that name already, or one of that name with "
@@ -35,8 +35,8 @@ static invar_status name_taken(const char *path)
                       path);
 }
 
-static invar_status copy_shortened(invar_ledger *ledger, const char *path,
-                                   const invar_ledger_retention *keep)
+static invar_status copy_pruned(invar_ledger *ledger, const char *path,
+                                const invar_ledger_retention *keep)
 {
     invar_ledger *to;
     invar_status status;
@@ -59,19 +59,19 @@ static invar_status sync_file(const char *path)
     return rc == 0 ? INVAR_OK : io_error(path, "cannot be synced");
 }
 
-/* Never in the place of another file, also one that appeared just now. */
-static invar_status give_name(const char *copy, const char *path)
+/* Renames the copy to `path`; fails if a file of that name exists by now. */
+static invar_status rename_copy(const char *copy, const char *path)
 {
     int rc = renameat2(AT_FDCWD, copy, AT_FDCWD, path, RENAME_NOREPLACE);
 
-    if (rc != 0 && (errno == EINVAL || errno == ENOSYS)) // the file system cannot do that at once
+    if (rc != 0 && (errno == EINVAL || errno == ENOSYS)) // no RENAME_NOREPLACE on this file system
         rc = link(copy, path) == 0 ? unlink(copy) : -1;
     if (rc != 0)
-        return errno == EEXIST ? name_taken(path) : io_error(path, "cannot be made");
+        return errno == EEXIST ? fail_exists(path) : io_error(path, "cannot be made");
     return invar_ledger_file_sync_folder(path);
 }
 
-/* The status that counts is the copy's. */
+/* Removes the folder and keeps the record of an earlier failure. */
 static void remove_quietly(const char *folder)
 {
     invar_error kept;
@@ -89,17 +89,18 @@ invar_status invar_ledger_backup(invar_ledger *ledger, const char *path,
     invar_status status;
 
     INVAR_TRY(invar_temp_name(folder, path, "partial"));
-    if (access(path, F_OK) == 0 || invar_ledger_file_has_wal(path)) // a log would become the copy's
-        return name_taken(path);
+    // SQLite would apply a "-wal" file at the target to the copy
+    if (access(path, F_OK) == 0 || invar_ledger_file_has_wal(path))
+        return fail_exists(path);
     if (mkdir(folder, 0700) != 0)
         return io_error(path, "cannot be made");
     snprintf(copy, sizeof copy, "%s/copy", folder);
-    status = keep && keep->last_steps >= 0 ? copy_shortened(ledger, copy, keep)
+    status = keep && keep->last_steps >= 0 ? copy_pruned(ledger, copy, keep)
                                            : invar_sql_copy(ledger->sql, copy);
     if (status == INVAR_OK)
         status = sync_file(copy);
     if (status == INVAR_OK)
-        status = give_name(copy, path);
+        status = rename_copy(copy, path);
     remove_quietly(folder);
     return status;
 }

@@ -1,5 +1,9 @@
 /*
- * begin.c - runs and their segments: who computes what, from where on, under which circumstances.
+ * begin.c - begins runs and their segments: identity, facts about the process, position and uuid.
+ *
+ * begin and resume are one transaction each. A new segment continues from a step of the run whose
+ * chain the ledger knows, so a checkpoint of another run is rejected. The position of the writer is
+ * restored if the transaction fails, and the points have to be defined again after it succeeds.
  *
  * Invariants: L4, L6, L7 (docs/ledger.md)
  *
@@ -18,9 +22,9 @@
 
 #include "base/invar_banned.h"
 
-/* ---- circumstances --------------------------------------------------------------------------- */
+/* ---- facts ----------------------------------------------------------------------------------- */
 
-static invar_status check_circumstances(const invar_ledger_provenance *c)
+static invar_status check_facts(const invar_ledger_provenance *c)
 {
     for (size_t i = 0; i < c->n_facts; i++) {
         INVAR_TRY(invar_ledger_validate_name("a fact's scope", c->facts[i].scope));
@@ -45,8 +49,8 @@ static invar_status add_fact(invar_ledger *ledger, const invar_ledger_fact *fact
             invar_ledger_value_text(fact->value)});
 }
 
-/* The caller's word counts where both it and provenance have one. */
-static bool said_by(const invar_ledger_provenance *c, const char *scope, const char *key)
+/* True if the caller gives a fact or object of this name, which replaces the automatic one. */
+static bool is_fact_of_caller(const invar_ledger_provenance *c, const char *scope, const char *key)
 {
     for (size_t i = 0; i < c->n_facts; i++)
         if (strcmp(c->facts[i].scope, scope) == 0 && strcmp(c->facts[i].key, key) == 0)
@@ -57,7 +61,7 @@ static bool said_by(const invar_ledger_provenance *c, const char *scope, const c
     return false;
 }
 
-/* An object that a segment before this one had is not stored again. */
+/* *out = whether an earlier segment of the run has stored the object. */
 static invar_status object_known(bool *out, invar_ledger *ledger, const invar_digest *hash)
 {
     invar_sql_stmt *stmt;
@@ -93,18 +97,18 @@ static invar_status add_object(invar_ledger *ledger, const invar_ledger_object *
     return add_fact(ledger, &(invar_ledger_fact){object->scope, object->key, hex});
 }
 
-static invar_status add_circumstances(invar_ledger *ledger, const invar_ledger_provenance *c,
-                                      const invar_provenance *found)
+static invar_status add_facts(invar_ledger *ledger, const invar_ledger_provenance *c,
+                              const invar_provenance *found)
 {
     size_t n_facts = 0, n_objects = 0;
     const invar_ledger_fact *facts = found ? invar_provenance_facts(&n_facts, found) : NULL;
     const invar_ledger_object *objects = found ? invar_provenance_objects(&n_objects, found) : NULL;
 
     for (size_t i = 0; i < n_facts; i++)
-        if (!said_by(c, facts[i].scope, facts[i].key))
+        if (!is_fact_of_caller(c, facts[i].scope, facts[i].key))
             INVAR_TRY(add_fact(ledger, &facts[i]));
     for (size_t i = 0; i < n_objects; i++)
-        if (!said_by(c, objects[i].scope, objects[i].key))
+        if (!is_fact_of_caller(c, objects[i].scope, objects[i].key))
             INVAR_TRY(add_object(ledger, &objects[i]));
     for (size_t i = 0; i < c->n_facts; i++)
         INVAR_TRY(add_fact(ledger, &c->facts[i]));
@@ -113,7 +117,7 @@ static invar_status add_circumstances(invar_ledger *ledger, const invar_ledger_p
     return INVAR_OK;
 }
 
-/* Segment ledger->at.seg begins where the position stands. */
+/* Adds segment position.seg, which begins at the position, and its facts. */
 static invar_status add_segment(invar_ledger *ledger, const invar_ledger_provenance *c,
                                 const invar_provenance *found)
 {
@@ -123,7 +127,7 @@ static invar_status add_segment(invar_ledger *ledger, const invar_ledger_provena
                                   invar_ledger_value_int(ledger->position.entry),
                                   invar_ledger_value_int(ledger->position.step),
                                   invar_ledger_value_digest(&ledger->position.chain)}));
-    return add_circumstances(ledger, c, found);
+    return add_facts(ledger, c, found);
 }
 
 /* ---- a new run ------------------------------------------------------------------------------- */
@@ -135,7 +139,7 @@ static int by_key(const void *a, const void *b)
     return strcmp(x->key, y->key);
 }
 
-/* Sorted by key into `order`; the hash is of key and value after key and value. */
+/* Sorts the pairs by key into `order` and hashes keys and values in that order. */
 static invar_status check_identity(invar_digest *hash_out, const invar_ledger_pair **order,
                                    const invar_ledger_pair *pairs, size_t count)
 {
@@ -185,7 +189,7 @@ static invar_status check_run(const invar_ledger_run *run)
     if (run->fork_chain && (!run->parent || run->fork_step < 0))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: a run goes on from the chain of %s",
                           run->parent ? "no step" : "no parent");
-    return check_circumstances(&run->circumstances);
+    return check_facts(&run->circumstances);
 }
 
 static invar_status make_uuid(char out[INVAR_LEDGER_UUID_SIZE])
@@ -221,21 +225,20 @@ static invar_status add_run(invar_ledger *ledger, const invar_ledger_run *run,
     return INVAR_OK;
 }
 
-static invar_status ledger_provenance_gather(invar_provenance **out,
-                                             const invar_ledger_provenance *c)
+static invar_status gather_facts(invar_provenance **out, const invar_ledger_provenance *c)
 {
     *out = NULL;
     return c->no_auto_facts ? INVAR_OK : invar_provenance_gather(out, c->build);
 }
 
-/* Another run or segment: what was defined for the one before does not hold. */
-static void forget_definition(invar_ledger *ledger)
+/* Drops the points of the previous run or segment. */
+static void clear_definition(invar_ledger *ledger)
 {
     invar_free(ledger->definition.rooted);
     ledger->definition = (invar_ledger_manifest){.defined = false};
 }
 
-/* Where the run begins: anew, or behind a step of its parent. */
+/* Returns the position before the first step: that of a step of the parent, or before step 0. */
 static invar_ledger_position first_position(const invar_ledger_run *run)
 {
     if (!run->fork_chain)
@@ -243,11 +246,11 @@ static invar_ledger_position first_position(const invar_ledger_run *run)
     return (invar_ledger_position){.step = run->fork_step, .chain = *run->fork_chain};
 }
 
-/* The transaction of begin; restores the position when it fails. */
-static invar_status ledger_begin(invar_ledger *ledger, const invar_ledger_run *run,
-                                 const invar_digest *identity,
-                                 const invar_ledger_pair *const *order,
-                                 const invar_provenance *found)
+/* The transaction of begin. Restores the position if it fails. */
+static invar_status run_begin_transaction(invar_ledger *ledger, const invar_ledger_run *run,
+                                          const invar_digest *identity,
+                                          const invar_ledger_pair *const *order,
+                                          const invar_provenance *found)
 {
     invar_ledger_position before = ledger->position;
     int64_t last = 0;
@@ -265,7 +268,7 @@ static invar_status ledger_begin(invar_ledger *ledger, const invar_ledger_run *r
     if (status != INVAR_OK)
         ledger->position = before;
     else
-        forget_definition(ledger);
+        clear_definition(ledger);
     return status;
 }
 
@@ -282,9 +285,9 @@ invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *ru
     order = block;
     status = check_identity(&identity, order, run->identity, run->n_identity);
     if (status == INVAR_OK)
-        status = ledger_provenance_gather(&found, &run->circumstances);
+        status = gather_facts(&found, &run->circumstances);
     if (status == INVAR_OK)
-        status = ledger_begin(ledger, run, &identity, order, found);
+        status = run_begin_transaction(ledger, run, &identity, order, found);
     invar_provenance_free(found);
     invar_free(block);
     return status;
@@ -293,11 +296,12 @@ invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *ru
 /* ---- a new segment --------------------------------------------------------------------------- */
 
 /*
- * A step may have been executed twice; a checkpoint of either execution can be gone on from, and
- * that of the parent's step that the run has begun with.
+ * *step_out = whether the run has the step, *chain_out = whether an execution of it has the chain.
+ * A step that was executed twice can be resumed from a checkpoint of either execution. The step of
+ * the parent that the run begins after counts, too.
  */
-static invar_status chain_known(bool *step_out, bool *chain_out, invar_ledger *ledger, int64_t run,
-                                int64_t step, const invar_digest *chain)
+static invar_status find_chain(bool *step_out, bool *chain_out, invar_ledger *ledger, int64_t run,
+                               int64_t step, const invar_digest *chain)
 {
     invar_sql_stmt *stmt;
     invar_digest found;
@@ -336,7 +340,7 @@ static invar_status load_position(invar_ledger_position *out, invar_ledger *ledg
                                    .step = after_step};
     if (after_step < 0)
         return INVAR_OK;
-    INVAR_TRY(chain_known(&has_step, &has_chain, ledger, run->run, after_step, chain));
+    INVAR_TRY(find_chain(&has_step, &has_chain, ledger, run->run, after_step, chain));
     if (!has_step)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "ledger %.1000s: it has no step %" PRId64
@@ -367,10 +371,10 @@ invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t
                           after_step, chain ? "" : ", without a chain");
     if (!circumstances)
         circumstances = &none;
-    INVAR_TRY(check_circumstances(circumstances));
+    INVAR_TRY(check_facts(circumstances));
     INVAR_TRY(invar_ledger_find(&run, ledger, uuid));
     INVAR_TRY(load_position(&next, ledger, &run, after_step, chain));
-    INVAR_TRY(ledger_provenance_gather(&found, circumstances));
+    INVAR_TRY(gather_facts(&found, circumstances));
     status = invar_ledger_begin_transaction(ledger, "resume", INVAR_DURABILITY_PROCESS);
     if (status == INVAR_OK) {
         ledger->position = next;
@@ -379,7 +383,7 @@ invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t
         if (status != INVAR_OK)
             ledger->position = before;
         else
-            forget_definition(ledger);
+            clear_definition(ledger);
     }
     invar_provenance_free(found);
     return status;

@@ -1,9 +1,10 @@
 /*
- * copy.c - runs from one ledger to another: import, and copies without old detail.
+ * copy.c - copies runs from one ledger to another: import, and copies without old detail.
  *
- * Rows, sums, entries and chains travel as they are; only the numbers of run, series and manifest
- * are given anew. So an imported run has the hashes it had, and verify proves it. What a shortened
- * copy leaves out is counted per entry in `pruned`, and an entry still adds up.
+ * Rows, sums, entries and chains are copied unchanged; only the numbers of run, series and manifest
+ * are assigned again, and no hash covers them. So a copied run keeps its hashes, and verify proves
+ * it. Rows that a copy leaves out are counted per entry in the table `pruned`, so an entry still
+ * adds up. Each run is one transaction; the source is read in one snapshot.
  *
  * Invariants: L2, L3, L11 (docs/ledger.md)
  *
@@ -18,20 +19,20 @@
 
 #include "base/invar_banned.h"
 
-/* What is left out of an entry. */
+/* The rows of an entry that the copy does not have. */
 typedef struct leftover {
     int64_t rows;
-    uint64_t total;
+    uint64_t total; /* sum of their sums, modulo 2^64 */
 } leftover;
 
-/* One run on its way. */
+/* The copy of one run. */
 typedef struct transfer {
     invar_ledger *from, *to;
-    invar_ledger_summary run;           /* in `from` */
-    int64_t number;                     /* in `to` */
-    int64_t first;                      /* entry; those below are in `to` already */
-    const invar_ledger_retention *keep; /* NULL: all */
-    leftover *left;                     /* (run.entries) */
+    invar_ledger_summary run;           /* the run in `from` */
+    int64_t number;                     /* number of the run in `to` */
+    int64_t first;                      /* first entry to copy; `to` has the earlier ones */
+    const invar_ledger_retention *keep; /* detail rows to keep; NULL keeps all */
+    leftover *left;                     /* (run.entries) rows left out of each entry */
     invar_sql_stmt *add_entry, *add_pruned;
 } transfer;
 
@@ -102,7 +103,7 @@ static invar_status copy_manifest(transfer *t, invar_sql_stmt *stmt)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static bool left_out(const transfer *t, const invar_ledger_stored_row *row)
+static bool is_left_out(const transfer *t, const invar_ledger_stored_row *row)
 {
     int64_t step = row->values[0].integer;
 
@@ -144,7 +145,7 @@ static invar_status copy_row(transfer *t, const invar_ledger_stored_row *row,
     INVAR_TRY(check_entry(t, row->entry));
     if (row->entry < t->first)
         return INVAR_OK;
-    if (left_out(t, row)) {
+    if (is_left_out(t, row)) {
         t->left[row->entry].rows++;
         t->left[row->entry].total += (uint64_t)row->sum;
         return INVAR_OK;
@@ -178,7 +179,7 @@ static invar_status copy_table(transfer *t, invar_ledger_table table)
 }
 
 /* Runs a prepared INSERT and makes it ready for the next row. */
-static invar_status sql_stmt_insert(invar_sql_stmt *stmt)
+static invar_status run_insert(invar_sql_stmt *stmt)
 {
     bool row;
     invar_status status = invar_sql_step(&row, stmt);
@@ -196,11 +197,11 @@ static invar_status copy_entry(transfer *t, invar_sql_stmt *stmt)
         invar_ledger_value value = invar_ledger_value_column(stmt, i);
         INVAR_TRY(invar_ledger_value_bind(t->add_entry, i + 2, &value));
     }
-    return sql_stmt_insert(t->add_entry);
+    return run_insert(t->add_entry);
 }
 
-/* What the source lacks itself. */
-static invar_status book_pruned(transfer *t, invar_sql_stmt *stmt)
+/* Adds the rows that the source itself does not have. */
+static invar_status count_pruned(transfer *t, invar_sql_stmt *stmt)
 {
     int64_t entry = invar_sql_int(stmt, 0);
 
@@ -216,7 +217,7 @@ static invar_status add_pruned(transfer *t, int64_t entry)
     INVAR_TRY(invar_sql_bind_int(t->add_pruned, 2, entry));
     INVAR_TRY(invar_sql_bind_int(t->add_pruned, 3, t->left[entry].rows));
     INVAR_TRY(invar_sql_bind_int(t->add_pruned, 4, (int64_t)t->left[entry].total));
-    return sql_stmt_insert(t->add_pruned);
+    return run_insert(t->add_pruned);
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
@@ -238,21 +239,22 @@ static invar_status copy_rows(transfer *t)
         INVAR_TRY(copy_table(t, (invar_ledger_table)table));
     INVAR_TRY(for_each_row(t, "SELECT n, kind, ns, rows, total, chain FROM entry WHERE run = ?1",
                            copy_entry));
-    INVAR_TRY(for_each_row(t, "SELECT entry, rows, total FROM pruned WHERE run = ?1", book_pruned));
+    INVAR_TRY(
+        for_each_row(t, "SELECT entry, rows, total FROM pruned WHERE run = ?1", count_pruned));
     for (int64_t entry = t->first; entry < t->run.entries; entry++)
         if (t->left[entry].rows > 0)
             INVAR_TRY(add_pruned(t, entry));
     return INVAR_OK;
 }
 
-/* In one transaction. */
+/* Copies the run in one transaction of `to`. */
 static invar_status copy_run(transfer *t)
 {
     invar_status status;
     int64_t entries;
     void *block;
 
-    // a forged number of entries must not ask for all memory
+    // entries are counted, because a forged number must not make us allocate all memory
     INVAR_TRY(invar_sql_query_int(&entries, t->from->sql,
                                   "SELECT count(*) FROM entry WHERE run = ?1", t->run.run));
     if (entries != t->run.entries)
@@ -270,7 +272,7 @@ static invar_status copy_run(transfer *t)
         if (status == INVAR_OK)
             status = invar_sql_exec(t->to->sql, "COMMIT");
         if (status != INVAR_OK) {
-            t->to->n_series = 0; // names that this transaction added are gone
+            t->to->n_series = 0; // the rollback removed the names that this transaction added
             status = invar_sql_roll_back(t->to->sql, status);
         }
     }
@@ -278,8 +280,11 @@ static invar_status copy_run(transfer *t)
     return status;
 }
 
-/* Where the run goes, and from which entry on; first == entries: it is there already. */
-static invar_status find_place(transfer *t)
+/*
+ * Sets the number of the run in `to` and the first entry to copy, which is run.entries if `to` has
+ * all of them. Fails if `to` has a run with the same uuid and another history.
+ */
+static invar_status find_target(transfer *t)
 {
     invar_ledger_summary there;
     invar_digest ours, theirs;
@@ -307,22 +312,22 @@ static invar_status find_place(transfer *t)
 
 typedef struct batch {
     invar_ledger *from, *to;
-    int64_t only; /* run; 0: all */
+    int64_t only; /* number of the only run to copy; 0 to copy all */
     const invar_ledger_retention *keep;
-    int64_t copied;
+    int64_t copied; /* number of runs copied or extended */
 } batch;
 
-static invar_status take_run(void *payload, const invar_ledger_summary *run)
+static invar_status copy_new_entries(void *payload, const invar_ledger_summary *run)
 {
     batch *b = payload;
     transfer t = {.from = b->from, .to = b->to, .run = *run, .keep = b->keep};
 
     if (b->only != 0 && b->only != run->run)
         return INVAR_OK;
-    INVAR_TRY(find_place(&t));
+    INVAR_TRY(find_target(&t));
     if (t.first == run->entries)
         return INVAR_OK;
-    if (t.number == b->to->position.run) // the writer's position would be another run's
+    if (t.number == b->to->position.run) // the position of the writer would become wrong
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
             "ledger %.1000s: its run %.32s is being written and cannot be extended by "
@@ -345,7 +350,9 @@ static invar_status check_source(invar_ledger *from)
     return INVAR_OK;
 }
 
-/* In one snapshot of the source: what is copied is what was verified. */
+/*
+ * Verifies and copies in one snapshot of the source, so that exactly the verified rows are copied.
+ */
 static invar_status copy_runs(batch *b, bool verified)
 {
     invar_status status = INVAR_OK;
@@ -358,7 +365,7 @@ static invar_status copy_runs(batch *b, bool verified)
     if (verified)
         status = check_source(b->from);
     if (status == INVAR_OK)
-        status = invar_ledger_runs(b->from, take_run, b);
+        status = invar_ledger_runs(b->from, copy_new_entries, b);
     invar_ledger_snapshot_end(b->from, began);
     return status;
 }

@@ -1,5 +1,8 @@
 /*
- * events.c - what happens between steps: events, evaluations, checkpoints, the end.
+ * events.c - records what happens between steps: events, evaluations, checkpoints, the end.
+ *
+ * Each call is one transaction of the open segment. Checkpoints and the end are synced to disk, so
+ * that the ledger never loses a step that a checkpoint contains.
  *
  * Invariants: L5, L7 (docs/ledger.md)
  *
@@ -13,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status check_open(const invar_ledger *ledger)
+static invar_status check_segment_open(const invar_ledger *ledger)
 {
     if (ledger->position.run == 0)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: there is no run; begin or resume one");
@@ -41,7 +44,7 @@ invar_status invar_ledger_log_event(invar_ledger *ledger, const invar_ledger_eve
 {
     invar_status status;
 
-    INVAR_TRY(check_open(ledger));
+    INVAR_TRY(check_segment_open(ledger));
     INVAR_TRY(invar_ledger_validate_event(event));
     INVAR_TRY(invar_ledger_begin_transaction(ledger, "event", INVAR_DURABILITY_PROCESS));
     status = invar_ledger_add_event(ledger, event, event->step, 0);
@@ -74,7 +77,7 @@ invar_status invar_ledger_add_evaluation(invar_ledger *ledger, const char *datas
     invar_status status;
     void *block;
 
-    INVAR_TRY(check_open(ledger));
+    INVAR_TRY(check_segment_open(ledger));
     INVAR_TRY(invar_ledger_validate_name("a data set", dataset));
     INVAR_TRY(invar_alloc(&block, count, sizeof *order, "an evaluation"));
     order = block;
@@ -94,7 +97,7 @@ static invar_status check_checkpoint(invar_ledger *ledger, const invar_ledger_ch
 {
     invar_digest chain = {{0}};
 
-    INVAR_TRY(check_open(ledger));
+    INVAR_TRY(check_segment_open(ledger));
     INVAR_TRY(invar_ledger_validate_text("a checkpoint's path", made->path));
     if (made->step < -1 || made->step > ledger->position.step)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -146,7 +149,7 @@ invar_status invar_ledger_finish(invar_ledger *ledger, int64_t exit_code, const 
     invar_ledger_position next = ledger->position;
     invar_status status;
 
-    INVAR_TRY(check_open(ledger));
+    INVAR_TRY(check_segment_open(ledger));
     INVAR_TRY(invar_ledger_validate_text("a reason", reason));
     INVAR_TRY(invar_ledger_begin_transaction(ledger, "finish", INVAR_DURABILITY_POWER));
     status =

@@ -1,8 +1,10 @@
 /*
- * ledger.c - opening, closing, and the transactions that everything is written in.
+ * ledger.c - opens and closes a ledger, and runs the transactions that everything is written in.
  *
- * One transaction is one entry. The writer's position moves after the commit only, so a call that
- * failed has changed neither the file nor the object, and may be repeated.
+ * A transaction is one entry of the run: its rows, their number and sum, and the chain over
+ * entries. The position of the writer moves after the commit only, so a call that failed has
+ * changed neither the file nor the handle and may be repeated. A writer holds the lock beside the
+ * file; a reader takes none and opens a file that it may not write as immutable if it is complete.
  *
  * Invariants: L1, L4, L5, L9 (docs/ledger.md)
  *
@@ -26,13 +28,13 @@
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static invar_status not_found(const char *path)
+static invar_status fail_not_found(const char *path)
 {
     return INVAR_FAIL(INVAR_E_NOTFOUND, ENOENT, "ledger %.1000s: there is no such file", path);
 }
 
-/* Killed while it was made: a writer finishes what was begun, a reader can only say so. */
-static invar_status half_made(const char *path)
+/* The writer was killed before its first entry. Only a new writer can complete such a file. */
+static invar_status fail_incomplete(const char *path)
 {
     return INVAR_FAIL(
         INVAR_E_CORRUPT, 0,
@@ -41,14 +43,14 @@ static invar_status half_made(const char *path)
         path);
 }
 
-static invar_status not_a_ledger(const char *path)
+static invar_status fail_not_a_ledger(const char *path)
 {
     if (invar_ledger_file_has_been_written(path))
-        return half_made(path);
+        return fail_incomplete(path);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: an empty file, not a ledger", path);
 }
 
-static invar_status check_place(const char *path, bool write)
+static invar_status check_file_system(const char *path, bool write)
 {
     const char *network = invar_ledger_file_network(path);
 
@@ -60,7 +62,7 @@ static invar_status check_place(const char *path, bool write)
                       path, network);
 }
 
-/* An empty database is what a writer that died before its first transaction leaves. */
+/* Creates the tables if the database is empty, as a writer leaves it that dies before that. */
 static invar_status make_schema(invar_sql *sql)
 {
     int64_t objects, application;
@@ -72,10 +74,10 @@ static invar_status make_schema(invar_sql *sql)
     return INVAR_OK;
 }
 
-/* Whether a writer may have it; a file that is there may still be no ledger. */
+/* Checks whether a writer may open the file: where it lies, and that it has one name. */
 static invar_status check_writable(const char *path)
 {
-    INVAR_TRY(check_place(path, true));
+    INVAR_TRY(check_file_system(path, true));
     if (invar_ledger_file_has_other_names(path))
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "ledger %.1000s: the file has a second name (a hard link), under which "
@@ -84,7 +86,7 @@ static invar_status check_writable(const char *path)
     return INVAR_OK;
 }
 
-/* As the only writer. */
+/* Opens the database of a writer, which holds the lock, and upgrades its schema. */
 static invar_status open_locked(invar_ledger *ledger, const char *path,
                                 const invar_ledger_options *options)
 {
@@ -93,7 +95,7 @@ static invar_status open_locked(invar_ledger *ledger, const char *path,
     if (options->create)
         INVAR_TRY(make_schema(ledger->sql));
     INVAR_TRY(invar_ledger_schema_check(ledger->sql));
-    // only now, when it is known to be a ledger, may the file be changed
+    // the file is known to be a ledger: only now may it be changed
     INVAR_TRY(invar_ledger_schema_migrate(ledger->sql, INVAR_LEDGER_VERSION));
     return invar_sql_exec(ledger->sql, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
                                        "PRAGMA foreign_keys = ON; "
@@ -107,14 +109,14 @@ static invar_status open_writer(invar_ledger *ledger, const char *path,
     invar_status status;
 
     if (kind == INVAR_LEDGER_FILE_KIND_MISSING && !options->create)
-        return not_found(path);
+        return fail_not_found(path);
     if (kind == INVAR_LEDGER_FILE_KIND_EMPTY && !options->create)
-        return not_a_ledger(path);
+        return fail_not_a_ledger(path);
     INVAR_TRY(check_writable(path));
     INVAR_TRY(invar_ledger_file_lock(&ledger->lock, path, options->writer));
     status = open_locked(ledger, path, options);
     if (status != INVAR_OK && kind == INVAR_LEDGER_FILE_KIND_DATA && !locked)
-        invar_ledger_file_remove_lock(path); // what is no ledger of ours has nothing beside it
+        invar_ledger_file_remove_lock(path); // leave nothing beside a file that is not a ledger
     INVAR_TRY(status);
     return kind == INVAR_LEDGER_FILE_KIND_MISSING ? invar_ledger_file_sync_folder(path) : INVAR_OK;
 }
@@ -139,13 +141,14 @@ static bool has_writer(const char *path)
     char writer[INVAR_LEDGER_WRITER_SIZE];
 
     if (invar_ledger_writer(writer, path) != INVAR_OK)
-        invar_error_clear(); // a lock that cannot be read: nobody that we could wait for
+        invar_error_clear(); // a lock that cannot be read counts as no writer
     return writer[0] != '\0';
 }
 
 /*
- * A reader of a WAL file needs the writer's shared memory, and makes it where there is none. In a
- * folder where it cannot, a file without WAL and writer is complete and can be read as it is.
+ * Opens the database of a reader. A reader of a database in WAL mode needs the "-shm" file and
+ * makes it if it is missing. If the folder cannot be written, a file without WAL and writer is
+ * complete and is opened as immutable instead.
  */
 static invar_status open_reader(invar_ledger *ledger, const char *path, invar_ledger_file_kind kind)
 {
@@ -153,16 +156,16 @@ static invar_status open_reader(invar_ledger *ledger, const char *path, invar_le
     invar_status status;
 
     if (kind == INVAR_LEDGER_FILE_KIND_MISSING)
-        return not_found(path);
+        return fail_not_found(path);
     if (kind == INVAR_LEDGER_FILE_KIND_EMPTY)
-        return not_a_ledger(path);
-    INVAR_TRY(check_place(path, false));
+        return fail_not_a_ledger(path);
+    INVAR_TRY(check_file_system(path, false));
     if (complete && (invar_ledger_file_network(path) || !invar_ledger_file_writable(path)))
         return open_as(ledger, path, INVAR_SQL_MODE_IMMUTABLE);
     status = open_as(ledger, path, INVAR_SQL_MODE_READ);
     if (status != INVAR_OK && status != INVAR_E_NOMEM && invar_ledger_file_has_journal(path) &&
         invar_ledger_file_has_been_written(path) && !has_writer(path))
-        return half_made(path);
+        return fail_incomplete(path);
     if (status == INVAR_E_IO && !complete && !invar_ledger_file_writable(path))
         return INVAR_FAIL(
             INVAR_E_IO, invar_error_last()->native,
@@ -213,7 +216,7 @@ invar_status invar_ledger_check_output(const char *path, const char *home)
     INVAR_TRY(invar_error_of_key(invar_path_check_writable_in(target, home), "ledger"));
     INVAR_TRY(invar_ledger_file_look(&kind, target));
     INVAR_TRY(check_writable(target));
-    // a writer completes a file with a WAL or a journal, and says whether it is a ledger then
+    // a file with a WAL or a journal cannot be opened as immutable: open checks it later
     if (kind != INVAR_LEDGER_FILE_KIND_DATA || invar_ledger_file_has_wal(target) ||
         invar_ledger_file_has_journal(target))
         return INVAR_OK;
@@ -222,12 +225,12 @@ invar_status invar_ledger_check_output(const char *path, const char *home)
     return INVAR_OK;
 }
 
-/* The file without its WAL: readers may keep SQLite from doing that by itself at the end. */
+/* Moves the WAL into the file, because a reader may keep SQLite from doing so when it closes. */
 static void complete_file(invar_sql *sql)
 {
     invar_error error;
 
-    invar_error_take(&error); // close may follow a failure, which is the news
+    invar_error_take(&error); // close may follow a failure, whose record must stay
     if (invar_sql_exec(sql, "PRAGMA busy_timeout = 200; PRAGMA wal_checkpoint(TRUNCATE)") !=
         INVAR_OK)
         invar_error_clear();
@@ -235,8 +238,8 @@ static void complete_file(invar_sql *sql)
 }
 
 /*
- * A reader has to make "-wal" and "-shm" and may not remove them. Who may write does that by
- * leaving as the last one; SQLite sees to it that nobody else is there.
+ * Removes the "-wal" and "-shm" files that a reader had to make, if this process may write them.
+ * SQLite removes them when the last connection that can write is closed, and only then.
  */
 static void remove_empty_wal(const char *path)
 {
@@ -280,7 +283,7 @@ invar_status invar_ledger_snapshot(bool *began_out, invar_ledger *ledger)
 void invar_ledger_snapshot_end(invar_ledger *ledger, bool began)
 {
     if (began)
-        invar_sql_roll_back(ledger->sql, INVAR_OK); // the reader's own failure, if any, is the news
+        invar_sql_roll_back(ledger->sql, INVAR_OK); // keeps the record of the reader's failure
 }
 
 /* ---- transactions ---------------------------------------------------------------------------- */
@@ -291,7 +294,7 @@ invar_status invar_ledger_begin_transaction(invar_ledger *ledger, const char *ki
     if (ledger->lock < 0)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger %.1000s: it is open for reading only",
                           invar_sql_path(ledger->sql));
-    if (invar_sql_in_transaction(ledger->sql)) // an earlier one that could not be ended
+    if (invar_sql_in_transaction(ledger->sql)) // an earlier rollback failed: repeat it
         INVAR_TRY(invar_sql_exec(ledger->sql, "ROLLBACK"));
     if (!invar_ledger_file_lock_valid(ledger->lock))
         return INVAR_FAIL(
@@ -369,7 +372,7 @@ static invar_status insert_series(invar_ledger *ledger, const char *name)
     return status;
 }
 
-/* Most names come again at every step: those are not asked for again. */
+/* Known names are skipped without a statement, because most names come again at every step. */
 invar_status invar_ledger_add_series(invar_ledger *ledger, const char *name)
 {
     invar_digest digest;
@@ -439,7 +442,7 @@ invar_status invar_ledger_commit(invar_ledger *ledger, invar_status status,
     if (status == INVAR_OK)
         status = invar_sql_exec(ledger->sql, "COMMIT");
     if (status != INVAR_OK) {
-        ledger->n_series = 0; // names that this transaction added are gone
+        ledger->n_series = 0; // the rollback removed the names that this transaction added
         return invar_sql_roll_back(ledger->sql, status);
     }
     ledger->position = *next;

@@ -1,8 +1,9 @@
 /*
- * manifest.c - the manifest: which points a step's digests are of.
+ * manifest.c - defines the points whose digests the following steps record.
  *
- * A manifest is content itself: its hash is of its points, so runs share it, and an import finds
- * it again. It belongs to no entry; what covers it is its hash, which every row of digests hashes.
+ * A manifest is addressed by its content: its hash is over its points. Runs with equal points share
+ * one, and an import finds it again. It belongs to no entry. Its hash protects it, because every
+ * row of digests is hashed together with the hash of its manifest.
  *
  * Invariants: L8 (docs/ledger.md)
  *
@@ -21,9 +22,9 @@
 
 #include "base/invar_banned.h"
 
-enum { DIMS = 8, NUMBER_BYTES = 21 /* of a list, with its comma */ };
+enum { DIMS = 8, NUMBER_BYTES = 21 /* longest int64 in a list, with its comma */ };
 
-/* The columns of a point without its manifest; texts of `shape` and `inputs` live in here. */
+/* The columns of a point without its manifest, and the memory of the texts of shape and inputs. */
 typedef struct point_row {
     invar_ledger_value values[INVAR_MANIFEST_POINT_COLUMNS];
     char shape[DIMS * NUMBER_BYTES + 3];
@@ -68,7 +69,7 @@ void invar_manifest_point_hash(invar_hasher *hasher, const invar_ledger_value *v
         invar_ledger_value_hash(hasher, &values[i]);
 }
 
-/* ---- what callers hand in -------------------------------------------------------------------- */
+/* ---- checks of the caller's points ----------------------------------------------------------- */
 
 static invar_status check_point(const invar_ledger_point *point, size_t ord)
 {
@@ -181,8 +182,8 @@ invar_status invar_manifest_point_write(invar_sql_stmt *insert, int64_t manifest
     return status;
 }
 
-static invar_status ledger_store(invar_ledger *ledger, const invar_digest *hash,
-                                 const invar_ledger_point *points, size_t count, point_row *row)
+static invar_status store_manifest(invar_ledger *ledger, const invar_digest *hash,
+                                   const invar_ledger_point *points, size_t count, point_row *row)
 {
     invar_sql_stmt *insert = NULL;
     int64_t manifest;
@@ -198,7 +199,7 @@ static invar_status ledger_store(invar_ledger *ledger, const invar_digest *hash,
     return status;
 }
 
-/* In a transaction of its own; a manifest that is there already is left alone. */
+/* Stores the manifest in a transaction of its own, unless the ledger has it. */
 static invar_status store_once(invar_ledger *ledger, const invar_digest *hash,
                                const invar_ledger_point *points, size_t count, point_row *row)
 {
@@ -209,14 +210,17 @@ static invar_status store_once(invar_ledger *ledger, const invar_digest *hash,
     if (manifest != 0)
         return INVAR_OK;
     INVAR_TRY(invar_sql_exec(ledger->sql, "BEGIN IMMEDIATE"));
-    status = ledger_store(ledger, hash, points, count, row);
+    status = store_manifest(ledger, hash, points, count, row);
     if (status == INVAR_OK)
         status = invar_sql_exec(ledger->sql, "COMMIT");
     return status == INVAR_OK ? status : invar_sql_roll_back(ledger->sql, status);
 }
 
-/* With room for the longest list of inputs; a list longer than its point allows is not written. */
-static invar_status row_new(point_row **out, const invar_ledger_point *points, size_t count)
+/*
+ * Allocates a row with space for the longest list of inputs. A list longer than its point allows
+ * needs no space, because check_point rejects it before it is written.
+ */
+static invar_status point_row_new(point_row **out, const invar_ledger_point *points, size_t count)
 {
     size_t most = 0, size;
 
@@ -229,7 +233,7 @@ static invar_status row_new(point_row **out, const invar_ledger_point *points, s
     return INVAR_OK;
 }
 
-static invar_status ledger_define(invar_ledger *ledger, const invar_ledger_point *points,
+static invar_status define_points(invar_ledger *ledger, const invar_ledger_point *points,
                                   size_t count, point_row *row, bool *rooted)
 {
     invar_hasher hasher;
@@ -260,9 +264,9 @@ invar_status invar_ledger_define(invar_ledger *ledger, const invar_ledger_point 
     if (ledger->position.run == 0 || ledger->position.finished)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: points belong to a run that has begun");
     INVAR_TRY(invar_alloc(&rooted, count, sizeof(bool), "a manifest"));
-    status = row_new(&row, points, count);
+    status = point_row_new(&row, points, count);
     if (status == INVAR_OK) {
-        status = ledger_define(ledger, points, count, row, rooted);
+        status = define_points(ledger, points, count, row, rooted);
         invar_free(row);
     }
     if (status != INVAR_OK)

@@ -1,7 +1,8 @@
 /*
- * manifest.h - the rows of a manifest, for defining, copying and verifying. Inside ledger/ only.
+ * manifest.h - finds and writes the rows of a manifest, for definition, copies and verification.
+ * Private to ledger/.
  *
- * A manifest's hash is XXH3-128 over the canonical values (ledger_row.h) of all its points in
+ * The hash of a manifest is XXH3-128 over the canonical values (ledger_row.h) of all its points in
  * order: ord, name, phase, layer, op, kind, level, dtype, shape, shards, replicated, inputs.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -17,22 +18,24 @@
 extern "C" {
 #endif
 
-#define INVAR_MANIFEST_POINT_COLUMNS 12 /* without the manifest's number */
+#define INVAR_MANIFEST_POINT_COLUMNS 12 /* columns of a point without the number of the manifest */
 #define INVAR_MANIFEST_POINT_NAMES                                                                 \
     "ord, name, phase, layer, op, kind, level, dtype, shape, shards, replicated, inputs"
 
-/* Feeds one point to the manifest's hash. */
+/* Feeds one point to the hash of its manifest. `values` (INVAR_MANIFEST_POINT_COLUMNS). */
 void invar_manifest_point_hash(invar_hasher *hasher, const invar_ledger_value *values);
 
-/* *out: the number of the manifest with this hash; 0: there is none. */
+/* *out = the number of the manifest with this hash; 0 if there is none. */
 invar_status invar_manifest_find(int64_t *out, invar_sql *sql,
                                  const invar_digest *hash) INVAR_MUST_USE;
 
-/* *out: the number of the new manifest. */
+/* Adds a manifest of `points` points, without the points. *out = its number. */
 invar_status invar_manifest_add(int64_t *out, invar_sql *sql, const invar_digest *hash,
                                 int64_t points) INVAR_MUST_USE;
 
+/* Prepares the INSERT of a point; the caller frees *out with invar_sql_free. */
 invar_status invar_manifest_point_insert(invar_sql_stmt **out, invar_sql *sql) INVAR_MUST_USE;
+/* Runs the INSERT for one point. `values` (INVAR_MANIFEST_POINT_COLUMNS). */
 invar_status invar_manifest_point_write(invar_sql_stmt *insert, int64_t manifest,
                                         const invar_ledger_value *values) INVAR_MUST_USE;
 

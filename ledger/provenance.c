@@ -1,9 +1,9 @@
 /*
- * provenance.c - from what the running program was built, and where it runs.
+ * provenance.c - gathers facts about how the running program was built and where it runs.
  *
- * Everything read here was written by somebody else: sizes are bounded, only regular files are
- * read, and what becomes the value of a fact is one line without control characters. The recipe
- * reader sees to that for the build's file, keep() for the rest.
+ * All input is untrusted: sizes are bounded, only regular files are read, and the value of a fact
+ * is one line without control characters. The recipe reader checks this for the file of the build,
+ * add_fact_printf for everything else.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,30 +33,29 @@
 #include "base/invar_banned.h"
 
 #define MAX_FACTS 32
-#define VALUE_SIZE 256          /* of a value that does not come from the build's file */
-#define SYSTEM_FILE_BYTES 65536 /* of /proc/cpuinfo and the like: the first CPU is enough */
+#define VALUE_SIZE 256          /* bytes of a value that is not from the file of the build */
+#define SYSTEM_FILE_BYTES 65536 /* bytes read of files like /proc/cpuinfo: one CPU is enough */
 
 struct invar_provenance {
-    invar_recipe *build; /* holds the values of its facts */
+    invar_recipe *build; /* file of the build; owns the values of its facts */
     char *diff;
     invar_ledger_fact facts[MAX_FACTS];
     size_t n_facts;
-    char values[MAX_FACTS][VALUE_SIZE]; /* values[i]: room for that of facts[i] */
+    char values[MAX_FACTS][VALUE_SIZE]; /* values[i] is the buffer for the value of facts[i] */
     invar_ledger_object object;
     size_t n_objects;
 };
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
-/* Adds a fact whose value outlives it. */
-static void provenance_add(invar_provenance *p, const char *scope, const char *key,
-                           const char *value)
+/* Adds a fact with a borrowed value, which must outlive `p`. */
+static void add_fact(invar_provenance *p, const char *scope, const char *key, const char *value)
 {
     INVAR_CHECK(p->n_facts < MAX_FACTS);
     p->facts[p->n_facts++] = (invar_ledger_fact){scope, key, value};
 }
 
-/* Adds a fact with a value of its own, made harmless. */
+/* Adds a fact whose value is formatted into a buffer of `p`, with control characters escaped. */
 static void add_fact_printf(invar_provenance *p, const char *scope, const char *key,
                             const char *fmt, ...) INVAR_PRINTF(4, 5);
 
@@ -71,11 +70,11 @@ static void add_fact_printf(invar_provenance *p, const char *scope, const char *
     va_end(args);
     INVAR_CHECK(p->n_facts < MAX_FACTS);
     invar_text_quote(p->values[p->n_facts], VALUE_SIZE, value, strlen(value));
-    provenance_add(p, scope, key, p->values[p->n_facts]);
+    add_fact(p, scope, key, p->values[p->n_facts]);
 }
 
-/* The record of the last failure as a fact: it explains why `dirty` is unknown. */
-static void keep_problem(invar_provenance *p)
+/* Turns the record of the last failure into a fact, which explains why `dirty` is unknown. */
+static void add_problem(invar_provenance *p)
 {
     add_fact_printf(p, "build", "problem", "%s", invar_error_last()->message);
     invar_error_clear();
@@ -83,7 +82,7 @@ static void keep_problem(invar_provenance *p)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Opens a regular file: anything else might never end, or never begin. */
+/* Opens a regular file. Reading anything else, such as a pipe or a device, might never end. */
 static invar_status open_file(int *out, off_t *bytes_out, const char *path)
 {
     int file = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
@@ -100,7 +99,7 @@ static invar_status open_file(int *out, off_t *bytes_out, const char *path)
     return INVAR_OK;
 }
 
-/* As many bytes as there are and `size` has room for. */
+/* Reads up to `size` bytes. *out = the number of bytes read. */
 static invar_status read_bytes(size_t *out, int file, char *data, size_t size, const char *path)
 {
     size_t used = 0;
@@ -120,7 +119,10 @@ static invar_status read_bytes(size_t *out, int file, char *data, size_t size, c
     return INVAR_OK;
 }
 
-/* The beginning of a file, at most `limit` bytes and a NUL. *total_out: the file's own size. */
+/*
+ * Reads the first bytes of a file, at most `limit`, and appends a NUL. *total_out = the size of the
+ * file. The caller frees *out with invar_free.
+ */
 static invar_status read_file_head(char **out, size_t *bytes_out, off_t *total_out,
                                    const char *path, size_t limit)
 {
@@ -199,7 +201,7 @@ static bool has_diff(const invar_provenance *p)
     return strcmp(dirty.text, "untracked") == 0 || strcmp(dirty.text, "modified") == 0;
 }
 
-/* What the sources had beyond the commit; without it the commit alone would mislead. */
+/* Reads the diff between the sources and their commit, without which the commit would mislead. */
 static invar_status read_diff(invar_provenance *p, const char *build)
 {
     char path[INVAR_PATH_SIZE];
@@ -217,7 +219,7 @@ static invar_status read_diff(invar_provenance *p, const char *build)
     return INVAR_OK;
 }
 
-/* Both files count, or neither. */
+/* Adds the facts of both files of the build, or, if one of them is not usable, of neither. */
 static invar_status gather_build(invar_provenance *p, const char *path)
 {
     invar_status status = read_build(p, path);
@@ -227,21 +229,24 @@ static invar_status gather_build(invar_provenance *p, const char *path)
     if (status == INVAR_E_NOMEM)
         return status;
     if (status != INVAR_OK) {
-        keep_problem(p);
-        provenance_add(p, "build", "dirty", "unknown");
+        add_problem(p);
+        add_fact(p, "build", "dirty", "unknown");
         return INVAR_OK;
     }
     for (int i = 0; i < BUILD_KEYS; i++) {
         invar_recipe_entry entry;
         invar_recipe_entry_get(&entry, p->build, i);
-        provenance_add(p, "build", fact_keys[i], entry.text);
+        add_fact(p, "build", fact_keys[i], entry.text);
     }
     return INVAR_OK;
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
-/* PROGRAM.build. A program whose file was replaced since is "PROGRAM (deleted)" and has none. */
+/*
+ * Writes the path PROGRAM.build to `out`. A program whose file was replaced since it started is
+ * called "PROGRAM (deleted)" by the kernel and has no such file.
+ */
 static void find_build(char out[INVAR_PATH_SIZE])
 {
     char program[INVAR_PATH_SIZE];
@@ -259,7 +264,7 @@ static invar_status gather_program(invar_provenance *p)
     invar_digest digest;
     int64_t bytes;
 
-    if (access(path, R_OK) != 0) // no /proc here
+    if (access(path, R_OK) != 0) // /proc is not mounted
         return INVAR_OK;
     INVAR_TRY(invar_file_hash(&digest, &bytes, path));
     invar_digest_format(hex, &digest);
@@ -269,13 +274,13 @@ static invar_status gather_program(invar_provenance *p)
 
 /* ---- the host -------------------------------------------------------------------------------- */
 
-/* A piece of a text; empty where there is none. */
+/* A part of a text; empty if it was not found. */
 typedef struct span {
     const char *at;
     int length;
 } span;
 
-/* The value of the first line "KEY<blanks>SIGN<blanks>value", without quotes around it. */
+/* Returns the value of the first line "KEY<blanks>SIGN<blanks>value", without quotes around it. */
 static span find_line(const char *text, const char *key, char sign)
 {
     size_t length = strlen(key);
@@ -311,7 +316,7 @@ static bool has_word(span words, const char *word)
     return false;
 }
 
-static void keep_cpu(invar_provenance *p, const char *info, const char *machine)
+static void add_cpu(invar_provenance *p, const char *info, const char *machine)
 {
     span name = find_line(info, "model name", ':');
     span maker = find_line(info, "CPU implementer", ':');
@@ -326,8 +331,8 @@ static void keep_cpu(invar_provenance *p, const char *info, const char *machine)
         add_fact_printf(p, "host", "cpu", "%s", machine);
 }
 
-/* The machine, and those of its extensions that code for numbers chooses by. */
-static void keep_isa(invar_provenance *p, const char *info, const char *machine)
+/* Adds the fact isa: the machine, and those CPU extensions that numerical code selects by. */
+static void add_isa(invar_provenance *p, const char *info, const char *machine)
 {
     static const char *const extensions[] = {
         "sse4_2",   "avx",      "f16c",     "fma",         "avx2",        "avx512f",
@@ -347,7 +352,7 @@ static void keep_isa(invar_provenance *p, const char *info, const char *machine)
     add_fact_printf(p, "host", "isa", "%s", text);
 }
 
-/* A file of the system, or an empty text: none of them has to exist. */
+/* Reads a file of the system; an empty text if it does not exist. */
 static invar_status load_system(char **out, const char *path)
 {
     size_t bytes;
@@ -362,7 +367,7 @@ static invar_status load_system(char **out, const char *path)
     return INVAR_OK;
 }
 
-static void keep_system(invar_provenance *p, const struct utsname *system, const char *release)
+static void add_system(invar_provenance *p, const struct utsname *system, const char *release)
 {
     span os = find_line(release, "PRETTY_NAME", '=');
 
@@ -392,9 +397,9 @@ static invar_status gather_host(invar_provenance *p)
     if (status == INVAR_OK)
         status = load_system(&release, "/etc/os-release");
     if (status == INVAR_OK) {
-        keep_cpu(p, info, system.machine);
-        keep_isa(p, info, system.machine);
-        keep_system(p, &system, release);
+        add_cpu(p, info, system.machine);
+        add_isa(p, info, system.machine);
+        add_system(p, &system, release);
     }
     invar_free(info);
     invar_free(release);
@@ -405,7 +410,7 @@ static invar_status gather_host(invar_provenance *p)
 
 #define NVIDIA "/proc/driver/nvidia"
 
-/* "NVRM version: NVIDIA UNIX ... for x86_64  580.159.04  Release Build": the first number. */
+/* Returns the version in "NVRM version: NVIDIA UNIX ... for x86_64  580.159.04  Release Build". */
 static span find_driver(const char *text)
 {
     for (const char *at = text; *at && *at != '\n'; at += strcspn(at, " \n"), at += *at == ' ') {
@@ -416,7 +421,7 @@ static span find_driver(const char *text)
     return (span){"", 0};
 }
 
-/* How many GPUs the driver has, and in `first` the file that describes one of them. */
+/* Returns the number of GPUs, and in `first` the path of the file that describes the first. */
 static int count_gpus(char first[INVAR_PATH_SIZE])
 {
     struct dirent *entry;
@@ -430,7 +435,7 @@ static int count_gpus(char first[INVAR_PATH_SIZE])
         if (entry->d_name[0] == '.')
             continue;
         snprintf(path, sizeof path, NVIDIA "/gpus/%s/information", entry->d_name);
-        // folders come in any order: the first by name, so that it is always the same one
+        // readdir returns folders in any order; the first by name is always the same
         if (count++ == 0 || strcmp(path, first) < 0)
             memcpy(first, path, sizeof path);
     }
@@ -438,7 +443,7 @@ static int count_gpus(char first[INVAR_PATH_SIZE])
     return count;
 }
 
-/* What the driver says of itself and its GPUs; a trainer that uses some of them knows more. */
+/* Adds facts about driver and GPUs; a trainer that uses only some of them can add better ones. */
 static invar_status gather_gpus(invar_provenance *p)
 {
     char first[INVAR_PATH_SIZE], *version = NULL, *information = NULL;
@@ -464,7 +469,7 @@ static invar_status gather_gpus(invar_provenance *p)
     return status;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- public functions ------------------------------------------------------------------------ */
 
 invar_status invar_provenance_gather(invar_provenance **out, const char *build)
 {

@@ -1,17 +1,18 @@
 /*
- * provenance.h - from what the running program was built, and where it runs.
+ * provenance.h - gathers facts about how the running program was built and where it runs.
  *
  * The build leaves two files beside a program (scripts/provenance): PROGRAM.build, a strict INI
- * file, and PROGRAM.build.diff, what the sources had beyond their commit. They become facts:
+ * file, and PROGRAM.build.diff, the difference between the sources and their commit. They become
+ * facts:
  *
  *   build  commit tree commit_time author subject dirty compiler flags version type
- *          binary: XXH3-128 of the program's file; problem: why the files do not count;
+ *          binary: XXH3-128 of the program's file; problem: why the two files were not used;
  *          diff_truncated: how much of the diff is kept; the diff itself is an object
  *   host   name cpu isa cores memory os kernel libc
- *   gpu    where the NVIDIA driver is loaded: count driver name, and uuid when there is one GPU
+ *   gpu    if the NVIDIA driver is loaded: count driver name, and uuid if there is one GPU
  *
- * A file that is missing, damaged or hostile makes `dirty` unknown and is no failure: a run does
- * not stop because nobody knows where its program came from. The ledger says so instead.
+ * A file that is missing, damaged or hostile makes `dirty` unknown and is not a failure: a run must
+ * not stop because its program has no record of its build.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,19 +28,21 @@
 extern "C" {
 #endif
 
-#define INVAR_PROVENANCE_DIFF_BYTES 16777216 /* of a diff; the rest is left out, and said to be */
+#define INVAR_PROVENANCE_DIFF_BYTES 16777216 /* maximum size of the diff; the rest is cut off */
 
 typedef struct invar_provenance invar_provenance;
 
 /*
- * Looks at build, program and host. `build` is the file that the build wrote, NULL: the running
- * program's own; "": the host alone, of a program that is no file, such as a script. Fails for lack
- * of memory, or when the program's file cannot be read to its end.
+ * Gathers facts about build, program, host and GPUs. `build` is the path of the file that the build
+ * wrote. NULL stands for the running program's own; with an empty path only host and GPUs are
+ * examined, for a program that has no file of its own, such as a script. The caller frees *out with
+ * invar_provenance_free. Fails only for lack of memory, if uname(2) fails, or if the file of the
+ * program cannot be read.
  */
 invar_status invar_provenance_gather(invar_provenance **out, const char *build) INVAR_MUST_USE;
-void invar_provenance_free(invar_provenance *provenance); /* NULL is allowed */
+void invar_provenance_free(invar_provenance *provenance); /* `provenance` may be NULL */
 
-/* What was found. Borrowed until free. */
+/* Return the facts and objects that were gathered; borrowed until invar_provenance_free. */
 const invar_ledger_fact *invar_provenance_facts(size_t *count_out,
                                                 const invar_provenance *provenance);
 const invar_ledger_object *invar_provenance_objects(size_t *count_out,

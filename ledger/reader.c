@@ -1,5 +1,9 @@
 /*
- * reader.c - what a ledger holds: runs, chains, the hash of a run's bits.
+ * reader.c - reads what a ledger holds: run summaries, chains, plug-in replies, the content hash.
+ *
+ * If a step was executed more than once, the newest segment that has it is read. The summary of a
+ * run costs the same for any length, because it seeks to the ends of primary keys. The content hash
+ * covers steps and evaluations up to an entry, so a seal stays true when the run continues.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +19,7 @@
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* Aggregates by seeks at both ends of primary keys, so that it costs the same for any length. */
+/* Aggregates are seeks to the ends of primary keys, so a summary costs the same for any length. */
 static const char summaries[] =
     "SELECT r.run, r.uuid, r.name, r.kind, r.identity, "
     "  (SELECT ns FROM entry e WHERE e.run = r.run AND e.n = 0), l.ns, l.n + 1, "
@@ -94,18 +98,18 @@ invar_status invar_ledger_runs(invar_ledger *ledger,
     return status;
 }
 
-/* ---- finding one ----------------------------------------------------------------------------- */
+/* ---- finding a run --------------------------------------------------------------------------- */
 
 typedef struct search {
-    const char *which; /* NULL: any */
+    const char *which; /* number, name or uuid; NULL matches every run */
     invar_ledger_summary *found;
-    int rank; /* of the best match so far: 3 exact uuid or number, 2 name, 1 prefix */
-    int matches;
+    int rank;    /* quality of the best match so far: 3 uuid or number, 2 name, 1 prefix, 0 none */
+    int matches; /* number of runs that match as well as the best one */
 } search;
 
 enum { PREFIX_DIGITS = 4 };
 
-static int ledger_summary_match(const char *which, const invar_ledger_summary *run)
+static int rank_match(const char *which, const invar_ledger_summary *run)
 {
     char number[24];
 
@@ -120,7 +124,7 @@ static int ledger_summary_match(const char *which, const invar_ledger_summary *r
 static invar_status match_run(void *payload, const invar_ledger_summary *run)
 {
     search *s = payload;
-    int rank = ledger_summary_match(s->which, run);
+    int rank = rank_match(s->which, run);
 
     if (rank == 0 || rank < s->rank)
         return INVAR_OK;
@@ -164,7 +168,7 @@ invar_status invar_ledger_find_number(invar_ledger_summary *out, invar_ledger *l
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-/* A fact of the newest segment, or the key of the identity if no folder described the model. */
+/* SQL: a fact of the newest segment, or a key of the identity if no folder described the model. */
 #define MODEL_FACT(fact, key)                                                                      \
     "coalesce((SELECT value FROM fact WHERE run = :run AND scope = '" INVAR_LEDGER_MODEL_SCOPE     \
     "' AND key = '" fact "' ORDER BY seg DESC LIMIT 1), "                                          \
@@ -215,8 +219,8 @@ invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int6
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-static invar_status newest_segment(bool *found_out, int64_t *out, invar_ledger *ledger, int64_t run,
-                                   int64_t step)
+static invar_status find_newest_segment(bool *found_out, int64_t *out, invar_ledger *ledger,
+                                        int64_t run, int64_t step)
 {
     invar_sql_stmt *stmt;
     invar_status status;
@@ -235,7 +239,7 @@ static invar_status newest_segment(bool *found_out, int64_t *out, invar_ledger *
     return status;
 }
 
-/* The current row of invar_ledger_row_select, if its values give its sum. */
+/* Reads the current row of invar_ledger_row_select; fails if its values do not give its sum. */
 static invar_status read_reply(invar_ledger_plugin_reply *out, invar_ledger *ledger,
                                invar_sql_stmt *select)
 {
@@ -269,7 +273,7 @@ invar_status invar_ledger_replies(bool *found_out, invar_ledger *ledger, int64_t
     int64_t seg;
     bool row = true;
 
-    INVAR_TRY(newest_segment(found_out, &seg, ledger, run, step));
+    INVAR_TRY(find_newest_segment(found_out, &seg, ledger, run, step));
     if (!*found_out)
         return INVAR_OK;
     INVAR_TRY(invar_ledger_row_select(&select, ledger->sql, INVAR_LEDGER_TABLE_REPLY, true));
@@ -295,7 +299,7 @@ invar_status invar_ledger_replies(bool *found_out, invar_ledger *ledger, int64_t
 
 /* ---- content --------------------------------------------------------------------------------- */
 
-/* Feeds all columns of all rows; ?1 = run, ?2 = entries. */
+/* Feeds all columns of all rows of the statement `text`, with ?1 = run and ?2 = entries. */
 static invar_status hash_rows(invar_hasher *hasher, invar_ledger *ledger, int64_t run,
                               int64_t entries, const char *text)
 {
@@ -320,7 +324,7 @@ static invar_status hash_rows(invar_hasher *hasher, invar_ledger *ledger, int64_
     return status;
 }
 
-/* A step counts as its newest segment computed it; so do the evaluations after it. */
+/* A step or evaluation is hashed as the newest segment below `entries` recorded it. */
 invar_status invar_content_until(invar_digest *out, invar_ledger *ledger, int64_t run,
                                  int64_t entries)
 {

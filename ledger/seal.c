@@ -1,8 +1,10 @@
 /*
- * seal.c - one line that pins a run for ever.
+ * seal.c - seals of runs: computes, stores and checks the line that pins the first entries of a
+ * run.
  *
- * XXH3 shows damage; SHA-256 also shows forgery, to somebody who kept the line. A seal covers the
- * entries before it, so it stays true when the run goes on, and after an import.
+ * The sums and chains of a ledger (XXH3) show accidental damage. A seal also has a SHA-256, so a
+ * line that is kept elsewhere also reveals a forgery. A seal covers the entries before it and
+ * nothing later, so it stays true when the run continues or is imported into another ledger.
  *
  * Invariants: L10 (docs/ledger.md)
  *
@@ -23,14 +25,14 @@
 
 /* ---- computing ------------------------------------------------------------------------------- */
 
-static void feed(void *payload, const void *data, size_t bytes)
+static void feed_sha256(void *payload, const void *data, size_t bytes)
 {
     invar_sha256_update(payload, data, bytes);
 }
 
-/* A statement with ?1 = run and ?2 = entries, if it has them. */
-static invar_status ledger_prepare(invar_sql_stmt **out, invar_ledger *ledger, const char *text,
-                                   int64_t run, int64_t entries)
+/* Prepares a statement with ?1 = run and, if it has a second parameter, ?2 = entries. */
+static invar_status prepare_statement(invar_sql_stmt **out, invar_ledger *ledger, const char *text,
+                                      int64_t run, int64_t entries)
 {
     invar_status status;
 
@@ -51,12 +53,12 @@ static invar_status feed_rows(invar_sha256 *sha, invar_ledger *ledger, const cha
     invar_status status;
     bool row = false;
 
-    INVAR_TRY(ledger_prepare(&stmt, ledger, text, run, entries));
+    INVAR_TRY(prepare_statement(&stmt, ledger, text, run, entries));
     status = invar_sql_step(&row, stmt);
     while (status == INVAR_OK && row) {
         for (int i = 0; i < invar_sql_columns(stmt); i++) {
             invar_ledger_value value = invar_ledger_value_column(stmt, i);
-            invar_ledger_value_feed(feed, sha, &value);
+            invar_ledger_value_feed(feed_sha256, sha, &value);
         }
         status = invar_sql_step(&row, stmt);
     }
@@ -79,7 +81,7 @@ static invar_status feed_table(invar_sha256 *sha, invar_ledger *ledger, invar_le
     while (status == INVAR_OK && row) {
         invar_ledger_row_read(&found, stmt, table);
         if (found.entry < entries)
-            invar_ledger_row_canonical(table, found.values, feed, sha);
+            invar_ledger_row_canonical(table, found.values, feed_sha256, sha);
         status = invar_sql_step(&row, stmt);
     }
     invar_sql_free(stmt);
@@ -94,7 +96,7 @@ static const char point_rows[] =
     "WHERE m.manifest IN (SELECT DISTINCT d.manifest FROM digest d JOIN step s USING(run, step, "
     "seg) WHERE d.run = ?1 AND s.entry < ?2) ORDER BY m.hash, p.ord";
 
-static invar_status check_whole(invar_ledger *ledger, int64_t run)
+static invar_status check_not_pruned(invar_ledger *ledger, int64_t run)
 {
     int64_t pruned;
 
@@ -115,8 +117,8 @@ invar_status invar_seal_integrity(invar_digest *out, invar_ledger *ledger, int64
     invar_status status;
     bool row = false;
 
-    INVAR_TRY(
-        ledger_prepare(&stmt, ledger, "SELECT chain FROM entry WHERE run = ?1 AND n = ?2", run, n));
+    INVAR_TRY(prepare_statement(&stmt, ledger, "SELECT chain FROM entry WHERE run = ?1 AND n = ?2",
+                                run, n));
     status = invar_sql_step(&row, stmt);
     if (status == INVAR_OK && (!row || !invar_sql_digest(out, stmt, 0)))
         status =
@@ -126,12 +128,12 @@ invar_status invar_seal_integrity(invar_digest *out, invar_ledger *ledger, int64
     return status;
 }
 
-static invar_status ledger_compute(invar_seal *out, invar_ledger *ledger, int64_t run,
-                                   int64_t entries)
+static invar_status compute_seal(invar_seal *out, invar_ledger *ledger, int64_t run,
+                                 int64_t entries)
 {
     invar_sha256 sha;
 
-    INVAR_TRY(check_whole(ledger, run));
+    INVAR_TRY(check_not_pruned(ledger, run));
     out->entries = entries;
     INVAR_TRY(invar_content_until(&out->content, ledger, run, entries));
     INVAR_TRY(invar_seal_integrity(&out->integrity, ledger, run, entries - 1));
@@ -150,7 +152,7 @@ invar_status invar_seal_compute(invar_seal *out, invar_ledger *ledger, int64_t r
     bool began;
 
     INVAR_TRY(invar_ledger_snapshot(&began, ledger));
-    status = ledger_compute(out, ledger, run, entries);
+    status = compute_seal(out, ledger, run, entries);
     invar_ledger_snapshot_end(ledger, began);
     return status;
 }
@@ -175,9 +177,11 @@ static void print_seal(char out[INVAR_LEDGER_SEAL_SIZE], const char *uuid, const
              seal->entries, content, integrity, sha256);
 }
 
-/* One more entry of a run that this writer need not be writing. */
-static invar_status ledger_store(invar_ledger *ledger, const invar_ledger_summary *run,
-                                 const invar_seal *seal)
+/*
+ * Records the seal as one more entry of the run, which need not be the run that is being written.
+ */
+static invar_status store_seal(invar_ledger *ledger, const invar_ledger_summary *run,
+                               const invar_seal *seal)
 {
     invar_ledger_position before = ledger->position, next;
     invar_status status;
@@ -213,14 +217,15 @@ invar_status invar_ledger_seal(char out[INVAR_LEDGER_SEAL_SIZE], invar_ledger *l
         status = invar_seal_compute(&seal, ledger, run, summary.entries);
     invar_ledger_snapshot_end(ledger, began);
     if (status == INVAR_OK && ledger->lock >= 0)
-        status = ledger_store(ledger, &summary, &seal);
+        status = store_seal(ledger, &summary, &seal);
     if (status == INVAR_OK)
         print_seal(out, summary.uuid, &seal);
     return status;
 }
 
-/* The uuid and the number of entries; everything else is compared as text. */
-static invar_status parse(char uuid[INVAR_LEDGER_UUID_SIZE], int64_t *entries_out, const char *line)
+/* Parses the uuid and the number of entries; everything else is compared as text. */
+static invar_status parse_seal(char uuid[INVAR_LEDGER_UUID_SIZE], int64_t *entries_out,
+                               const char *line)
 {
     static const char head[] = "invar-seal 1 ";
     char quote[INVAR_TEXT_QUOTE_SIZE], *end;
@@ -242,7 +247,7 @@ static invar_status parse(char uuid[INVAR_LEDGER_UUID_SIZE], int64_t *entries_ou
     return INVAR_FAIL(INVAR_E_INVALID, 0, "not a seal, \"invar-seal 1 UUID ...\": \"%s\"", quote);
 }
 
-static invar_status ledger_compare(invar_ledger *ledger, const char *line, size_t length)
+static invar_status compare_seal(invar_ledger *ledger, const char *line, size_t length)
 {
     char uuid[INVAR_LEDGER_UUID_SIZE], now[INVAR_LEDGER_SEAL_SIZE];
     invar_ledger_summary summary;
@@ -250,7 +255,7 @@ static invar_status ledger_compare(invar_ledger *ledger, const char *line, size_
     invar_seal seal;
     int64_t entries;
 
-    INVAR_TRY(parse(uuid, &entries, line));
+    INVAR_TRY(parse_seal(uuid, &entries, line));
     status = invar_ledger_find(&summary, ledger, uuid);
     if (status == INVAR_E_NOTFOUND)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "ledger %.1000s: the sealed run %.32s is not in it",
@@ -281,7 +286,7 @@ invar_status invar_ledger_seal_check(invar_ledger *ledger, const char *line)
     while (length > 0 && strchr("\r\n ", line[length - 1]))
         length--;
     INVAR_TRY(invar_ledger_snapshot(&began, ledger));
-    status = ledger_compare(ledger, line, length);
+    status = compare_seal(ledger, line, length);
     invar_ledger_snapshot_end(ledger, began);
     return status;
 }

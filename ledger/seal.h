@@ -1,5 +1,5 @@
 /*
- * seal.h - the hashes that pin a run, over its first entries. Inside ledger/ only.
+ * seal.h - computes the hashes that pin the first entries of a run. Private to ledger/.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,28 +16,30 @@ extern "C" {
 
 #define INVAR_SEAL_BYTES 32
 
-/* What pins the entries below `entries`. */
+/* Hashes over the entries [0, entries) of a run. */
 typedef struct invar_seal {
     int64_t entries;
-    invar_digest content;
-    invar_digest integrity; /* chain of the last of them */
-    uint8_t sha256[INVAR_SEAL_BYTES];
+    invar_digest content;             /* content hash of the run when it had these entries */
+    invar_digest integrity;           /* chain of the last of these entries */
+    uint8_t sha256[INVAR_SEAL_BYTES]; /* SHA-256 over all their rows */
 } invar_seal;
 
 /*
- * sha256 is over, in this order: the entries (n, kind, ns, rows, total, chain); the canonical bytes
- * (ledger_row.h) of the rows that belong to them, table after table, by key; the points of the
- * manifests that these rows name, by the manifests' hashes. INVAR_E_STATE: rows were left out of
- * this copy.
+ * Computes the seal of the first `entries` entries of a run. sha256 covers, in this order: the
+ * entries (n, kind, ns, rows, total, chain); the canonical bytes (ledger_row.h) of their rows,
+ * table after table, by key; the points of the manifests that these rows name, by the hash of the
+ * manifest.
+ *
+ * Returns INVAR_E_STATE if rows were left out of this copy, INVAR_E_CORRUPT if an entry is missing.
  */
 invar_status invar_seal_compute(invar_seal *out, invar_ledger *ledger, int64_t run,
                                 int64_t entries) INVAR_MUST_USE;
 
-/* The chain of an entry. */
+/* *out = the chain of an entry. Returns INVAR_E_CORRUPT if the run has no such entry. */
 invar_status invar_seal_integrity(invar_digest *out, invar_ledger *ledger, int64_t run,
                                   int64_t entry) INVAR_MUST_USE;
 
-/* The content hash of the run as it was when it had so many entries; -1: all. */
+/* *out = the content hash of the run when it had `entries` entries; -1 for all entries. */
 invar_status invar_content_until(invar_digest *out, invar_ledger *ledger, int64_t run,
                                  int64_t entries) INVAR_MUST_USE;
 

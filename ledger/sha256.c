@@ -1,5 +1,8 @@
 /*
- * sha256.c - SHA-256, in the words and the order of FIPS 180-4.
+ * sha256.c - SHA-256, with the names and the order of FIPS 180-4.
+ *
+ * The message is compressed in blocks of 64 bytes; an incomplete block waits in invar_sha256.block.
+ * Portable C, without CPU extensions.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +12,8 @@
 
 #include "base/invar_banned.h"
 
-// Fractions of the square roots of the first 8 primes, of the cube roots of the first 64.
+// START: first 32 bits of the fractions of the square roots of the first 8 primes. K: those of the
+// cube roots of the first 64 primes.
 static const uint32_t START[8] = {
     0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
 };
@@ -29,7 +33,7 @@ static uint32_t rotr(uint32_t x, int n)
     return x >> n | x << (32 - n);
 }
 
-static void compress(uint32_t state[8], const uint8_t block[64])
+static void compress_block(uint32_t state[8], const uint8_t block[64])
 {
     uint32_t w[64];
     for (int t = 0; t < 16; t++)
@@ -80,11 +84,11 @@ void invar_sha256_update(invar_sha256 *sha, const void *data, size_t bytes)
         size_t held = sha->bytes % 64;
         size_t take = bytes < 64 - held ? bytes : 64 - held;
         if (take == 64) {
-            compress(sha->state, in);
+            compress_block(sha->state, in);
         } else {
             memcpy(sha->block + held, in, take);
             if (held + take == 64)
-                compress(sha->state, sha->block);
+                compress_block(sha->state, sha->block);
         }
         sha->bytes += take;
         in += take;
@@ -94,7 +98,7 @@ void invar_sha256_update(invar_sha256 *sha, const void *data, size_t bytes)
 
 void invar_sha256_final(uint8_t out[INVAR_SHA256_BYTES], invar_sha256 *sha)
 {
-    // a one bit, zeros up to the last 8 bytes of a block, the number of bits
+    // padding: a one bit, zeros up to the last 8 bytes of a block, then the number of bits
     uint8_t tail[72] = {0x80};
     uint64_t bits = sha->bytes * 8;
     size_t zeros = (119 - sha->bytes % 64) % 64;

@@ -1,8 +1,8 @@
 /*
- * sha256.h - SHA-256 (FIPS 180-4) of bytes that come in pieces.
+ * sha256.h - SHA-256 (FIPS 180-4), computed incrementally.
  *
- * For seals, which are compared with a line kept elsewhere, so they must resist forgery, which
- * XXH3-128 (base/hash.h) does not; and where others expect it. Holds no resource; cannot fail.
+ * Used for seals, which must resist forgery, and for formats that require SHA-256. XXH3-128
+ * (base/hash.h) is faster but shows accidental damage only. Holds no resource and cannot fail.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,16 +20,17 @@ extern "C" {
 
 typedef struct invar_sha256 {
     uint32_t state[8];
-    uint64_t bytes;    /* added so far */
-    uint8_t block[64]; /* the bytes % 64 that fill no block yet */
+    uint64_t bytes;    /* number of bytes added so far */
+    uint8_t block[64]; /* the last bytes % 64 bytes, which do not fill a block yet */
 } invar_sha256;
 
+/* Begins a new message. */
 void invar_sha256_init(invar_sha256 *sha);
 
-/* `data` may be NULL when `bytes` is 0. */
+/* Adds bytes to the message. `data` may be NULL if `bytes` is 0. */
 void invar_sha256_update(invar_sha256 *sha, const void *data, size_t bytes);
 
-/* Ends the computation: init before the next use. */
+/* Writes the digest to `out`. Call invar_sha256_init before using `sha` again. */
 void invar_sha256_final(uint8_t out[INVAR_SHA256_BYTES], invar_sha256 *sha);
 
 #ifdef __cplusplus

@@ -1,8 +1,10 @@
 /*
- * step.c - one step, one transaction.
+ * step.c - records a step: rows, root, chain and content hash, in one transaction.
  *
- * Rows are made once, by the functions below; the same row is fed to the content hash and, inside
- * the transaction, written. Nothing is allocated per row.
+ * Each row of a content table is built by one function below. The same row is fed to the content
+ * hash and, inside the transaction, written, so the hash covers exactly what is stored. All values
+ * are checked before the transaction begins. With must_match, the step is compared with the newest
+ * earlier execution that followed the same chain. Nothing is allocated per row.
  *
  * Invariants: L1 to L6 (docs/ledger.md)
  *
@@ -19,16 +21,17 @@
 
 #include "base/invar_banned.h"
 
-/* A step on its way into the file: what was handed in, sorted, and what follows from it. */
+/* A step that is being recorded: the caller's values, sorted, and the hashes computed from them. */
 typedef struct draft {
     const invar_ledger_step *step;
-    const invar_ledger_metric **metrics; /* by name */
-    const invar_ledger_metric **gauges;
-    const invar_ledger_plugin_reply **replies; /* by plug-in and call */
+    const invar_ledger_metric **metrics;       /* (n_metrics) sorted by name */
+    const invar_ledger_metric **gauges;        /* (n_gauges) sorted by name */
+    const invar_ledger_plugin_reply **replies; /* (n_replies) sorted by plug-in and call */
     int64_t seg;
     int64_t entry;
     invar_digest root, chain, content;
-    char note[INVAR_LEDGER_NOTE_SIZE]; /* event about an earlier execution; empty if none */
+    char note[INVAR_LEDGER_NOTE_SIZE]; /* message of the event "content-differs"; empty if the
+                                          content is equal or was not compared */
 } draft;
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -142,7 +145,7 @@ static void op_row(invar_ledger_value *row, const draft *d, const invar_ledger_o
     memcpy(row, values, sizeof values);
 }
 
-/* ---- what was handed in ---------------------------------------------------------------------- */
+/* ---- checks of the caller's values ----------------------------------------------------------- */
 
 static invar_status check_samples(const invar_ledger_step *step)
 {
@@ -153,7 +156,7 @@ static invar_status check_samples(const invar_ledger_step *step)
     return INVAR_OK;
 }
 
-/* In the order of their keys, in which a reader hashes them. */
+/* Checks reward parts. They must be in the order of their keys, in which they are hashed. */
 static invar_status check_parts(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_parts; i++) {
@@ -199,7 +202,7 @@ static invar_status check_replies(const invar_ledger_plugin_reply **order,
     return INVAR_OK;
 }
 
-static invar_status check_work(const invar_ledger_step *step)
+static invar_status check_rank_times(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_work; i++) {
         const invar_ledger_rank_time *w = &step->work[i];
@@ -216,7 +219,7 @@ static invar_status check_work(const invar_ledger_step *step)
     return INVAR_OK;
 }
 
-static invar_status check_ops(const invar_ledger_step *step)
+static invar_status check_op_times(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_ops; i++) {
         const invar_ledger_op_time *op = &step->ops[i];
@@ -232,7 +235,7 @@ static invar_status check_ops(const invar_ledger_step *step)
     return INVAR_OK;
 }
 
-static invar_status check_led(const invar_ledger_step *step)
+static invar_status check_multi_turn(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_led; i++) {
         const invar_ledger_multi_turn *l = &step->led[i];
@@ -247,7 +250,7 @@ static invar_status check_led(const invar_ledger_step *step)
     return INVAR_OK;
 }
 
-static invar_status check_kept(const invar_ledger_step *step)
+static invar_status check_kept_samples(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_kept; i++) {
         const invar_ledger_kept_sample *k = &step->kept[i];
@@ -281,10 +284,10 @@ static invar_status check_details(const invar_ledger *ledger, const invar_ledger
         INVAR_TRY(invar_ledger_validate_name("a timing's phase", step->timings[i].phase));
     for (size_t i = 0; i < step->n_events; i++)
         INVAR_TRY(invar_ledger_validate_event(&step->events[i]));
-    INVAR_TRY(check_led(step));
-    INVAR_TRY(check_ops(step));
-    INVAR_TRY(check_kept(step));
-    return check_work(step);
+    INVAR_TRY(check_multi_turn(step));
+    INVAR_TRY(check_op_times(step));
+    INVAR_TRY(check_kept_samples(step));
+    return check_rank_times(step);
 }
 
 static invar_status check_state(const invar_ledger *ledger, const invar_ledger_step *step)
@@ -379,8 +382,8 @@ static invar_status find_execution(execution *out, const invar_ledger *ledger,
 }
 
 /* Writes the first point whose digest differs, among the points that both executions recorded. */
-static invar_status find_point(char *out, size_t size, const invar_ledger *ledger, const draft *d,
-                               int64_t seg)
+static invar_status describe_point_difference(char *out, size_t size, const invar_ledger *ledger,
+                                              const draft *d, int64_t seg)
 {
     const invar_ledger_manifest *defined = &ledger->definition;
     invar_sql_stmt *stmt;
@@ -427,8 +430,8 @@ static void hash_row(invar_digest *out, invar_ledger_table table, const invar_le
 }
 
 /* Describes the first row of a content table that differs; leaves `out` alone if none does. */
-static invar_status find_row(char *out, size_t size, const invar_ledger *ledger, const draft *d,
-                             invar_ledger_table table, int64_t seg)
+static invar_status describe_row_difference(char *out, size_t size, const invar_ledger *ledger,
+                                            const draft *d, invar_ledger_table table, int64_t seg)
 {
     invar_sql_stmt *select;
     invar_ledger_stored_row found;
@@ -465,20 +468,24 @@ static invar_status find_row(char *out, size_t size, const invar_ledger *ledger,
     return status;
 }
 
-/* Equal points with another content: metrics of another program, or samples from a file. */
-static invar_status describe_content(draft *d, const invar_ledger *ledger, int64_t seg)
+/*
+ * Writes the message of the event "content-differs": the points are equal, but the content is not,
+ * for example because another version of the program computes a metric in another way.
+ */
+static invar_status describe_content_difference(draft *d, const invar_ledger *ledger, int64_t seg)
 {
     char row[INVAR_LEDGER_NAME_BYTES + 200] = "its content, of which rows were left out";
 
     for (size_t t = INVAR_CONTENT_TABLES; t > 0; t--)
-        INVAR_TRY(find_row(row, sizeof row, ledger, d, invar_content_tables[t - 1], seg));
+        INVAR_TRY(
+            describe_row_difference(row, sizeof row, ledger, d, invar_content_tables[t - 1], seg));
     (void)snprintf(d->note, sizeof d->note,
                    "executed again: all points are those of segment %" PRId64 ", but not %s", seg,
                    row);
     return INVAR_OK;
 }
 
-static invar_status compare_again(draft *d, const invar_ledger *ledger)
+static invar_status compare_with_earlier(draft *d, const invar_ledger *ledger)
 {
     char point[2 * INVAR_LEDGER_NAME_BYTES + 64];
     execution before = {.seg = -1};
@@ -493,8 +500,8 @@ static invar_status compare_again(draft *d, const invar_ledger *ledger)
     if (invar_digest_equal(&before.root, &d->root))
         return invar_digest_equal(&before.content, &d->content)
                    ? INVAR_OK
-                   : describe_content(d, ledger, before.seg);
-    INVAR_TRY(find_point(point, sizeof point, ledger, d, before.seg));
+                   : describe_content_difference(d, ledger, before.seg);
+    INVAR_TRY(describe_point_difference(point, sizeof point, ledger, d, before.seg));
     return INVAR_FAIL(INVAR_E_MISMATCH, 0,
                       "step %" PRId64 " was executed again and differs from segment %" PRId64
                       " of the ledger: %s; put back the program and the files of the run that "
@@ -607,7 +614,7 @@ static invar_status write_step(invar_ledger *ledger, const draft *d)
     return write_details(ledger, d);
 }
 
-static invar_status ledger_append(invar_ledger *ledger, draft *d)
+static invar_status append_draft(invar_ledger *ledger, draft *d)
 {
     const invar_ledger_step *s = d->step;
     invar_ledger_position next = ledger->position;
@@ -621,7 +628,7 @@ static invar_status ledger_append(invar_ledger *ledger, draft *d)
     invar_digest_chain(&d->chain, &d->root);
     hash_content(d);
     if (s->must_match && ledger->position.seg > 0)
-        INVAR_TRY(compare_again(d, ledger));
+        INVAR_TRY(compare_with_earlier(d, ledger));
     next.step = s->step;
     next.chain = d->chain;
     INVAR_TRY(invar_ledger_begin_transaction(ledger, "step", INVAR_DURABILITY_PROCESS));
@@ -648,7 +655,7 @@ invar_status invar_ledger_append(invar_ledger *ledger, const invar_ledger_step *
     d.metrics = (const invar_ledger_metric **)order;
     d.gauges = d.metrics + step->n_metrics;
     d.replies = (const invar_ledger_plugin_reply **)(order + step->n_metrics + step->n_gauges);
-    status = ledger_append(ledger, &d);
+    status = append_draft(ledger, &d);
     invar_free(block);
     return status;
 }

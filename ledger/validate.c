@@ -1,5 +1,8 @@
 /*
- * validate.c - what callers hand in is checked before a transaction begins.
+ * validate.c - checks the values that callers pass to ledger calls, before a transaction begins.
+ *
+ * Names and texts must be UTF-8 without control characters, because they are shown on terminals and
+ * in pages. A rejected value appears in the message escaped and cut.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +15,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status refuse(const char *what, const char *why, const char *text)
+static invar_status fail_invalid(const char *what, const char *why, const char *text)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
@@ -27,11 +30,11 @@ invar_status invar_ledger_validate_name(const char *what, const char *name)
     if (length == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: %s is empty", what);
     if (length > INVAR_LEDGER_NAME_BYTES)
-        return refuse(what, "is longer than 255 bytes", name);
+        return fail_invalid(what, "is longer than 255 bytes", name);
     for (size_t i = 0, bytes; i < length; i += bytes) {
         bytes = invar_text_char(name + i, length - i);
         if (bytes == 0)
-            return refuse(what, "has a control character or is not UTF-8", name);
+            return fail_invalid(what, "has a control character or is not UTF-8", name);
     }
     return INVAR_OK;
 }
@@ -47,7 +50,7 @@ invar_status invar_ledger_validate_word(const char *what, const char *word,
         return INVAR_OK;
     memcpy(why, none, sizeof none);
     invar_choices_text(why + sizeof none - 1, INVAR_CHOICES_TEXT_SIZE, words, ", ", ", ");
-    return refuse(what, why, word);
+    return fail_invalid(what, why, word);
 }
 
 invar_status invar_ledger_validate_text(const char *what, const char *text)
@@ -60,7 +63,7 @@ invar_status invar_ledger_validate_text(const char *what, const char *text)
     for (size_t i = 0, bytes; i < length; i += bytes) {
         bytes = strchr("\t\r\n", text[i]) ? 1 : invar_text_char(text + i, length - i);
         if (bytes == 0)
-            return refuse(what, "has a control character or is not UTF-8", text);
+            return fail_invalid(what, "has a control character or is not UTF-8", text);
     }
     return INVAR_OK;
 }
@@ -96,6 +99,6 @@ invar_status invar_ledger_validate_metrics(const invar_ledger_metric **order, co
     INVAR_TRY(invar_sort((const void **)order, count, by_name));
     for (size_t i = 1; i < count; i++)
         if (strcmp(order[i - 1]->name, order[i]->name) == 0)
-            return refuse(what, "is there twice", order[i]->name);
+            return fail_invalid(what, "is there twice", order[i]->name);
     return INVAR_OK;
 }

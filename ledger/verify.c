@@ -1,11 +1,12 @@
 /*
- * verify.c - everything computed again: rows, entries, steps, manifests, seals.
+ * verify.c - verifies a ledger: computes rows, entries, steps, manifests and seals again.
  *
- * One pass over each table. Every row's sum is computed from its values and added to the account of
- * the entry it belongs to; at the end each account must equal its entry, so a row that is missing,
- * foreign or moved shows as well as one that changed. Findings are counted; the first is described.
+ * One pass over each table. The sum of every row is computed from its values and added to the
+ * account of the entry that the row belongs to. At the end each account must equal its entry, so a
+ * row that is missing, foreign or moved is found as well as one that changed. Problems are counted,
+ * and the first is described.
  *
- * Memory: 24 bytes an entry.
+ * Memory: 24 bytes per entry.
  *
  * Invariants: all (docs/ledger.md)
  *
@@ -26,11 +27,11 @@
 
 enum { PROGRESS_ROWS = 8192, COMPLAINTS = 10 };
 
-/* What the rows of one entry amount to. */
+/* Count and sum of the rows that belong to one entry. */
 typedef struct account {
     int64_t rows;
-    uint64_t total;
-    bool pruned; /* some of them were left out of this copy */
+    uint64_t total; /* sum of their sums, modulo 2^64 */
+    bool pruned;    /* some of the rows were left out of this copy */
 } account;
 
 typedef struct audit {
@@ -39,14 +40,14 @@ typedef struct audit {
     void (*progress)(void *payload, int64_t done, int64_t total);
     void *payload;
     int64_t total_rows;
-    int64_t complaints; /* of SQLite about the structure of the file */
-    char structure[200];
+    int64_t complaints;  /* complaints of PRAGMA integrity_check about the structure of the file */
+    char structure[200]; /* the first of these complaints */
 
-    /* The run at hand. */
+    /* The run that is being verified. */
     int64_t run;
     account *accounts; /* (entries) */
     int64_t entries;
-    bool pruned; /* this copy lacks rows of the run */
+    bool pruned; /* rows of the run were left out of this copy */
 } audit;
 
 /* ---- findings -------------------------------------------------------------------------------- */
@@ -64,7 +65,7 @@ static void report_problem(audit *a, const char *format, ...)
     va_end(arguments);
 }
 
-static void find_row(audit *a, const invar_ledger_stored_row *row, const char *what)
+static void report_row_problem(audit *a, const invar_ledger_stored_row *row, const char *what)
 {
     char name[256];
 
@@ -165,12 +166,12 @@ static invar_status open_accounts(audit *a)
     return INVAR_OK;
 }
 
-/* Rows that a copy left out are on the account, too. */
-static void book_pruned(audit *a, invar_sql_stmt *stmt)
+/* Adds the rows that were left out of this copy to the account of their entry. */
+static void count_pruned(audit *a, invar_sql_stmt *stmt)
 {
     int64_t entry = invar_sql_int(stmt, 0), rows = invar_sql_int(stmt, 1);
 
-    // only steps have detail that a copy may lack
+    // only entries of steps have rows that a copy may leave out
     if (entry < 0 || entry >= a->entries || rows < 1 || invar_sql_int(stmt, 3) == 0) {
         report_problem(
             a, "run %" PRId64 ": pruned (entry %" PRId64 "): no step's rows can be missing there",
@@ -184,16 +185,16 @@ static void book_pruned(audit *a, invar_sql_stmt *stmt)
     a->accounts[entry].pruned = true;
 }
 
-static void book_row(audit *a, const invar_ledger_stored_row *row)
+static void count_row(audit *a, const invar_ledger_stored_row *row)
 {
     int64_t sum = invar_ledger_row_sum(row->table, row->values);
 
     if (sum != row->sum)
-        find_row(a, row, "its values do not give its sum");
+        report_row_problem(a, row, "its values do not give its sum");
     else if (!row->readable_copies_agree)
-        find_row(a, row, "what is there to be read is not what the bits say");
+        report_row_problem(a, row, "what is there to be read is not what the bits say");
     if (row->entry < 0 || row->entry >= a->entries) {
-        find_row(a, row, "it belongs to no entry");
+        report_row_problem(a, row, "it belongs to no entry");
         return;
     }
     a->accounts[row->entry].rows++;
@@ -209,7 +210,7 @@ static void check_object(audit *a, const invar_ledger_stored_row *row)
     invar_hash_bytes(&hash, row->values[3].data, row->values[3].bytes);
     if (row->values[0].bytes != sizeof hash.bytes ||
         memcmp(row->values[0].data, hash.bytes, sizeof hash.bytes) != 0)
-        find_row(a, row, "its data do not give its hash");
+        report_row_problem(a, row, "its data do not give its hash");
 }
 
 static invar_status check_table(audit *a, invar_ledger_table table)
@@ -225,7 +226,7 @@ static invar_status check_table(audit *a, invar_ledger_table table)
         status = invar_sql_step(&row, stmt);
     while (status == INVAR_OK && row) {
         invar_ledger_row_read(&found, stmt, table);
-        book_row(a, &found);
+        count_row(a, &found);
         if (table == INVAR_LEDGER_TABLE_OBJECT)
             check_object(a, &found);
         status = invar_sql_step(&row, stmt);
@@ -234,7 +235,7 @@ static invar_status check_table(audit *a, invar_ledger_table table)
     return status;
 }
 
-/* Every account against its entry, and the chain over the entries. */
+/* Compares every account with its entry, and checks the chain over the entries. */
 static invar_status close_accounts(audit *a)
 {
     invar_digest chain = {{0}}, stored = {{0}};
@@ -269,7 +270,7 @@ static invar_status close_accounts(audit *a)
                            "run %" PRId64 ": entry (n %" PRId64 "): it wrote %" PRId64
                            " rows, which are not the %" PRId64 " that are here",
                            a->run, n, invar_sql_int(stmt, 3), a->accounts[n].rows);
-        chain = stored; // so that one damage is one finding
+        chain = stored; // continue from the stored chain, so that one damage is reported once
         a->verdict->entries++;
     }
     invar_sql_free(stmt);
@@ -283,7 +284,10 @@ static const char step_rows[] =
     "  (SELECT chain FROM step p WHERE p.run = s.run AND p.step = s.step - 1 AND p.seg = s.seg) "
     "FROM step s LEFT JOIN segment g USING(run, seg) WHERE s.run = ?1";
 
-/* Each chain follows from the one before: the segment's own step, or what the segment builds on. */
+/*
+ * Checks that the chain of a step follows from the previous one: that of the segment's previous
+ * step, or that of the step which the segment builds on.
+ */
 static void check_chain(audit *a, invar_sql_stmt *stmt)
 {
     int64_t seg = invar_sql_int(stmt, 0), step = invar_sql_int(stmt, 1);
@@ -309,8 +313,10 @@ static void check_chain(audit *a, invar_sql_stmt *stmt)
                        a->run, step, seg);
 }
 
-/* What a segment builds on is a step that an earlier one made, or the parent's that the run has
-   begun with. */
+/*
+ * Checks that a segment builds on a step that an earlier segment executed, or on the step of the
+ * parent that the run begins after.
+ */
 static void check_segment(audit *a, invar_sql_stmt *stmt)
 {
     static const invar_digest zero = {{0}};
@@ -332,7 +338,7 @@ static void check_checkpoint(audit *a, invar_sql_stmt *stmt)
             a->run, invar_sql_int(stmt, 0));
 }
 
-/* The root follows from the digests, whose levels the manifest knows. */
+/* Checks that the root of each step follows from its digests of level 0. */
 static invar_status check_roots(audit *a)
 {
     invar_sql_stmt *digests = NULL, *levels = NULL;
@@ -430,7 +436,8 @@ static invar_status check_content(audit *a, invar_sql_stmt *steps, invar_sql_stm
         invar_hasher_final(&content, &hasher);
         if (step.values[8].bytes != sizeof content.bytes ||
             memcmp(step.values[8].data, content.bytes, sizeof content.bytes) != 0)
-            find_row(a, &step, "its metrics, samples and replies do not give its content");
+            report_row_problem(a, &step,
+                               "its metrics, samples and replies do not give its content");
     }
 }
 
@@ -504,7 +511,7 @@ static invar_status check_seal(audit *a, invar_sql_stmt *stmt)
         return INVAR_OK;
     }
     status = invar_seal_compute(&seal, a->ledger, a->run, entries);
-    // an entry is not there or `pruned` is wrong: a finding; what SQLite cannot read has a code
+    // a missing entry or a wrong `pruned` is a finding; only failures of SQLite have a native code
     missing =
         status == INVAR_E_STATE || (status == INVAR_E_CORRUPT && invar_error_last()->native == 0);
     if (missing)
@@ -545,15 +552,15 @@ static invar_status check_seals(audit *a)
     return status;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- runs and the file ----------------------------------------------------------------------- */
 
-static invar_status check_rows(audit *a)
+static invar_status verify_run_rows(audit *a)
 {
     INVAR_TRY(
         for_each_row(a,
                      "SELECT entry, rows, total, EXISTS(SELECT 1 FROM step s WHERE s.run = p.run "
                      "AND s.entry = p.entry) FROM pruned p WHERE run = ?1",
-                     book_pruned));
+                     count_pruned));
     for (int table = 0; table < INVAR_LEDGER_TABLE_COUNT; table++)
         INVAR_TRY(check_table(a, (invar_ledger_table)table));
     INVAR_TRY(close_accounts(a));
@@ -579,20 +586,20 @@ static invar_status check_rows(audit *a)
     return check_seals(a);
 }
 
-static invar_status check_run(audit *a)
+static invar_status verify_run(audit *a)
 {
     invar_status status = open_accounts(a);
 
     a->pruned = false;
     if (status == INVAR_OK)
-        status = check_rows(a);
+        status = verify_run_rows(a);
     invar_free(a->accounts);
     a->accounts = NULL;
     a->verdict->runs++;
     return status;
 }
 
-/* Rows of runs that do not exist, which no run's audit would meet. */
+/* Reports rows of runs that do not exist; the verification of each run does not read them. */
 static invar_status check_orphans(audit *a)
 {
     char text[256];
@@ -618,7 +625,7 @@ static invar_status check_orphans(audit *a)
     return INVAR_OK;
 }
 
-/* A name that nothing refers to was not written by us: its rows may have been changed. */
+/* Reports names without a value: the rows that referred to them may have been changed. */
 static invar_status check_series(audit *a)
 {
     int64_t unused;
@@ -634,8 +641,8 @@ static invar_status check_series(audit *a)
     return INVAR_OK;
 }
 
-/* What SQLite says of its pages, a complaint a line. */
-static void note_structure(audit *a, invar_sql_stmt *stmt)
+/* Counts the complaints of PRAGMA integrity_check, one per line, and keeps the first. */
+static void add_structure_complaints(audit *a, invar_sql_stmt *stmt)
 {
     size_t bytes;
     const char *text = invar_sql_text(stmt, 0, &bytes);
@@ -648,23 +655,23 @@ static void note_structure(audit *a, invar_sql_stmt *stmt)
         a->complaints += *text == '\n';
 }
 
-static void find_structure(audit *a)
+static void report_structure(audit *a)
 {
     if (a->complaints > 0)
         report_problem(a, "the file's structure: %s", a->structure);
 }
 
-static invar_status check_all(audit *a)
+static invar_status verify_file(audit *a)
 {
     invar_sql_stmt *runs;
     invar_status status;
     bool row = false;
 
-    // first, because pages that share their children can make rows without end; told last, because
-    // it names no row
-    INVAR_TRY(for_each_row(a, "PRAGMA integrity_check(10)", note_structure));
+    // checked first, because in a damaged tree of pages a query may return rows without end;
+    // reported last, because other findings name the row
+    INVAR_TRY(for_each_row(a, "PRAGMA integrity_check(10)", add_structure_complaints));
     if (a->complaints >= COMPLAINTS) {
-        find_structure(a);
+        report_structure(a);
         return INVAR_OK;
     }
     INVAR_TRY(invar_sql_query_int(&a->total_rows, a->ledger->sql,
@@ -674,7 +681,7 @@ static invar_status check_all(audit *a)
     status = invar_sql_step(&row, runs);
     while (status == INVAR_OK && row) {
         a->run = invar_sql_int(runs, 0);
-        status = check_run(a);
+        status = verify_run(a);
         if (status == INVAR_OK)
             status = invar_sql_step(&row, runs);
     }
@@ -682,7 +689,7 @@ static invar_status check_all(audit *a)
     INVAR_TRY(status);
     INVAR_TRY(check_orphans(a));
     INVAR_TRY(check_series(a));
-    find_structure(a);
+    report_structure(a);
     return INVAR_OK;
 }
 
@@ -696,7 +703,7 @@ invar_status invar_ledger_verify(invar_ledger_verify_result *out, invar_ledger *
 
     memset(out, 0, sizeof *out);
     INVAR_TRY(invar_ledger_snapshot(&began, ledger));
-    status = check_all(&a);
+    status = verify_file(&a);
     invar_ledger_snapshot_end(ledger, began);
     if (status == INVAR_E_CORRUPT)
         report_problem(&a, "run %" PRId64 ": the file cannot be read on: %s", a.run,

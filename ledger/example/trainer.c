@@ -1,9 +1,12 @@
 /*
- * trainer.c - a toy trainer with a ledger: what a trainer of your own does, to be copied.
+ * trainer.c - example of a trainer that writes a ledger with libinvar_ledger, to be copied.
+ *
+ * It begins or resumes a run, defines points, appends a step with digests and metrics, and records
+ * checkpoints in two phases, so that a killed run can continue from its last checkpoint.
  *
  *     cc -std=c11 trainer.c $(pkg-config --cflags --libs invar-ledger) -o trainer
  *     mkdir run && cd run && ../trainer 6     trains steps 0 to 5
- *     ../trainer 12                           on from the checkpoint; repeats steps 4 and 5
+ *     ../trainer 12                           continues from the checkpoint; repeats steps 4 and 5
  *     invar ledger verify ledger.db
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -17,12 +20,13 @@
 
 #include "ledger/ledger.h"
 
-enum { SIZE = 10000, EVERY = 4 /* steps a checkpoint */, POINTS = 2 };
+enum { SIZE = 10000, EVERY = 4 /* steps per checkpoint */, POINTS = 2 };
 
-/* All that the next step depends on: what a checkpoint holds. */
+/* The state that the next step depends on, which is the content of a checkpoint. */
 typedef struct trainer {
-    int64_t step;       /* the last one; -1: none */
-    invar_digest chain; /* of the ledger, there: ties the two together */
+    int64_t step; /* last step; -1 before step 0 */
+    invar_digest
+        chain; /* chain of the ledger at `step`, which ties checkpoint and ledger together */
     float weights[SIZE];
 } trainer;
 
@@ -36,7 +40,7 @@ static invar_status hash_tensor(invar_digest *out, const float *tensor)
     return invar_tree_hash(out, NULL, &(invar_tree_input){&shard, 1});
 }
 
-/* The places whose bits are recorded at every step: a value, and what it is computed from. */
+/* Defines the tensors whose digests are recorded at every step, and what they are computed from. */
 static invar_status define_points(invar_ledger *ledger)
 {
     static const int64_t shape[1] = {SIZE}, gradient[1] = {0};
@@ -47,7 +51,7 @@ static invar_status define_points(invar_ledger *ledger)
     return invar_ledger_define(ledger, points, POINTS);
 }
 
-/* A step: your arithmetic, then one call. When append has returned, the step is on record. */
+/* Computes one step and records it. When invar_ledger_append has returned, the step is recorded. */
 static invar_status train_step(invar_ledger *ledger)
 {
     invar_digest digests[POINTS];
@@ -67,13 +71,16 @@ static invar_status train_step(invar_ledger *ledger)
     const invar_ledger_metric metrics[] = {{"train/loss", loss}, {"train/lr", 0.25}};
     entry.metrics = metrics;
     entry.n_metrics = 2;
-    invar_hash_bytes(&entry.batch, &entry.step, sizeof entry.step); // what it was trained on
+    invar_hash_bytes(&entry.batch, &entry.step, sizeof entry.step); // digest of the batch
     INVAR_TRY(invar_ledger_append(ledger, &entry));
     return invar_ledger_chain(&t.step, &t.chain, ledger);
 }
 
-/* Written and synced, announced, renamed, completed: no checkpoint has a step the ledger lacks. */
-static invar_status ledger_save(invar_ledger *ledger)
+/*
+ * Writes a checkpoint: write and sync the file, announce it, rename it, complete it. In this order
+ * no checkpoint contains a step that the ledger lacks.
+ */
+static invar_status save_checkpoint(invar_ledger *ledger)
 {
     invar_ledger_checkpoint made = {t.step, "checkpoint", sizeof t, {{0}}, t.chain};
     int file = open("checkpoint.new", O_WRONLY | O_CREAT | O_TRUNC, 0666), folder;
@@ -88,8 +95,11 @@ static invar_status ledger_save(invar_ledger *ledger)
     return invar_ledger_checkpoint_complete(ledger, &made);
 }
 
-/* A new run, or a new segment of the run that is there: after the checkpoint or from the start. */
-static invar_status ledger_start(invar_ledger *ledger)
+/*
+ * Begins a new run, or a new segment of the run in the ledger, which continues after the checkpoint
+ * or, if there is no checkpoint, starts over.
+ */
+static invar_status begin_or_resume(invar_ledger *ledger)
 {
     static const invar_ledger_pair identity[] = {{"lr", "0.25"}, {"size", "10000"}};
     const invar_ledger_run run = {"toy", "train", identity, 2, NULL, 0, NULL, {0}};
@@ -103,14 +113,14 @@ static invar_status ledger_start(invar_ledger *ledger)
     return invar_ledger_begin(ledger, &run);
 }
 
-static invar_status ledger_train(invar_ledger *ledger, int64_t steps)
+static invar_status train_steps(invar_ledger *ledger, int64_t steps)
 {
-    INVAR_TRY(ledger_start(ledger));
+    INVAR_TRY(begin_or_resume(ledger));
     INVAR_TRY(define_points(ledger));
     while (t.step + 1 < steps) {
         INVAR_TRY(train_step(ledger));
         if ((t.step + 1) % EVERY == 0)
-            INVAR_TRY(ledger_save(ledger));
+            INVAR_TRY(save_checkpoint(ledger));
     }
     return invar_ledger_finish(ledger, 0, "done");
 }
@@ -130,8 +140,8 @@ int main(int argc, char **argv)
     }
     status = invar_ledger_open(&ledger, "ledger.db", &options);
     if (status == INVAR_OK)
-        status = ledger_train(ledger, steps);
-    // in a build invar lies beside it, installed it is found by its name
+        status = train_steps(ledger, steps);
+    // in a build folder invar lies beside this program; if installed, it is found in PATH
     (void)snprintf(program, sizeof program, "%.*sinvar", slash ? (int)(slash + 1 - argv[0]) : 0,
                    argv[0]);
     if (status == INVAR_OK)

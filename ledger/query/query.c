@@ -1,9 +1,12 @@
 /*
- * query.c - questions: named ones, and any text that only reads.
+ * query.c - named queries, and read-only statements with limits.
  *
- * A file of queries/ begins with two lines that say what it is:
+ * A named query is a file of queries/ that is embedded in the library. It begins with two lines
+ * that describe it:
  *     -- first-threshold: At which step did a metric first exceed a value?
  *     -- params: :run run, :metric text, :x number, :window integer = 20
+ * A statement of any origin runs under a guard (sql.h) that allows reads only and limits time and
+ * memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,7 +27,10 @@ enum { COLUMNS = 256 };
 
 extern const invar_embedded invar_ledger_query_files[];
 
-/* The bytes up to `end`, or of the rest of the line, without spaces around them. */
+/*
+ * Copies the text up to the first byte of `ends`, without spaces around it. Returns the length of
+ * the text up to there.
+ */
 static size_t copy_trimmed(char *out, size_t size, const char *text, const char *ends)
 {
     size_t length = strcspn(text, ends), used = length;
@@ -34,7 +40,7 @@ static size_t copy_trimmed(char *out, size_t size, const char *text, const char 
         from++, used--;
     while (used > 0 && from[used - 1] == ' ')
         used--;
-    INVAR_CHECK(used < size); // our own files; a test reads them all
+    INVAR_CHECK(used < size); // the files are embedded, and a test reads them all
     memcpy(out, from, used);
     out[used] = '\0';
     return length;
@@ -54,7 +60,7 @@ static void read_param(invar_ledger_query_param *out, const char *text)
         copy_trimmed(out->fallback, sizeof out->fallback, text + 1, ",\n");
 }
 
-/* ":run run, :x number = 5" */
+/* Parses the list of parameters, such as ":run run, :x number = 5". */
 static void read_params(invar_ledger_query *out, const char *text)
 {
     const char *end = text + strcspn(text, "\n"), *at = text;
@@ -115,7 +121,7 @@ invar_status invar_ledger_query_find(invar_ledger_query *out, const char *name)
                       invar_spelling_hint(&near));
 }
 
-/* ---- any text that only reads ---------------------------------------------------------------- */
+/* ---- read-only statements -------------------------------------------------------------------- */
 
 static invar_status bind_arguments(invar_sql_stmt *stmt, const invar_ledger_select_request *request)
 {
@@ -136,7 +142,7 @@ static invar_status bind_arguments(invar_sql_stmt *stmt, const invar_ledger_sele
     return INVAR_OK;
 }
 
-static invar_status give_rows(invar_sql_stmt *stmt, const invar_ledger_select_request *request)
+static invar_status pass_rows(invar_sql_stmt *stmt, const invar_ledger_select_request *request)
 {
     const char *names[COLUMNS];
     invar_ledger_value values[COLUMNS];
@@ -145,7 +151,7 @@ static invar_status give_rows(invar_sql_stmt *stmt, const invar_ledger_select_re
 
     if (columns > COLUMNS)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "SQL: %d columns; %d are allowed", columns, COLUMNS);
-    // the first step may prepare the statement again, and names live only as long as that
+    // the first step may prepare the statement again, which invalidates names read before it
     INVAR_TRY(invar_sql_step(&row, stmt));
     for (int i = 0; i < columns; i++)
         names[i] = invar_sql_column_name(stmt, i);
@@ -170,8 +176,8 @@ invar_status invar_ledger_select(invar_ledger *ledger, const invar_ledger_select
     if (status == INVAR_OK)
         status = bind_arguments(stmt, request);
     if (status == INVAR_OK)
-        status = give_rows(stmt, request);
-    if (status == INVAR_E_SQL) // not the ledger's fault, but the text's
+        status = pass_rows(stmt, request);
+    if (status == INVAR_E_SQL) // an error in the text of the caller
         status = INVAR_FAIL(INVAR_E_INVALID, invar_error_last()->native, "%s",
                             invar_error_last()->message);
     invar_sql_free(stmt);

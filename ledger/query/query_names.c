@@ -1,8 +1,10 @@
 /*
- * query_names.c - what the parameters of named queries may name, for answers without a row.
+ * query_names.c - checks whether the arguments of a named query name something that the ledger has.
  *
- * A typing error and a question whose answer is "none" look alike in a table. Here the values that
- * a ledger has are asked for, and the one that was given is looked up among them.
+ * A query returns no rows both for a misspelled argument and for a question whose answer is
+ * "none". For such a result, the values that the ledger has for a parameter are selected, and the
+ * argument is looked up among them. If it is missing, the message lists the values and the nearest
+ * one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,11 +18,11 @@
 
 #include "base/invar_banned.h"
 
-/* By the parameter's name; :run is NULL where a query is about no run in particular. */
+/* The values of each parameter. In their SQL :run is NULL if the query has no such parameter. */
 static const struct known {
-    const char *param;
-    const char *values; /* one column, `value` */
-    const char *all;    /* where there may be many: what shows them; NULL: they are few */
+    const char *param;  /* name of the parameter */
+    const char *values; /* SQL with one column, `value` */
+    const char *all;    /* arguments of `invar ledger` that list all values; NULL if they are few */
 } known[] = {
     {"metric", "SELECT DISTINCT name AS value FROM metrics WHERE run = coalesce(:run, run)",
      "query metric-summary RUN"},
@@ -42,16 +44,16 @@ static const struct known {
      NULL},
 };
 
-enum { LISTED = 160, SQL_BYTES = 512 }; // a list that is longer than two lines is not read
+enum { LISTED = 160, SQL_BYTES = 512 }; // LISTED: about two lines of a terminal
 
 typedef struct finding {
-    bool fits;
-    bool numbers; /* only the smallest and the largest are asked for */
-    bool pattern; /* what was given may have a % */
-    invar_spelling near;
-    char list[LISTED];
-    size_t used;
-    int64_t more; /* that the list has no room for */
+    bool fits;           /* the argument is one of the values */
+    bool numbers;        /* the values are numbers: only smallest and largest are selected */
+    bool pattern;        /* the argument may be a pattern with % */
+    invar_spelling near; /* search for the value that is spelled most like the argument */
+    char list[LISTED];   /* the first values, separated by commas */
+    size_t used;         /* bytes of list, without the NUL */
+    int64_t more;        /* number of values that do not fit into list */
 } finding;
 
 static void list_text(finding *f, const char *text)
@@ -66,9 +68,9 @@ static void list_text(finding *f, const char *text)
                                 f->used ? ", " : "", text);
 }
 
-/* A value as text, and whether it is the one that was given. */
-static invar_status take_value(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
+/* Adds a row of look_up to the finding: a value as text, and whether the argument matches it. */
+static invar_status add_value(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
 {
     char quote[INVAR_SPELLING_SIZE];
     finding *f = payload;
@@ -77,15 +79,15 @@ static invar_status take_value(void *payload, const char *const *columns,
     if (!values || values[0].type != INVAR_LEDGER_TYPE_TEXT)
         return INVAR_OK;
     f->fits = f->fits || values[1].integer != 0;
-    invar_text_quote(quote, sizeof quote, values[0].data, values[0].bytes); // it may be hostile
+    invar_text_quote(quote, sizeof quote, values[0].data, values[0].bytes); // values may be hostile
     invar_spelling_offer(&f->near, quote);
     list_text(f, quote);
     return INVAR_OK;
 }
 
-static const invar_ledger_argument *ledger_query_find(const invar_ledger_query *query,
-                                                      const invar_ledger_argument *arguments,
-                                                      const char *name)
+static const invar_ledger_argument *find_argument(const invar_ledger_query *query,
+                                                  const invar_ledger_argument *arguments,
+                                                  const char *name)
 {
     static const invar_ledger_argument none = {.value = {.type = INVAR_LEDGER_TYPE_NULL}};
 
@@ -95,13 +97,14 @@ static const invar_ledger_argument *ledger_query_find(const invar_ledger_query *
     return &none;
 }
 
-static invar_status look_up(finding *out, invar_ledger *ledger, const struct known *kind,
-                            const invar_ledger_query *query, const invar_ledger_argument *arguments)
+static invar_status look_up_argument(finding *out, invar_ledger *ledger, const struct known *kind,
+                                     const invar_ledger_query *query,
+                                     const invar_ledger_argument *arguments)
 {
     const invar_ledger_argument given[] = {
-        {"run", ledger_query_find(query, arguments, "run")->value},
-        {"step", ledger_query_find(query, arguments, "step")->value},
-        {"given", ledger_query_find(query, arguments, kind->param)->value},
+        {"run", find_argument(query, arguments, "run")->value},
+        {"step", find_argument(query, arguments, "step")->value},
+        {"given", find_argument(query, arguments, kind->param)->value},
     };
     char sql[SQL_BYTES];
     int bytes = snprintf(
@@ -117,11 +120,11 @@ static invar_status look_up(finding *out, invar_ledger *ledger, const struct kno
     return invar_ledger_select(
         ledger,
         &(invar_ledger_select_request){
-            .sql = sql, .arguments = given, .n_arguments = 3, .row = take_value, .payload = out});
+            .sql = sql, .arguments = given, .n_arguments = 3, .row = add_value, .payload = out});
 }
 
-static invar_status finding_fail(finding *f, const char *option, const struct known *kind,
-                                 const invar_ledger_value *given)
+static invar_status fail_unknown_value(finding *f, const char *option, const struct known *kind,
+                                       const invar_ledger_value *given)
 {
     char quote[INVAR_SPELLING_SIZE], more[128] = "";
 
@@ -138,7 +141,7 @@ static invar_status finding_fail(finding *f, const char *option, const struct kn
                       f->used ? f->list : "none", more);
 }
 
-/* What nobody typed cannot be misspelt, as the pattern that stands for all levels. */
+/* True if the argument is the default value, which cannot be misspelled. */
 static bool is_fallback(const invar_ledger_query_param *param, const invar_ledger_value *given)
 {
     return param->optional && given->type == INVAR_LEDGER_TYPE_TEXT &&
@@ -146,7 +149,7 @@ static bool is_fallback(const invar_ledger_query_param *param, const invar_ledge
            memcmp(given->data, param->fallback, given->bytes) == 0;
 }
 
-/* The parameter i; the message blames `option`. */
+/* Checks argument i. The message names the option `option`. */
 static invar_status check_param(invar_ledger *ledger, const char *option,
                                 const invar_ledger_query *query,
                                 const invar_ledger_argument *arguments, int i)
@@ -161,9 +164,9 @@ static invar_status check_param(invar_ledger *ledger, const char *option,
             continue;
         if (!f.numbers)
             invar_spelling_init(&f.near, given->data, given->bytes);
-        INVAR_TRY(look_up(&f, ledger, &known[k], query, arguments));
+        INVAR_TRY(look_up_argument(&f, ledger, &known[k], query, arguments));
         if (!f.fits)
-            return finding_fail(&f, option, &known[k], given);
+            return fail_unknown_value(&f, option, &known[k], given);
     }
     return INVAR_OK;
 }

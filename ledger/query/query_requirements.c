@@ -1,11 +1,11 @@
 /*
- * query_requirements.c - what named queries look at, for answers without a row.
+ * query_requirements.c - checks whether the ledger has the rows that a named query reads.
  *
- * "None found" is an answer only where there was something to look at. Below the parameters, the
- * head of a query's file has lines in pairs:
+ * A result without rows is an answer only if there was something to examine. After the line of
+ * parameters, the head of a query's file has such conditions as pairs of lines:
  *     -- needs: SELECT count(*) FROM op_times WHERE run = :run
  *     -- or: the run has no profiled step: profile-step-start and profile-step-end choose some
- * A line that begins with "--   " goes on with the one before it.
+ * A line that begins with "--   " continues the previous line.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,10 +29,11 @@ const char *invar_ledger_query_line(char out[INVAR_LEDGER_QUERY_LINE], const cha
     at = strstr(from, begin);
     if (!at)
         return NULL;
-    for (at += strlen(begin);; at += strlen(CONTINUED) - 1) { // one of its spaces stays
+    for (at += strlen(begin);; at += strlen(CONTINUED) - 1) { // keeps one space of the mark
         size_t bytes = strcspn(at, "\n");
 
-        INVAR_CHECK(used + bytes < INVAR_LEDGER_QUERY_LINE); // our own files; a test reads them all
+        // the files are embedded, and a test reads them all
+        INVAR_CHECK(used + bytes < INVAR_LEDGER_QUERY_LINE);
         memcpy(out + used, at, bytes);
         used += bytes;
         at += bytes;

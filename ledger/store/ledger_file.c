@@ -1,9 +1,9 @@
 /*
- * ledger_file.c - the ledger as a file: where it may lie, and the lock that makes one writer the
- * only one.
+ * ledger_file.c - checks where a ledger file lies, and holds the lock that allows only one writer.
  *
- * Locks belong to the open file (F_OFD_*), not to the process: a second writer in the same process
- * is refused like any other, and asking who holds a lock takes nothing away.
+ * Locks belong to the open file description (F_OFD_*), not to the process: a second writer in the
+ * same process is rejected like any other, and querying the holder does not release the lock. A
+ * ledger may come from an untrusted source, so the lock file is opened without following links.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -73,12 +73,12 @@ bool invar_ledger_file_has_other_names(const char *path)
     return stat(path, &info) == 0 && info.st_nlink > 1;
 }
 
-/* The path with a suffix, or its folder ("." where it has none). */
 static void with_suffix(char out[PATH_BYTES], const char *path, const char *suffix)
 {
     snprintf(out, PATH_BYTES, "%s%s", path, suffix);
 }
 
+/* Writes the folder of `path` to `out`; "." if the path has no slash. */
 static void folder_of(char out[PATH_BYTES], const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -90,7 +90,7 @@ static void folder_of(char out[PATH_BYTES], const char *path)
         snprintf(out, PATH_BYTES, "%.*s/", length, path);
 }
 
-/* Of the file beside it with this suffix; -1: there is none. */
+/* Returns the size of the file `path` + `suffix`; -1 if it does not exist. */
 static int64_t size_beside(const char *path, const char *suffix)
 {
     char name[PATH_BYTES];
@@ -168,7 +168,10 @@ bool invar_ledger_file_fuse_local(const char *mounts, unsigned major_number, uns
     return false;
 }
 
-/* FUSE is anything: sshfs, but also a container's root or a disk with another system's files. */
+/*
+ * True if the FUSE file system of `path` is local. FUSE may be a network (sshfs), but also the root
+ * of a container (fuse-overlayfs) or a local disk (fuseblk).
+ */
 static bool on_local_fuse(const char *path)
 {
     static const char mounts_path[] = "/proc/self/mountinfo";
@@ -198,7 +201,7 @@ const char *invar_ledger_file_network(const char *path)
 
     folder_of(folder, path);
     if (statfs(path, &info) != 0 && statfs(folder, &info) != 0)
-        return NULL; // whatever is wrong shows itself when the file is opened
+        return NULL; // opening the file will report the problem
     name = invar_ledger_file_network_name((long)info.f_type);
     return name && strcmp(name, "FUSE") == 0 && on_local_fuse(folder) ? NULL : name;
 }
@@ -214,20 +217,20 @@ invar_status invar_ledger_file_sync_folder(const char *path)
         return io_error(folder, "cannot be opened");
     rc = invar_fd_sync(fd);
     close(fd);
-    // a file system that cannot sync folders says EINVAL, and needs none
+    // EINVAL: this file system cannot sync folders and does not need it
     return rc != 0 && errno != EINVAL ? io_error(folder, "cannot be synced") : INVAR_OK;
 }
 
 /* ---- the lock -------------------------------------------------------------------------------- */
 
-/* What the last holder wrote about itself. */
+/* Reads the description that the last holder wrote. */
 static void read_holder(char out[INVAR_LEDGER_WRITER_SIZE], int fd)
 {
     char line[INVAR_LEDGER_WRITER_SIZE];
     ssize_t bytes = pread(fd, line, sizeof line - 1, 0);
 
     line[bytes > 0 ? bytes : 0] = '\0';
-    // one line, and nothing that a terminal would obey
+    // the file may be hostile: quote one line, without control characters
     invar_text_quote(out, INVAR_LEDGER_WRITER_SIZE, line, strcspn(line, "\n"));
     if (out[0] == '\0')
         snprintf(out, INVAR_LEDGER_WRITER_SIZE, "a process that did not say who it is");
@@ -251,8 +254,8 @@ static bool write_holder(int fd, const char *writer)
 }
 
 /*
- * A ledger may come from anybody: a link or a pipe in the lock's place must not lead us elsewhere.
- * Never blocks; -1 and errno when it cannot be opened, ELOOP when it is no plain file.
+ * Opens the lock file. It may be hostile, so links are not followed and a pipe does not block.
+ * Returns -1 with errno if it cannot be opened, with ELOOP if it is not a plain file with one name.
  */
 static int open_lock(const char *name, int flags)
 {
@@ -344,8 +347,8 @@ bool invar_ledger_file_lock_valid(int fd)
     return fstat(fd, &info) == 0 && info.st_nlink == 1;
 }
 
-/* Opens the lock of a ledger; -1: there is none. */
-static invar_status find_lock(int *out, const char *path)
+/* Opens the lock file of a ledger. *out = the descriptor; -1 if there is no lock file. */
+static invar_status open_existing_lock(int *out, const char *path)
 {
     char name[PATH_BYTES], target[INVAR_LEDGER_FILE_PATH_SIZE];
 
@@ -363,11 +366,11 @@ invar_status invar_ledger_writer(char out[INVAR_LEDGER_WRITER_SIZE], const char 
     int fd;
 
     out[0] = '\0';
-    INVAR_TRY(find_lock(&fd, path));
+    INVAR_TRY(open_existing_lock(&fd, path));
     if (fd < 0)
         return INVAR_OK;
     if (fcntl(fd, F_OFD_GETLK, &lock) != 0)
-        lock.l_type = F_UNLCK; // a file system without locks has no writer of ours
+        lock.l_type = F_UNLCK; // without support for these locks no writer could have one
     if (lock.l_type != F_UNLCK)
         read_holder(out, fd);
     close(fd);
@@ -379,7 +382,7 @@ invar_status invar_ledger_last_writer(char out[INVAR_LEDGER_WRITER_SIZE], const 
     int fd;
 
     out[0] = '\0';
-    INVAR_TRY(find_lock(&fd, path));
+    INVAR_TRY(open_existing_lock(&fd, path));
     if (fd < 0)
         return INVAR_OK;
     read_holder(out, fd);

@@ -1,10 +1,10 @@
 /*
- * ledger_file.h - the ledger as a file: where it may lie, and the lock that makes one writer the
- * only one.
+ * ledger_file.h - checks where a ledger file lies, and holds the lock that allows only one writer.
  *
- * The lock is on "PATH-lock", beside the ledger, because SQLite's own locks last for a transaction
- * only. The system gives it up when the process dies, however it dies; the file stays and says who
- * held it last.
+ * The lock is on "PATH-lock", a file beside the ledger, because the locks of SQLite last for one
+ * transaction only. The system releases it when the process dies, however it dies. The lock file
+ * stays and names its last holder. Network file systems are rejected, because SQLite loses data
+ * there.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,54 +29,71 @@ typedef enum invar_ledger_file_kind {
 #define INVAR_LEDGER_FILE_PATH_SIZE 4096
 
 /*
- * Where `path` leads: a link's target, else the path itself. What lies beside a ledger (its log,
- * its lock) lies beside the target, so that one ledger has one lock, by whatever name.
+ * Writes the target of a symbolic link to `out`, or `path` itself if it is no link. WAL and lock
+ * lie beside the target, so a ledger has one lock under all its names.
  */
 invar_status invar_ledger_file_resolve(char out[INVAR_LEDGER_FILE_PATH_SIZE],
                                        const char *path) INVAR_MUST_USE;
 
-/* INVAR_E_INVALID when it is a folder or a device. */
+/*
+ * *out = whether the file is missing, empty or has data. Returns INVAR_E_INVALID if it is a folder
+ * or a device, INVAR_E_CORRUPT if it has one byte, which SQLite would overwrite.
+ */
 invar_status invar_ledger_file_look(invar_ledger_file_kind *out, const char *path) INVAR_MUST_USE;
 
-/* True when "PATH-wal" is there and holds something: steps that are not in the file yet. */
+/* True if "PATH-wal" exists and is not empty: it may hold steps that are not in the file yet. */
 bool invar_ledger_file_has_wal(const char *path);
 
-/* True when the file can be written, and others be made beside it. */
+/* True if this process may write the file and create files beside it. */
 bool invar_ledger_file_writable(const char *path);
 
-/* What SQLite leaves beside it: a WAL that has nothing in it any more; a journal, which it only has
-   while it is made. That a writer has been there shows its lock. */
+/* True if "PATH-wal" exists and is empty, as a reader leaves it. */
 bool invar_ledger_file_has_empty_wal(const char *path);
+
+/* True if "PATH-journal" exists, which a ledger has only while its tables are created. */
 bool invar_ledger_file_has_journal(const char *path);
+
+/* True if "PATH-lock" exists, so a writer has opened the ledger at least once. */
 bool invar_ledger_file_has_been_written(const char *path);
 
-/* True when the file has a second name (a hard link), whose writer would have another lock. */
+/* True if the file has a second name (a hard link), under which a writer has another lock. */
 bool invar_ledger_file_has_other_names(const char *path);
 
-/* The name of the network file system that `path` (or its folder) lies on; NULL: it is local. */
+/*
+ * Returns the name of the network file system that `path`, or its folder if it does not exist, lies
+ * on; NULL if the file system is local.
+ */
 const char *invar_ledger_file_network(const char *path);
 
-/* The same for a number that statfs(2) yields. */
+/*
+ * Returns the name of the network file system with this f_type of statfs(2); NULL if it is local.
+ */
 const char *invar_ledger_file_network_name(long type);
 
-/* True when `mounts`, the text of /proc/self/mountinfo, calls this FUSE device a local disk. */
+/* True if `mounts`, the text of /proc/self/mountinfo, lists this FUSE device as a local disk. */
 bool invar_ledger_file_fuse_local(const char *mounts, unsigned major_number, unsigned minor_number);
 
-/* *fd_out holds the lock until it is closed. INVAR_E_BUSY names the holder. */
+/*
+ * Locks the ledger for writing. The lock is held until *fd_out is closed. `writer` is the name of
+ * this program in the lock file; NULL means "a process". Never waits: returns INVAR_E_BUSY, with
+ * the holder in the message, if the lock is taken.
+ */
 invar_status invar_ledger_file_lock(int *fd_out, const char *path,
                                     const char *writer) INVAR_MUST_USE;
 
-/* False when somebody removed the lock's file: then a second writer could get in. */
+/* False if the lock file was removed, so that a second writer could get a lock of its own. */
 bool invar_ledger_file_lock_valid(int fd);
 
-/* Whether the ledger of this lock was removed, wherever its folder has been moved to. */
+/* True if the ledger of this lock was removed; a ledger that was moved with its folder was not. */
 bool invar_ledger_file_removed(int fd);
 
-/* Whether there is a lock, held or not; and, by its holder, without it. */
+/* True if the lock file exists, whether a process holds the lock or not. */
 bool invar_ledger_file_has_lock(const char *path);
+
+/* Removes the lock file. Caller holds the lock. */
 void invar_ledger_file_remove_lock(const char *path);
 
-/* Makes the folder's entry of a new file durable. */
+/* Syncs the folder of `path`, so that a new name in it survives the loss of power. */
 invar_status invar_ledger_file_sync_folder(const char *path) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
 /*
- * ledger_row.c - the rows of a run: their tables, canonical bytes and sums, how they are written
- * and read.
+ * ledger_row.c - the rows of a run: tables, canonical bytes, sums, and how rows are written and
+ * read.
  *
- * The table of tables below repeats the scripts of schema/ on purpose, in a form that a program can
- * walk; a test compares the two. All SQL that touches rows of runs is made from it.
+ * The array specs repeats the scripts of schema/ on purpose, in a form that a program can iterate
+ * over; a test compares the two. All SQL that reads or writes rows of runs is generated from it.
  *
  * Invariants: L1, L2, L3 (docs/ledger.md)
  *
@@ -302,7 +302,7 @@ void invar_ledger_value_feed(invar_ledger_bytes_fn feed, void *payload,
         feed_tagged(feed, payload, value->type == TEXT ? 2 : 3, value->bytes);
         feed(payload, value->data, value->bytes);
         return;
-    case INVAR_LEDGER_TYPE_REAL: // in no column of ours; but a forged one must not pass as NULL
+    case INVAR_LEDGER_TYPE_REAL: // not in any column, but a forged one must not pass as NULL
         bits = invar_ledger_value_bits(value->real);
         feed_tagged(feed, payload, 4, (uint64_t)bits.integer);
         return;
@@ -360,7 +360,7 @@ void invar_ledger_row_canonical(invar_ledger_table table, const invar_ledger_val
 
 /* ---- statements ------------------------------------------------------------------------------ */
 
-/* Text that grows in a fixed buffer; our own statements fit, or the program is wrong. */
+/* Text in a buffer of fixed size, in which all generated statements fit. */
 typedef struct text {
     char data[4096];
     size_t used;
@@ -380,7 +380,7 @@ static void text_add(text *t, const char *format, ...)
     t->used += (size_t)written;
 }
 
-/* "value_bits" has the twin "value". */
+/* Returns the length of the readable copy's name: "value" for "value_bits". */
 static int twin_length(const invar_column *column)
 {
     return (int)(strlen(column->name) - strlen("_bits"));
@@ -503,7 +503,7 @@ invar_ledger_value invar_ledger_value_column(invar_sql_stmt *stmt, int column)
     return value;
 }
 
-/* A NaN is stored as NULL and -0 as 0; all else must read as it was. */
+/* True if a readable copy equals the value of its bits. NaN is stored as NULL, and -0 as 0. */
 static bool twin_agrees(int64_t bits, invar_sql_stmt *stmt, int column)
 {
     double value = twin_of(bits);
@@ -535,7 +535,7 @@ void invar_ledger_row_read(invar_ledger_stored_row *out, invar_sql_stmt *select,
 
 /* ---- for people ----------------------------------------------------------------------- */
 
-/* Keys may be hostile: nothing that a terminal obeys, and not too much of it. */
+/* Copies at most 48 bytes of a key, which may be hostile: others than ASCII become '?'. */
 static void describe_text(char *out, size_t size, const invar_ledger_value *value)
 {
     size_t used = 0;

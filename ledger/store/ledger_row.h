@@ -1,18 +1,18 @@
 /*
- * ledger_row.h - the rows of a run: their tables, canonical bytes and sums, how they are written
- * and read.
+ * ledger_row.h - the rows of a run: tables, canonical bytes, sums, and how rows are written and
+ * read.
  *
  * A row has logical columns: the stored ones, except that
- *   - the run's number is left out (an import gives another),
- *   - a series is its name and a manifest its hash (an import gives other numbers),
- *   - the readable twin of X_bits is left out (it says nothing new).
- * So a row's canonical bytes, and everything hashed from them, survive an import unchanged.
+ *   - the number of the run is left out (an import assigns another),
+ *   - a series is its name and a manifest its hash (an import assigns other numbers),
+ *   - the readable copy of X_bits is left out (it follows from the bits).
+ * So the canonical bytes of a row, and everything hashed from them, survive an import unchanged.
  *
- *   canonical bytes   the table's name as TEXT, then each logical column but the last, sum:
+ *   canonical bytes   the table's name as TEXT, then each logical column except the last one, sum:
  *     NULL 0 | INTEGER 1, le64 | TEXT 2, le64 length, bytes | BLOB 3, le64 length, bytes
- *     (REAL 4, le64 of its bits: in no column of ours)
+ *     (REAL 4, le64 of its bits: not in any column)
  *   sum               the first 8 bytes of XXH3-128(canonical bytes), big-endian, as an INTEGER
- *   content bytes     the same, of the columns marked as content only
+ *   content bytes     like the canonical bytes, for columns with INVAR_COLUMN_CONTENT only
  *
  * Invariants: L1, L2, L3 (docs/ledger.md)
  *
@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-/* The tables with rows of runs, in the order in which they are hashed; entry and pruned are not. */
+/* The tables with rows of runs, in the order in which they are hashed; not entry and pruned. */
 typedef enum invar_ledger_table {
     INVAR_LEDGER_TABLE_RUN,
     INVAR_LEDGER_TABLE_IDENTITY,
@@ -61,7 +61,7 @@ typedef enum invar_ledger_table {
     INVAR_LEDGER_TABLE_COUNT
 } invar_ledger_table;
 
-/* The tables that a step's content hash covers after the step's own row, in its order. */
+/* The tables that the content hash of a step covers after the row of the step, in this order. */
 enum { INVAR_CONTENT_TABLES = 4 };
 extern const invar_ledger_table invar_content_tables[INVAR_CONTENT_TABLES];
 
@@ -69,89 +69,99 @@ enum {
     INVAR_COLUMN_KEY = 1,     /* part of the primary key */
     INVAR_COLUMN_CONTENT = 2, /* part of the content bytes */
     INVAR_COLUMN_HAS_READABLE_COPY =
-        4,                      /* bits of a double; its readable twin is stored behind it */
+        4,                      /* bits of a double; the next stored column is the double itself */
     INVAR_COLUMN_SERIES = 8,    /* stored as a number, logically a name */
     INVAR_COLUMN_MANIFEST = 16, /* stored as a number, logically a hash */
-    INVAR_COLUMN_ENTRY = 32     /* the entry that wrote the row */
+    INVAR_COLUMN_ENTRY = 32     /* number of the entry that wrote the row */
 };
 
 typedef struct invar_column {
-    const char *name; /* as stored */
-    invar_ledger_type type;
-    int flags;
+    const char *name;       /* name of the stored column */
+    invar_ledger_type type; /* logical type */
+    int flags;              /* INVAR_COLUMN_* */
 } invar_column;
 
-#define INVAR_LEDGER_ROW_COLUMNS 24 /* logical ones, at most */
+#define INVAR_LEDGER_ROW_COLUMNS 24 /* maximum number of logical columns of a table */
 
 typedef struct invar_ledger_table_def {
     const char *name;
-    int columns; /* logical ones, without run and sum */
+    int columns; /* number of logical columns, without run and sum */
     invar_column column[INVAR_LEDGER_ROW_COLUMNS];
-    bool keyed_by_step; /* no entry column: a row belongs to the entry of its step */
-    bool detail;        /* a shortened copy may leave its old rows out */
+    bool keyed_by_step; /* the table has no entry column: a row belongs to the entry of its step */
+    bool detail;        /* a copy may leave out rows of old steps (invar_ledger_retention) */
 } invar_ledger_table_def;
 
+/* Returns the static definition of a table. */
 const invar_ledger_table_def *invar_ledger_table_get(invar_ledger_table table);
 
-/* Values for the logical columns. */
+/* The values of a row's logical columns. */
 typedef invar_ledger_value invar_ledger_row_values[INVAR_LEDGER_ROW_COLUMNS];
 
 invar_ledger_value invar_ledger_value_null(void);
 invar_ledger_value invar_ledger_value_int(int64_t value);
-invar_ledger_value invar_ledger_value_bits(double value); /* its IEEE pattern */
+invar_ledger_value invar_ledger_value_bits(double value); /* INT with the IEEE pattern of value */
 invar_ledger_value invar_ledger_value_text(const char *text);
 invar_ledger_value invar_ledger_value_blob(const void *data, size_t bytes);
 invar_ledger_value invar_ledger_value_digest(const invar_digest *digest);
 
-/* To and from a statement; what column yields is valid until the next step or reset. */
+/*
+ * Bind a value to a parameter, or read a column of the current row. The data of a value that was
+ * read are valid until the next step or reset.
+ */
 invar_status invar_ledger_value_bind(invar_sql_stmt *stmt, int index,
                                      const invar_ledger_value *value) INVAR_MUST_USE;
 invar_ledger_value invar_ledger_value_column(invar_sql_stmt *stmt, int column);
 
-/* Takes bytes piece by piece, for a hash. */
+/* Callback that receives bytes to hash, in several calls. */
 typedef void (*invar_ledger_bytes_fn)(void *payload, const void *data, size_t bytes);
 
-/* Feeds a value's canonical form. */
+/* Feed the canonical bytes of a value to `feed`, or to a hasher. */
 void invar_ledger_value_feed(invar_ledger_bytes_fn feed, void *payload,
                              const invar_ledger_value *value);
 void invar_ledger_value_hash(invar_hasher *hasher, const invar_ledger_value *value);
 
-/* The row's sum. */
+/* Returns the sum of a row. */
 int64_t invar_ledger_row_sum(invar_ledger_table table, const invar_ledger_value *row);
 
-/* Feeds the row's content bytes. */
+/* Feeds the content bytes of a row. */
 void invar_ledger_row_content(invar_hasher *hasher, invar_ledger_table table,
                               const invar_ledger_value *row);
 
-/* Feeds the row's canonical bytes. */
+/* Feeds the canonical bytes of a row. */
 void invar_ledger_row_canonical(invar_ledger_table table, const invar_ledger_value *row,
                                 invar_ledger_bytes_fn feed, void *payload);
 
-/* INSERT with ?1 = run, then the logical columns and their twins in order, then the sum. */
+/*
+ * Prepares an INSERT with ?1 = run, then the logical columns, each followed by its readable copy if
+ * it has one, then the sum. The caller frees *out with invar_sql_free.
+ */
 invar_status invar_ledger_row_insert(invar_sql_stmt **out, invar_sql *sql,
                                      invar_ledger_table table) INVAR_MUST_USE;
 
-/* Binds and runs such a statement. */
+/* Binds a row to such a statement and runs it. */
 invar_status invar_ledger_row_write(invar_sql_stmt *insert, invar_ledger_table table, int64_t run,
                                     const invar_ledger_value *row, int64_t sum) INVAR_MUST_USE;
 
-/* A row as it was found. */
+/*
+ * A row as it is stored. Its values are borrowed from the statement until the next step or reset.
+ */
 typedef struct invar_ledger_stored_row {
     invar_ledger_table table;
     invar_ledger_row_values values;
-    int64_t entry;              /* that it belongs to; -1: to none, its step is missing */
-    int64_t sum;                /* as stored */
-    bool readable_copies_agree; /* the readable twins say what the bits say */
+    int64_t entry; /* number of the entry that wrote the row; -1 if its step is missing */
+    int64_t sum;   /* stored sum, which may be wrong */
+    bool readable_copies_agree; /* every readable copy equals the value of its bits */
 } invar_ledger_stored_row;
 
 /*
- * SELECT of the rows of run ?1 in logical key order; with `of_step` also ?2 = step, ?3 = segment.
- * Only the rows of tables that have those columns can be asked for by step.
+ * Prepares a SELECT of the rows of run ?1 in the order of their logical keys. With `of_step` it
+ * selects the rows of step ?2 and segment ?3; the table must have these columns. The caller frees
+ * *out with invar_sql_free.
  */
 invar_status invar_ledger_row_select(invar_sql_stmt **out, invar_sql *sql, invar_ledger_table table,
                                      bool of_step) INVAR_MUST_USE;
 
-/* The current row of such a statement. */
+/* Reads the current row of such a statement. */
 void invar_ledger_row_read(invar_ledger_stored_row *out, invar_sql_stmt *select,
                            invar_ledger_table table);
 
@@ -159,7 +169,10 @@ void invar_ledger_row_read(invar_ledger_stored_row *out, invar_sql_stmt *select,
 invar_status invar_ledger_row_check(const invar_ledger_stored_row *row,
                                     const char *path) INVAR_MUST_USE;
 
-/* "metric (step 3, seg 0, series 'train/loss')", for messages. */
+/*
+ * Writes table and key of a row, such as "metric (step 3, seg 0, series train/loss)", for messages.
+ * Unprintable bytes become question marks.
+ */
 void invar_ledger_row_describe(char *out, size_t size, invar_ledger_table table,
                                const invar_ledger_value *row);
 

@@ -1,8 +1,10 @@
 /*
- * ledger_schema.c - brings a file to the schema of this version, and refuses what is not a ledger.
+ * ledger_schema.c - upgrades a database to the schema of a version, and rejects what is not a
+ * ledger.
  *
  * A database runs code when it is read: views and triggers. So every object of a file is compared,
- * to the letter, with those of a fresh ledger before anything else is asked of it.
+ * to the letter, with those of a new ledger before any other statement reads the file. A reader of
+ * an older version gets the missing tables and views as temporary, empty ones.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,7 +45,7 @@ invar_status invar_ledger_schema_migrate(invar_sql *sql, int version)
     return INVAR_OK;
 }
 
-/* An empty ledger of a version, in memory. */
+/* Creates an empty ledger of a version in memory. The caller closes *out with invar_sql_close. */
 static invar_status make_fresh(invar_sql **out, int version)
 {
     invar_status status;
@@ -82,11 +84,12 @@ static invar_status check_version(int *out, invar_sql *sql)
     return INVAR_OK;
 }
 
-/* All but the tables of ANALYZE. Values with their types: damage can turn a text into a blob. */
+/* SQL: all objects of the schema except the tables of ANALYZE. */
 static const char objects[] =
     "SELECT type, name, tbl_name, sql FROM sqlite_schema"
     " WHERE NOT (type = 'table' AND name GLOB 'sqlite_stat[1-4]') ORDER BY name, type";
 
+/* Hashes values with their types, because damage can turn a text into a blob. */
 static void hash_object(invar_hasher *hasher, invar_sql_stmt *stmt)
 {
     for (int i = 0; i < invar_sql_columns(stmt); i++) {
@@ -95,7 +98,7 @@ static void hash_object(invar_hasher *hasher, invar_sql_stmt *stmt)
     }
 }
 
-static invar_status sql_differs(invar_sql *sql, const char *what, invar_sql_stmt *stmt)
+static invar_status fail_object_differs(invar_sql *sql, const char *what, invar_sql_stmt *stmt)
 {
     char name[INVAR_TEXT_QUOTE_SIZE];
     size_t bytes;
@@ -107,7 +110,7 @@ static invar_status sql_differs(invar_sql *sql, const char *what, invar_sql_stmt
                       invar_sql_path(sql), what, name);
 }
 
-/* Walks both lists, which are sorted by name. */
+/* Compares both lists of objects, which are sorted by name; fails at the first difference. */
 static invar_status compare_objects(invar_sql *sql, invar_sql_stmt *ours, invar_sql_stmt *theirs)
 {
     bool more_ours = true, more_theirs = true;
@@ -120,9 +123,9 @@ static invar_status compare_objects(invar_sql *sql, invar_sql_stmt *ours, invar_
         if (!more_ours && !more_theirs)
             return INVAR_OK;
         if (!more_theirs)
-            return sql_differs(sql, "there is no", ours);
+            return fail_object_differs(sql, "there is no", ours);
         if (!more_ours)
-            return sql_differs(sql, "there is a foreign", theirs);
+            return fail_object_differs(sql, "there is a foreign", theirs);
         invar_hasher_init(&a);
         invar_hasher_init(&b);
         hash_object(&a, ours);
@@ -130,7 +133,7 @@ static invar_status compare_objects(invar_sql *sql, invar_sql_stmt *ours, invar_
         invar_hasher_final(&x, &a);
         invar_hasher_final(&y, &b);
         if (!invar_digest_equal(&x, &y))
-            return sql_differs(sql, "there is a changed or foreign", theirs);
+            return fail_object_differs(sql, "there is a changed or foreign", theirs);
     }
 }
 
@@ -156,12 +159,12 @@ invar_status invar_ledger_schema_check(invar_sql *sql)
 
 /* ---- older versions -------------------------------------------------------------------------- */
 
-/* What is there once that had no row of the schema before ?1; nobody writes it. */
+/* SQL: CREATE TEMP statements for the objects of a schema that were added after row ?1. */
 static const char later[] = "SELECT 'CREATE TEMP' || substr(sql, length('CREATE') + 1)"
                             " FROM sqlite_schema WHERE rowid > ?1 AND type IN ('table', 'view')"
                             " ORDER BY rowid";
 
-static invar_status add_later(invar_sql *sql, invar_sql *fresh)
+static invar_status add_newer_objects(invar_sql *sql, invar_sql *fresh)
 {
     invar_sql_stmt *stmt = NULL;
     invar_status status;
@@ -193,7 +196,7 @@ invar_status invar_ledger_schema_complete(invar_sql *sql)
     if (version == INVAR_LEDGER_VERSION)
         return INVAR_OK;
     INVAR_TRY(make_fresh(&fresh, version));
-    status = add_later(sql, fresh);
+    status = add_newer_objects(sql, fresh);
     invar_sql_close(fresh);
     return status;
 }

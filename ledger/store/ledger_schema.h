@@ -1,5 +1,6 @@
 /*
- * ledger_schema.h - brings a file to the schema of this version, and refuses what is not a ledger.
+ * ledger_schema.h - upgrades a database to the schema of a version, and rejects what is not a
+ * ledger.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,24 +19,25 @@ extern "C" {
 
 #define INVAR_LEDGER_SCHEMA_APPLICATION 0x496E7672 /* "Invr": PRAGMA application_id */
 
-/* One script a version, "1.sql" first. */
+/* The scripts of schema/, one per version: "1.sql", "2.sql", ... */
 extern const invar_embedded invar_ledger_schemas[];
 
 /*
- * Runs the scripts that take a database from the version it has to `version`, each in one
- * transaction. An empty database has version 0.
+ * Upgrades a database to the schema `version`: runs the missing scripts, each in one transaction.
+ * An empty database has version 0.
  */
 invar_status invar_ledger_schema_migrate(invar_sql *sql, int version) INVAR_MUST_USE;
 
 /*
- * Fails unless the database is a ledger with exactly the tables, views and triggers of its version,
- * which is this one or an older one.
+ * Checks that the database is a ledger with exactly the tables, views and triggers of its version.
+ * Returns INVAR_E_CORRUPT if not, INVAR_E_UNSUPPORTED if its version is newer than this one.
  */
 invar_status invar_ledger_schema_check(invar_sql *sql) INVAR_MUST_USE;
 
 /*
- * For a reader of a file that was checked: tables and views that its version does not have are
- * there for this connection, and empty.
+ * Makes an older ledger readable with the statements of this version: creates the tables and views
+ * that its version does not have, empty, for this connection only. Call after
+ * invar_ledger_schema_check.
  */
 invar_status invar_ledger_schema_complete(invar_sql *sql) INVAR_MUST_USE;
 

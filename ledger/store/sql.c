@@ -1,9 +1,11 @@
 /*
- * sql.c - SQLite behind our status codes.
+ * sql.c - wrapper around SQLite that returns our status codes.
  *
  * Every connection is defensive: no trusted schema, no double-quoted strings, no extensions, no
- * memory map (SQLite before 3.51.3 loses data when a second connection resets the WAL; so one
- * writer is the only one to write and to checkpoint, and all others are read-only).
+ * memory map. SQLite before 3.51.3 loses data when a second connection resets the WAL, so only the
+ * one writer may write and checkpoint, and all other connections are read-only. Limits for
+ * untrusted statements are set per call, because the limit of SQLite's memory holds for the
+ * process.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,17 +24,18 @@
 
 enum {
     PATH_BYTES = 4096,
-    URI_BYTES = 3 * PATH_BYTES + 64, /* every byte escaped, and what stands around them */
-    GUARD_STEPS = 50,                /* few, because one of them may take long */
-    GUARD_HEAP = 512 << 20
+    URI_BYTES = 3 * PATH_BYTES + 64, /* a path with every byte escaped, scheme and query */
+    GUARD_STEPS = 50, /* instructions between checks of the time; few, because one may take long */
+    GUARD_HEAP =
+        512 << 20 /* bytes that SQLite may use in this process during a guarded statement */
 };
 
 struct invar_sql {
     sqlite3 *db;
-    sqlite3_stmt *rollback; /* prepared ahead: ending a transaction must not need memory */
-    int64_t guard_ms;       /* how long a guarded statement may run; 0: for ever */
-    int64_t guard_start;    /* when the current one began */
-    bool stands_in;         /* it has temporary tables or views */
+    sqlite3_stmt *rollback; /* prepared early, because a rollback must not need memory */
+    int64_t guard_ms;       /* maximum run time of a guarded statement; 0 for no limit */
+    int64_t guard_start;    /* monotonic time in ms at which the guard was set */
+    bool stands_in;         /* the connection has temporary tables or views */
     bool limits_heap;       /* this connection has set the limit of SQLite's memory */
     char path[PATH_BYTES];
 };
@@ -40,13 +43,13 @@ struct invar_sql {
 struct invar_sql_stmt {
     sqlite3_stmt *handle;
     invar_sql *sql;
-    bool lost; /* there was no memory for a value of the current row */
+    bool lost; /* a value of the current row was read as empty for lack of memory */
 };
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* The reaction that is open to the caller. */
-static invar_status classify(int rc)
+/* Maps a code of SQLite to the status that the caller can react to. */
+static invar_status status_of(int rc)
 {
     static const struct {
         int rc;
@@ -67,7 +70,7 @@ static invar_status classify(int rc)
     return status;
 }
 
-static const char *advice(int rc)
+static const char *advice_for(int rc)
 {
     switch (rc & 0xff) {
     case SQLITE_FULL: return "; free some space and repeat";
@@ -84,10 +87,10 @@ static invar_status sql_fail(const invar_sql *sql, int rc)
     const char *why = sqlite3_errstr(rc);
     char quote[512];
 
-    // the connection's message is about its last failure: more precise, when it is about this one
+    // the message of the connection is more precise, if it is about this failure
     if (sql->db && (sqlite3_errcode(sql->db) & 0xff) == (rc & 0xff))
         why = sqlite3_errmsg(sql->db);
-    switch (classify(rc)) {
+    switch (status_of(rc)) {
     case INVAR_E_NOMEM:
         if (sql->limits_heap)
             return INVAR_FAIL(INVAR_E_NOMEM, rc,
@@ -96,7 +99,8 @@ static invar_status sql_fail(const invar_sql *sql, int rc)
         return INVAR_FAIL(INVAR_E_NOMEM, rc, "no memory for SQLite");
     default:
         invar_text_quote(quote, sizeof quote, why, strlen(why)); // names come from the file
-        return INVAR_FAIL(classify(rc), rc, "ledger %.1000s: %s%s", sql->path, quote, advice(rc));
+        return INVAR_FAIL(status_of(rc), rc, "ledger %.1000s: %s%s", sql->path, quote,
+                          advice_for(rc));
     }
 }
 
@@ -108,8 +112,8 @@ static invar_status sql_check(const invar_sql *sql, int rc)
 /* ---- connections ----------------------------------------------------------------------------- */
 
 /*
- * A URI, so that no path means anything else to SQLite, as ":memory:" and "file:a?mode=memory" do:
- * what stands for itself stays, the rest is escaped.
+ * Writes the path as a URI with all special characters escaped, because SQLite gives a meaning of
+ * its own to paths such as ":memory:" and "file:a?mode=memory".
  */
 static void make_uri(char out[URI_BYTES], const char *path, invar_sql_mode mode)
 {
@@ -139,7 +143,10 @@ static invar_status sql_configure(invar_sql *sql, invar_sql_mode mode)
                                              &sql->rollback, NULL));
 }
 
-/* `sql` is empty and `path` short enough; leave() also where it failed. */
+/*
+ * Opens the connection in `sql`, which is zeroed. `path` must fit into sql->path. The caller calls
+ * close_connection, also after a failure.
+ */
 static invar_status open_connection(invar_sql *sql, const char *path, invar_sql_mode mode)
 {
     static const int flags[] = {
@@ -161,7 +168,7 @@ static invar_status open_connection(invar_sql *sql, const char *path, invar_sql_
 static void close_connection(invar_sql *sql)
 {
     sqlite3_finalize(sql->rollback);
-    // refuses while a statement lives: that would be a leak in our code
+    // SQLite does not close while a statement exists, which would be a leak
     INVAR_CHECK(sqlite3_close(sql->db) == SQLITE_OK);
 }
 
@@ -241,7 +248,7 @@ typedef struct function {
     void (*release)(void *payload);
 } function;
 
-/* A number reads as its type alone: functions take text and blobs. */
+/* Converts an argument. Only the type of a number is set, because functions take text and blobs. */
 static invar_ledger_value argument_of(sqlite3_value *value)
 {
     switch (sqlite3_value_type(value)) {
@@ -266,7 +273,7 @@ static void call_function(sqlite3_context *context, int count, sqlite3_value **v
 
     for (int i = 0; i < count; i++) {
         arguments[i] = argument_of(values[i]);
-        // SQLite had no memory for the value; an empty blob has no data either
+        // NULL data means that SQLite had no memory, except for an empty blob
         if (!arguments[i].data &&
             (arguments[i].type == INVAR_LEDGER_TYPE_TEXT ||
              (arguments[i].type == INVAR_LEDGER_TYPE_BLOB && arguments[i].bytes > 0))) {
@@ -319,7 +326,7 @@ bool invar_sql_in_transaction(const invar_sql *sql)
 invar_status invar_sql_roll_back(invar_sql *sql, invar_status status)
 {
     if (invar_sql_in_transaction(sql)) {
-        sqlite3_step(sql->rollback); // what fails is tried again before the next transaction
+        sqlite3_step(sql->rollback); // if this fails, the next transaction repeats it
         sqlite3_reset(sql->rollback);
     }
     return status;
@@ -328,7 +335,7 @@ invar_status invar_sql_roll_back(invar_sql *sql, invar_status status)
 /* ---- statements ------------------------------------------------------------------------------ */
 
 /* True when only white space, comments and semicolons follow. */
-static bool nothing_follows(sqlite3 *db, const char *tail)
+static bool is_only_statement(sqlite3 *db, const char *tail)
 {
     while (*tail) {
         sqlite3_stmt *next = NULL;
@@ -355,7 +362,7 @@ invar_status invar_sql_prepare(invar_sql_stmt **out, invar_sql *sql, const char 
         return status;
     if (!handle)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "SQL: there is no statement in it");
-    if (!nothing_follows(sql->db, tail)) {
+    if (!is_only_statement(sql->db, tail)) {
         sqlite3_finalize(handle);
         invar_text_quote(quote, sizeof quote, tail, strlen(tail));
         return INVAR_FAIL(INVAR_E_INVALID, 0, "SQL: one statement at a time; behind it stands: %s",
@@ -398,7 +405,7 @@ invar_status invar_sql_bind_text(invar_sql_stmt *stmt, int index, const char *te
 
 invar_status invar_sql_bind_blob(invar_sql_stmt *stmt, int index, const void *data, size_t bytes)
 {
-    if (bytes == 0) // a NULL pointer would bind NULL
+    if (bytes == 0) // sqlite3_bind_blob64 with a NULL pointer would bind NULL
         return sql_check(stmt->sql, sqlite3_bind_zeroblob(stmt->handle, index, 0));
     return sql_check(stmt->sql,
                      sqlite3_bind_blob64(stmt->handle, index, data, bytes, SQLITE_STATIC));
@@ -439,14 +446,14 @@ invar_status invar_sql_step(bool *row_out, invar_sql_stmt *stmt)
 
 void invar_sql_reset(invar_sql_stmt *stmt)
 {
-    sqlite3_reset(stmt->handle); // repeats the failure that step has already told
+    sqlite3_reset(stmt->handle); // its code repeats the failure that step has returned
     stmt->lost = false;
 }
 
 /* ---- the current row ------------------------------------------------------------------------- */
 
-/* NULL is an empty value, or one that there was no memory for. */
-static void note_lost(invar_sql_stmt *stmt, const void *data)
+/* Remembers that a value was lost: NULL is an empty value, or one that SQLite had no memory for. */
+static void check_lost(invar_sql_stmt *stmt, const void *data)
 {
     if (!data && sqlite3_errcode(stmt->sql->db) == SQLITE_NOMEM)
         stmt->lost = true;
@@ -494,7 +501,7 @@ const char *invar_sql_text(invar_sql_stmt *stmt, int column, size_t *bytes_out)
 {
     const char *text = (const char *)sqlite3_column_text(stmt->handle, column);
 
-    note_lost(stmt, text);
+    check_lost(stmt, text);
     if (bytes_out)
         *bytes_out = text ? (size_t)sqlite3_column_bytes(stmt->handle, column) : 0;
     return text ? text : "";
@@ -504,7 +511,7 @@ const void *invar_sql_blob(invar_sql_stmt *stmt, int column, size_t *bytes_out)
 {
     const void *data = sqlite3_column_blob(stmt->handle, column);
 
-    note_lost(stmt, data);
+    check_lost(stmt, data);
     *bytes_out = data ? (size_t)sqlite3_column_bytes(stmt->handle, column) : 0;
     return data ? data : "";
 }
@@ -538,8 +545,8 @@ invar_status invar_sql_query_int(int64_t *out, invar_sql *sql, const char *text,
 
 /* ---- guarded statements ---------------------------------------------------------------------- */
 
-static int authorize(void *payload, int action, const char *a, const char *b, const char *c,
-                     const char *d)
+static int authorize_read(void *payload, int action, const char *a, const char *b, const char *c,
+                          const char *d)
 {
     (void)payload, (void)a, (void)c, (void)d;
     switch (action) {
@@ -547,7 +554,7 @@ static int authorize(void *payload, int action, const char *a, const char *b, co
     case SQLITE_READ:
     case SQLITE_RECURSIVE: return SQLITE_OK;
     case SQLITE_FUNCTION:
-        // the built-in functions that reach beyond the file: into libraries, and into memory
+        // these built-in functions load libraries or reveal and set pointers
         return !b || sqlite3_stricmp(b, "load_extension") == 0 ||
                        sqlite3_stricmp(b, "fts3_tokenizer") == 0
                    ? SQLITE_DENY
@@ -564,14 +571,17 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static int out_of_time(void *payload)
+static int is_time_over(void *payload)
 {
     const invar_sql *sql = payload;
 
     return now_ms() - sql->guard_start > sql->guard_ms;
 }
 
-/* Sorting fills no disk. In a transaction that follows a verification SQLite refuses the change. */
+/*
+ * Makes SQLite sort in memory, so that a query cannot fill the disk. A failure in a transaction is
+ * ignored, because SQLite may not allow the change there.
+ */
 static invar_status sort_in_memory(invar_sql *sql)
 {
     invar_status status = invar_sql_exec(sql, "PRAGMA temp_store = MEMORY");
@@ -585,18 +595,18 @@ static invar_status sort_in_memory(invar_sql *sql)
 invar_status invar_sql_restrict_to_reads(invar_sql *sql, int64_t limit_ms)
 {
     INVAR_TRY(sort_in_memory(sql));
-    // their first use declares a table, which the authorizer could not tell from making one
+    // the first use of these functions declares a table; the authorizer would take it for CREATE
     INVAR_TRY(invar_sql_exec(sql, "SELECT 1 FROM json_each('[]'), json_tree('[]')"));
-    INVAR_TRY(sql_check(sql, sqlite3_set_authorizer(sql->db, authorize, NULL)));
+    INVAR_TRY(sql_check(sql, sqlite3_set_authorizer(sql->db, authorize_read, NULL)));
     sql->guard_ms = limit_ms;
     sql->guard_start = now_ms();
     if (limit_ms > 0)
-        sqlite3_progress_handler(sql->db, GUARD_STEPS, out_of_time, sql);
-    // a query cannot eat the machine: a bound for one value, for the text, and for all of SQLite
+        sqlite3_progress_handler(sql->db, GUARD_STEPS, is_time_over, sql);
+    // bounds for one value, for the text of a statement, and for all of SQLite
     sqlite3_limit(sql->db, SQLITE_LIMIT_LENGTH, 64 * 1024 * 1024);
     sqlite3_limit(sql->db, SQLITE_LIMIT_SQL_LENGTH, 1024 * 1024);
     sqlite3_limit(sql->db, SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1000);
-    sql->limits_heap = sqlite3_hard_heap_limit64(-1) == 0; // whose it is already, shall keep it
+    sql->limits_heap = sqlite3_hard_heap_limit64(-1) == 0; // a limit of the process stays
     if (sql->limits_heap)
         sqlite3_hard_heap_limit64(GUARD_HEAP);
     return INVAR_OK;
@@ -609,7 +619,7 @@ void invar_sql_unguard(invar_sql *sql)
     if (sql->limits_heap)
         sqlite3_hard_heap_limit64(0);
     sql->limits_heap = false;
-    if (!sql->stands_in) // a change would remove what is temporary
+    if (!sql->stands_in) // the change would remove temporary tables
         sqlite3_exec(sql->db, "PRAGMA temp_store = DEFAULT", NULL, NULL, NULL);
     sqlite3_limit(sql->db, SQLITE_LIMIT_LENGTH, INT_MAX);
     sqlite3_limit(sql->db, SQLITE_LIMIT_SQL_LENGTH, INT_MAX);
@@ -630,7 +640,7 @@ invar_status invar_sql_copy(invar_sql *sql, const char *path)
     if (!backup) {
         status = sql_fail(to, sqlite3_extended_errcode(to->db));
     } else {
-        // all pages in one step: one snapshot, whatever a writer does meanwhile
+        // all pages in one step are one snapshot, even if a process writes at the same time
         rc = sqlite3_backup_step(backup, -1);
         sqlite3_backup_finish(backup);
         if (rc != SQLITE_DONE)

@@ -1,5 +1,9 @@
 /*
- * triage.c - asks the rules.
+ * triage.c - diagnoses a run: runs the triage rules on it and collects their findings.
+ *
+ * A rule is a named query with further lines in its head (triage.h). Each rule runs with its
+ * default parameters. A rule whose data are missing is reported as skipped, with the reason, and
+ * never as a rule that found nothing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,14 +19,14 @@
 
 /* ---- a rule ---------------------------------------------------------------------------------- */
 
-/* A line of the file's head; our own files all have it. */
+/* Reads a line of a rule's head, which every rule must have. */
 static void read_line(char out[INVAR_LEDGER_QUERY_LINE], const char *sql, const char *mark)
 {
     INVAR_CHECK(invar_ledger_query_line(out, sql, mark));
 }
 
-/* A parameter's default; :run is the run. */
-static invar_ledger_value value_of(const invar_ledger_query_param *param, int64_t run)
+/* Returns the default value of a parameter; for :run the number of the run. */
+static invar_ledger_value default_value(const invar_ledger_query_param *param, int64_t run)
 {
     if (param->type == 'n')
         return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_REAL,
@@ -32,7 +36,9 @@ static invar_ledger_value value_of(const invar_ledger_query_param *param, int64_
                                     param->type == 'r' ? run : strtoll(param->fallback, NULL, 10)};
 }
 
-/* The first row is the finding; where it has a command of its own, that comes next. */
+/*
+ * Keeps the first row as the finding, with its own next command if it has one; counts the others.
+ */
 static invar_status take_row(void *payload, const char *const *columns,
                              const invar_ledger_value *values, int count)
 {
@@ -48,7 +54,10 @@ static invar_status take_row(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* Where nothing is found, `idle` says whether there was something to look at. */
+/*
+ * Runs a rule. *data_out = whether the ledger has the data that the rule reads; if not, *idle gets
+ * the rule and the reason.
+ */
 static invar_status run_rule(invar_triage_finding *out, bool *data_out,
                              invar_triage_skipped_rule *idle, invar_ledger *ledger, int64_t run)
 {
@@ -57,7 +66,7 @@ static invar_status run_rule(invar_triage_finding *out, bool *data_out,
 
     for (int i = 0; i < rule->n_params; i++)
         arguments[i] =
-            (invar_ledger_argument){rule->params[i].name, value_of(&rule->params[i], run)};
+            (invar_ledger_argument){rule->params[i].name, default_value(&rule->params[i], run)};
     INVAR_TRY(invar_ledger_select(
         ledger, &(invar_ledger_select_request){.sql = rule->sql,
                                                .arguments = arguments,
@@ -80,9 +89,9 @@ const char *invar_triage_cause(char cause_out[INVAR_LEDGER_QUERY_LINE],
     return at;
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all rules ------------------------------------------------------------------------------- */
 
-/* Among those before it, which are in order, to where its step belongs. */
+/* Moves the last finding to its position by step; the earlier ones are sorted. */
 static void sort_last(invar_triage *t)
 {
     for (int i = t->count - 1; i > 0 && t->found[i].step < t->found[i - 1].step; i--) {
@@ -93,7 +102,7 @@ static void sort_last(invar_triage *t)
     }
 }
 
-static invar_status ask_rule(invar_triage *out, invar_ledger *ledger, int64_t run)
+static invar_status add_rule_result(invar_triage *out, invar_ledger *ledger, int64_t run)
 {
     invar_triage_finding *f = &out->found[out->count];
     bool data;
@@ -113,7 +122,7 @@ static invar_status ask_rule(invar_triage *out, invar_ledger *ledger, int64_t ru
     return INVAR_OK;
 }
 
-static bool is_asked(const invar_ledger_query *query, bool written)
+static bool applies_to_run(const invar_ledger_query *query, bool written)
 {
     char of[INVAR_LEDGER_QUERY_LINE];
 
@@ -128,8 +137,8 @@ invar_status invar_triage_run(invar_triage *out, invar_ledger *ledger, int64_t r
         const invar_ledger_query *rule = &out->found[out->count].rule;
 
         INVAR_TRY(invar_ledger_query_at(&out->found[out->count].rule, i));
-        if (is_asked(rule, written))
-            INVAR_TRY(ask_rule(out, ledger, run));
+        if (applies_to_run(rule, written))
+            INVAR_TRY(add_rule_result(out, ledger, run));
     }
     return INVAR_OK;
 }

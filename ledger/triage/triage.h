@@ -1,15 +1,15 @@
 /*
- * triage.h - what is wrong with a run: rules that look at its ledger.
+ * triage.h - diagnoses a run: runs all triage rules on its ledger and collects their findings.
  *
- * A rule is a named query, a file of ledger/queries/triage. It answers with the steps that show a
- * fault, `step` and `evidence`, the first one first; a run that is well has no answer. More lines
- * at the head of the file say what a fault usually means, which command comes next, and what the
- * rule needs: one that has nothing to look at finds nothing, which says nothing of the run. Where
- * the next command depends on the evidence, it is a third column, `next`. A rule
- * with a line `of` is about runs that no process writes.
+ * A rule is a named query, a file of ledger/queries/triage. Its rows are the steps that show a
+ * fault, the first one first, with the columns `step` and `evidence`, and optionally `next`. A
+ * healthy run has no rows. Further lines at the head of the file are:
  *
- * A rule whose evidence has several possible causes lists them in pairs of lines, `cause` and
- * `check`: the cause, and the command that confirms or excludes it.
+ *   means         what such a fault usually is
+ *   next          the next command; the column `next` replaces it if it depends on the evidence
+ *   needs, or     which data the rule needs (query_requirements.c). A rule without data is skipped
+ *   of            the rule applies only to runs that no process is writing
+ *   cause, check  in pairs: a possible cause, and the command that confirms or excludes it
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,42 +22,47 @@
 extern "C" {
 #endif
 
-#define INVAR_TRIAGE_RULES 32         /* more than there are */
-#define INVAR_TRIAGE_PREFIX "triage-" /* of the names of rules among those of queries */
+#define INVAR_TRIAGE_RULES 32         /* capacity; larger than the number of rules */
+#define INVAR_TRIAGE_PREFIX "triage-" /* prefix of a named query that is a rule */
 
 typedef struct invar_triage_finding {
     invar_ledger_query rule;
-    int number;                                /* of the rule, from 0 */
-    char explanation[INVAR_LEDGER_QUERY_LINE]; /* what such a fault usually is */
-    /* a command; the words RUN, STEP, MODEL (a folder) and RECIPE in it are to be replaced */
+    int number;                                /* index of the rule in alphabetical order, from 0 */
+    char explanation[INVAR_LEDGER_QUERY_LINE]; /* usual meaning of such a fault */
+    /* next command, in which the caller replaces RUN, STEP, MODEL (a folder) and RECIPE */
     char next_command[INVAR_LEDGER_QUERY_LINE];
-    int64_t step;       /* the first that shows it */
-    int64_t steps;      /* that show it */
-    char evidence[256]; /* of that first one */
+    int64_t step;       /* first step that shows the fault */
+    int64_t steps;      /* number of steps that show the fault */
+    char evidence[256]; /* evidence of the first of these steps */
 } invar_triage_finding;
 
+/* A rule that found nothing because the ledger lacks the data that it reads. */
 typedef struct invar_triage_skipped_rule {
     invar_ledger_query rule;
-    char why[INVAR_LEDGER_QUERY_LINE]; /* what it needs */
+    char why[INVAR_LEDGER_QUERY_LINE]; /* sentence about the missing data */
 } invar_triage_skipped_rule;
 
 typedef struct invar_triage {
-    invar_triage_finding found[INVAR_TRIAGE_RULES]; /* (count) by step */
+    invar_triage_finding found[INVAR_TRIAGE_RULES]; /* (count) findings, ascending by step */
     int count;
-    int rules; /* that were asked */
-    /* (n_idle) of them without data to look at */
+    int rules; /* number of rules that were run */
+    /* (n_idle) rules that were skipped for lack of data */
     invar_triage_skipped_rule idle[INVAR_TRIAGE_RULES];
     int n_idle;
 } invar_triage;
 
 /*
- * Reads the next possible cause and its command, in which words are to be replaced as in `next`.
- * `from` is the rule's sql, or the previous result. NULL if there are no more.
+ * Reads the next possible cause of a finding and the command that checks it; its words are replaced
+ * as in next_command. `from` is the SQL of the rule for the first cause, then the previous result.
+ * Returns NULL if there are no more causes.
  */
 const char *invar_triage_cause(char cause_out[INVAR_LEDGER_QUERY_LINE],
                                char check_out[INVAR_LEDGER_QUERY_LINE], const char *from);
 
-/* All rules. `run`: its number in the ledger; `written`: by a process, which may go on. */
+/*
+ * Runs all rules on run number `run` of the ledger with their default parameters. Set `written` if
+ * a process is writing the run: rules with a line `of` are then left out. *out has about 100 KiB.
+ */
 invar_status invar_triage_run(invar_triage *out, invar_ledger *ledger, int64_t run,
                               bool written) INVAR_MUST_USE;
 

@@ -1,5 +1,9 @@
 /*
- * html.c - pages without scripts: text that stays text, and a frame that is filled in.
+ * html.c - writes HTML pages without scripts: escaped text, tables, and a frame with named
+ * sections.
+ *
+ * Values from ledgers pass through invar_html_text, which escapes all markup. Templates and class
+ * names come from the build and are trusted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-enum { NAME_SIZE = 64 }; // of what stands in braces: our own templates have no longer ones
+enum { NAME_SIZE = 64 }; // bytes of a name in braces; the embedded templates have no longer ones
 
 void invar_html_text(FILE *out, const char *text)
 {
@@ -77,7 +81,7 @@ static void put_file(FILE *out, const invar_embedded *files, const char *name)
 {
     while (files->name && strcmp(files->name, name) != 0)
         files++;
-    INVAR_CHECK(files->name); // the templates come from the build
+    INVAR_CHECK(files->name); // an embedded template names only embedded files
     fwrite(files->text, 1, files->bytes, out);
 }
 

@@ -1,5 +1,6 @@
 /*
- * html.h - pages without scripts: text that stays text, and a frame that is filled in.
+ * html.h - writes HTML pages without scripts: escaped text, tables, and a frame with named
+ * sections.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,34 +18,35 @@
 extern "C" {
 #endif
 
-/* Text, none of which becomes markup. */
+/* Writes text with all characters escaped that have a meaning in HTML. */
 void invar_html_text(FILE *out, const char *text);
 
-/* A cell of a table; NULL: nothing is there. */
+/* Writes a table cell; a `text` of NULL is shown as absent. `class_name` is not escaped. */
 void invar_html_cell(FILE *out, const char *class_name, const char *text);
 void invar_html_cell_format(FILE *out, const char *class_name, const char *format, ...)
     INVAR_PRINTF(3, 4);
 
-/* A term and its value, inside a <dl>. */
+/* Write a term and its value inside a <dl>. The term is not escaped. */
 void invar_html_item(FILE *out, const char *term, const char *value);
 void invar_html_item_number(FILE *out, const char *term, int64_t value);
 
 /*
- * A table that scrolls, with these heads (NULL after the last), up to its rows; and after them,
- * with a line about `more` rows that were left out.
+ * Write the beginning and the end of a table that scrolls; the caller writes the rows between them.
+ * `heads` ends with NULL. `more` is the number of rows that were left out, of which a line informs.
  */
 void invar_html_table_open(FILE *out, const char *const *heads);
 void invar_html_table_close(FILE *out, size_t more);
 
+/* A part of a page that a function writes. */
 typedef struct invar_html_section {
     const char *name;
     void (*put)(FILE *out, const void *data);
 } invar_html_section;
 
 /*
- * The first file is the frame. A name in double braces stands for the section of that name, or,
- * where there is none, for the text of the file of that name. Both lists end with one without a
- * name. Does not close `out`.
+ * Writes a page. The first file is the frame; a name in double braces in it stands for the section
+ * of that name, or else for the text of the file of that name. Both lists end with an element
+ * without a name. Each section receives `data`. Does not close `out`.
  */
 invar_status invar_html_write(FILE *out, const invar_embedded *files,
                               const invar_html_section *sections, const void *data) INVAR_MUST_USE;

@@ -1,5 +1,5 @@
 /*
- * measured.h - which recorded numbers of a run were measured.
+ * measured.h - SQL conditions: which recorded numbers of a run were measured.
  *
  * SFT runs of version 0.1.0 recorded zeros for rewards and comparisons that did not exist. Reports
  * and `ledger show` leave them out.
@@ -9,7 +9,7 @@
 #ifndef INVAR_LEDGER_VIEW_MEASURED_H
 #define INVAR_LEDGER_VIEW_MEASURED_H
 
-/* SQL, true if the run of the row `x` learned answers. */
+/* SQL, true if the run of the row `x` is an SFT run, which samples nothing. */
 #define INVAR_MEASURED_ANSWERS                                                                     \
     "EXISTS (SELECT 1 FROM identity i WHERE i.run = x.run AND i.key = 'loss-type'"                 \
     " AND i.value = 'sft_loss')"

@@ -1,5 +1,8 @@
 /*
- * page.c - one self-contained HTML file from embedded templates and JSON.
+ * page.c - writes one self-contained HTML file from embedded templates and JSON data.
+ *
+ * The Content-Security-Policy of a page allows only the embedded scripts, by their SHA-256. Data
+ * cannot become markup, because every `<` in the JSON is written as \u003c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status put(FILE *out, const char *text, size_t bytes)
+static invar_status write_bytes(FILE *out, const char *text, size_t bytes)
 {
     if (fwrite(text, 1, bytes, out) != bytes)
         return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the page: %s", strerror(errno));
@@ -21,10 +24,11 @@ static invar_status put(FILE *out, const char *text, size_t bytes)
 }
 
 /*
- * In JSON `<` stands inside strings only, where \u003c means the same. Without it the text can
- * contain neither "</script" nor "<!--", so no text of a ledger becomes markup.
+ * Writes JSON with every `<` as \u003c. In JSON `<` occurs inside strings only, where both mean the
+ * same. Without it the text contains neither "</script" nor "<!--", so no text of a ledger becomes
+ * markup. Callback of json_dump_callback.
  */
-static int put_json(const char *text, size_t bytes, void *payload)
+static int write_json_part(const char *text, size_t bytes, void *payload)
 {
     FILE *out = payload;
     while (bytes != 0) {
@@ -42,18 +46,18 @@ static int put_json(const char *text, size_t bytes, void *payload)
 invar_status invar_page_write_data(FILE *out, const json_t *data)
 {
     errno = 0;
-    if (json_dump_callback(data, put_json, out, JSON_COMPACT | JSON_ENSURE_ASCII) == 0)
+    if (json_dump_callback(data, write_json_part, out, JSON_COMPACT | JSON_ENSURE_ASCII) == 0)
         return INVAR_OK;
     if (!ferror(out))
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory to write the data of the page");
     return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the page: %s", strerror(errno));
 }
 
-/* sha256-BASE64 */
-static invar_status put_hash(FILE *out, const invar_embedded *file)
+/* Writes the hash of a file in the form of a Content-Security-Policy: sha256-BASE64. */
+static invar_status write_hash(FILE *out, const invar_embedded *file)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint8_t hash[INVAR_SHA256_BYTES + 1] = {0}; // 11 groups of three bytes
+    uint8_t hash[INVAR_SHA256_BYTES + 1] = {0}; // padded to 11 groups of three bytes
     invar_sha256 sha;
     invar_sha256_init(&sha);
     invar_sha256_update(&sha, file->text, file->bytes);
@@ -66,7 +70,7 @@ static invar_status put_hash(FILE *out, const invar_embedded *file)
         for (int shift = 18; shift >= 0 && *at != '='; shift -= 6)
             *at++ = digits[group >> shift & 63];
     }
-    return put(out, text, strlen(text));
+    return write_bytes(out, text, strlen(text));
 }
 
 static const invar_embedded *file_named(const invar_embedded *files, const char *name, size_t bytes)
@@ -77,7 +81,7 @@ static const invar_embedded *file_named(const invar_embedded *files, const char 
     return NULL;
 }
 
-/* A page that is being written. */
+/* The page that is being written. */
 typedef struct page {
     FILE *out;
     const invar_embedded *files;
@@ -85,8 +89,8 @@ typedef struct page {
     bool live;
 } page;
 
-/* Takes a prefix off the name, where it has it. */
-static bool is_a(const char *prefix, const char **name, size_t *bytes)
+/* Removes a prefix from the name; false if the name does not begin with it. */
+static bool remove_prefix(const char *prefix, const char **name, size_t *bytes)
 {
     size_t length = strlen(prefix);
 
@@ -97,19 +101,19 @@ static bool is_a(const char *prefix, const char **name, size_t *bytes)
     return true;
 }
 
-/* What stands in braces. */
-static invar_status put_named(const page *p, const char *name, size_t bytes)
+/* Writes what a name in braces stands for. */
+static invar_status write_named(const page *p, const char *name, size_t bytes)
 {
     FILE *out = p->out;
 
     if (bytes == 4 && memcmp(name, "data", 4) == 0)
         return invar_page_write_data(out, p->data);
-    if (is_a("live:", &name, &bytes))
-        return p->live ? put(out, name, bytes) : INVAR_OK;
-    bool hashed = is_a("sha256:", &name, &bytes);
+    if (remove_prefix("live:", &name, &bytes))
+        return p->live ? write_bytes(out, name, bytes) : INVAR_OK;
+    bool hashed = remove_prefix("sha256:", &name, &bytes);
     const invar_embedded *file = file_named(p->files, name, bytes);
-    INVAR_CHECK(file); // the templates come from the build
-    return hashed ? put_hash(out, file) : put(out, file->text, file->bytes);
+    INVAR_CHECK(file); // an embedded template names only embedded files
+    return hashed ? write_hash(out, file) : write_bytes(out, file->text, file->bytes);
 }
 
 invar_status invar_page_write(FILE *out, const invar_embedded *files, const json_t *data, bool live)
@@ -120,11 +124,11 @@ invar_status invar_page_write(FILE *out, const invar_embedded *files, const json
         const char *name = open + 2;
         const char *close = strstr(name, "}}");
         INVAR_CHECK(close);
-        INVAR_TRY(put(out, at, (size_t)(open - at)));
-        INVAR_TRY(put_named(&p, name, (size_t)(close - name)));
+        INVAR_TRY(write_bytes(out, at, (size_t)(open - at)));
+        INVAR_TRY(write_named(&p, name, (size_t)(close - name)));
         at = close + 2;
     }
-    INVAR_TRY(put(out, at, strlen(at)));
+    INVAR_TRY(write_bytes(out, at, strlen(at)));
     if (fflush(out) != 0)
         return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the page: %s", strerror(errno));
     return INVAR_OK;

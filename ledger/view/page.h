@@ -1,11 +1,11 @@
 /*
- * page.h - one self-contained HTML file from embedded templates and JSON.
+ * page.h - writes one self-contained HTML file from embedded templates and JSON data.
  *
- * The first file is the page; in it {{FILE}} stands for the text of another file, {{sha256:FILE}}
- * for its hash as a Content-Security-Policy names it, {{live:TEXT}} for TEXT on a page that asks
- * its server for news and for nothing elsewhere, and {{data}} for the JSON. The browser then runs
- * those scripts and no other, whatever the data says; and the data, which may hold any text out of
- * a ledger, cannot end the element that it stands in.
+ * The first file is the page. In it {{FILE}} stands for the text of another file, {{sha256:FILE}}
+ * for its hash in the form of a Content-Security-Policy, {{live:TEXT}} for TEXT if the page is live
+ * and for nothing otherwise, and {{data}} for the JSON. The policy makes the browser run these
+ * scripts and no others, whatever the data contain. The data may hold any text of a ledger and
+ * cannot end the element that contains them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,14 +23,17 @@
 extern "C" {
 #endif
 
-/* What a page of ours begins with: INVAR_PAGE_MARK("report"). */
+/* The first bytes of a page, by which an output file is recognized: INVAR_PAGE_MARK("report"). */
 #define INVAR_PAGE_MARK(name) "<!DOCTYPE html>\n<!-- " name ".html - the page of `invar "
 
-/* `files` ends with one without a name. Does not close `out`. */
+/*
+ * Writes a page. `files` ends with an element without a name. `live` pages ask their server for new
+ * data. Does not close `out`.
+ */
 invar_status invar_page_write(FILE *out, const invar_embedded *files, const json_t *data,
                               bool live) INVAR_MUST_USE;
 
-/* The JSON alone, as it stands in a page. */
+/* Writes the JSON as a page contains it, without the page. */
 invar_status invar_page_write_data(FILE *out, const json_t *data) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,11 +1,12 @@
 /*
- * compare_points.c - the points of two executions of a step, compared by name.
+ * compare_points.c - compares the points of two executions of a step by name, and finds the
+ * culprit.
  *
- * A point is a number that can be compared when both sides have it with one dtype, shape and number
- * of shards; every other difference between the manifests is one of structure. A difference is born
- * at a point whose inputs are all equal; of points whose inputs are not on record, at the first one
- * that differs. An input that only one side has, such as a finer probe, is looked through to its
- * own inputs: what both sides have decides.
+ * Values are compared if both sides have the point with the same dtype, shape and number of shards;
+ * all other differences between the manifests are structural. A difference arises at a point that
+ * differs although all its inputs are equal; among points without recorded inputs, at the first
+ * that differs. An input that only one side has, for example of a finer probe, is replaced by its
+ * own inputs, so that points which both sides have decide.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +19,7 @@
 
 #include "base/invar_banned.h"
 
-/* How a point fares against its twin on the other side. */
+/* Result of comparing a point with the point of the same name on the other side. */
 typedef enum fate { FATE_ALONE, FATE_RESHAPED, FATE_EQUAL, FATE_DIFFERENT } fate;
 
 typedef struct point {
@@ -26,9 +27,11 @@ typedef struct point {
     int64_t layer, level, shards, replicated;
     int64_t *inputs; /* (n_inputs) indices of earlier points */
     size_t n_inputs;
-    int64_t twin; /* index in the other manifest; -1: none */
+    int64_t
+        twin; /* index of the point of the same name in the other manifest; -1 if there is none */
     fate fate;
-    bool settled; /* it is equal on both sides, or all that it is made of is */
+    bool settled; /* the point is equal on both sides, or only one side has it and all its inputs
+                     are settled */
     invar_digest value;
 } point;
 
@@ -36,7 +39,7 @@ typedef struct manifest {
     const invar_diff_source *source;
     point *points; /* (count) */
     int64_t count;
-    int64_t number; /* in its ledger */
+    int64_t number; /* number of the manifest in its ledger */
 } manifest;
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -49,7 +52,7 @@ static invar_status read_inputs(invar_diff *diff, point *p, int64_t ord, const m
     invar_status status = INVAR_OK;
     void *inputs = NULL;
 
-    if (!array && *error.text == '\0') // it describes every failure but the lack of memory
+    if (!array && *error.text == '\0') // jansson describes every failure except lack of memory
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "diff: no memory for the inputs of a point");
     if (!json_is_array(array))
         status = invar_diff_corrupt(m->source, "the inputs of a point are no list");
@@ -91,7 +94,7 @@ static invar_status read_point(invar_diff *diff, manifest *m, int64_t i, invar_s
     return read_inputs(diff, p, i, m, inputs, bytes);
 }
 
-/* The index of the point with the name of `row` in the manifest that `find` asks; -1: none. */
+/* *out = the index, in the other manifest, of the point named in `row`; -1 if there is none. */
 static invar_status find_twin(int64_t *out, invar_sql_stmt *find, const manifest *other,
                               invar_sql_stmt *row)
 {
@@ -111,9 +114,9 @@ static invar_status find_twin(int64_t *out, invar_sql_stmt *find, const manifest
     return status;
 }
 
-/* Reads the points in order; with `other` also pairs them with its. */
-static invar_status read_rows(invar_diff *diff, manifest *m, manifest *other, invar_sql_stmt *rows,
-                              invar_sql_stmt *find)
+/* Reads the points in order. If `other` is not NULL, also pairs them with the points of `other`. */
+static invar_status read_point_rows(invar_diff *diff, manifest *m, manifest *other,
+                                    invar_sql_stmt *rows, invar_sql_stmt *find)
 {
     bool more;
 
@@ -148,13 +151,13 @@ static invar_status read_points(invar_diff *diff, manifest *m, manifest *other)
     if (status == INVAR_OK && other)
         status = invar_sql_bind_int(find, 1, other->number);
     if (status == INVAR_OK)
-        status = read_rows(diff, m, other, rows, find);
+        status = read_point_rows(diff, m, other, rows, find);
     invar_sql_free(find);
     invar_sql_free(rows);
     return status;
 }
 
-/* The digests of the logical tensors; a shortened copy has none. */
+/* Reads the digests of rank 0; a pruned copy may not have them. */
 static invar_status read_digests(invar_diff *diff, manifest *m)
 {
     invar_sql_stmt *row = NULL;
@@ -197,8 +200,8 @@ static invar_status add_change(invar_diff *diff, invar_diff_list *changes, const
     return INVAR_OK;
 }
 
-/* "forward, linear, act, bf16 [4,8]": what a point is that only one side has. */
-static invar_status diff_describe(const char **out, invar_diff *diff, const point *p)
+/* Describes a point that only one side has, such as "forward, linear, act, bf16 [4,8]". */
+static invar_status describe_point(const char **out, invar_diff *diff, const point *p)
 {
     return invar_diff_format(out, diff, "%s, %s, %s, %s %s", p->phase, p->op, p->kind, p->dtype,
                              p->shape);
@@ -232,7 +235,7 @@ static bool same_inputs(const manifest *a, const point *p, const point *q)
     return true;
 }
 
-/* The fields in which two points of one name differ. */
+/* Adds the fields in which two points of one name differ. */
 static invar_status compare_fields(invar_diff *diff, invar_diff_list *changes, const manifest *a,
                                    const manifest *b, const point *p, const point *q)
 {
@@ -269,7 +272,7 @@ static invar_status compare_fields(invar_diff *diff, invar_diff_list *changes, c
     return add_change(diff, changes, p->name, "inputs", x, y);
 }
 
-/* The first pair of points that the sides execute in opposite order. */
+/* Adds the first pair of points that the sides execute in opposite order. */
 static invar_status compare_order(invar_diff *diff, invar_diff_list *changes, const manifest *a)
 {
     const point *last = NULL;
@@ -299,13 +302,13 @@ static invar_status compare_structure(invar_diff *diff, const manifest *a, const
             INVAR_TRY(compare_fields(diff, &changes, a, b, p, &b->points[p->twin]));
             continue;
         }
-        INVAR_TRY(diff_describe(&text, diff, p));
+        INVAR_TRY(describe_point(&text, diff, p));
         INVAR_TRY(add_change(diff, &changes, p->name, "point", text, NULL));
     }
     for (const point *q = b->points; q < b->points + b->count; q++) {
         if (q->twin >= 0)
             continue;
-        INVAR_TRY(diff_describe(&text, diff, q));
+        INVAR_TRY(describe_point(&text, diff, q));
         INVAR_TRY(add_change(diff, &changes, q->name, "point", NULL, text));
     }
     INVAR_TRY(compare_order(diff, &changes, a));
@@ -332,7 +335,7 @@ static bool inputs_settled(const manifest *m, const point *p)
     return true;
 }
 
-/* Inputs come before what is made of them, so one pass settles all. */
+/* Compares all points. Inputs precede the points computed from them, so one pass suffices. */
 static void propagate_equality(manifest *m, const manifest *other)
 {
     for (point *p = m->points; p < m->points + m->count; p++) {
@@ -342,11 +345,11 @@ static void propagate_equality(manifest *m, const manifest *other)
     }
 }
 
-/* Points in a row that are of one phase and layer. */
+/* Consecutive points of one phase and layer. */
 typedef struct stretch {
     invar_diff_group count;
-    size_t phase; /* the number of its phase, in order of execution */
-    size_t index;
+    size_t phase; /* index of the first stretch of the phase, by which phases are sorted */
+    size_t index; /* index in the list of stretches */
 } stretch;
 
 static invar_status count_stretch(invar_diff *diff, invar_diff_list *stretches, const point *p)
@@ -371,7 +374,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const stretch *)a)->count.phase, ((const stretch *)b)->count.phase);
 }
 
-static int by_place(const void *a, const void *b)
+static int by_phase_and_layer(const void *a, const void *b)
 {
     const stretch *x = a, *y = b;
 
@@ -380,7 +383,7 @@ static int by_place(const void *a, const void *b)
     return (x->count.layer > y->count.layer) - (x->count.layer < y->count.layer);
 }
 
-/* A pass comes back to a phase and to a layer: what lies apart is one group all the same. */
+/* Joins stretches of the same phase and layer to groups; they need not be adjacent. */
 static invar_status join_stretches(invar_diff *diff, const invar_diff_list *stretches)
 {
     invar_diff_list groups = {0};
@@ -393,15 +396,16 @@ static invar_status join_stretches(invar_diff *diff, const invar_diff_list *stre
     for (size_t i = 0; i < stretches->count; i++)
         order[i] = &all[i];
     INVAR_TRY(invar_sort(order, stretches->count, by_name));
-    for (size_t i = 0; i < stretches->count; i++) { // the sort is stable: the first one comes first
+    for (size_t i = 0; i < stretches->count;
+         i++) { // a stable sort keeps the first of a phase first
         const stretch *s = order[i], *before = i > 0 ? order[i - 1] : NULL;
         all[s->index].phase = before && by_name(before, s) == 0 ? before->phase : s->index;
     }
-    INVAR_TRY(invar_sort(order, stretches->count, by_place));
+    INVAR_TRY(invar_sort(order, stretches->count, by_phase_and_layer));
     for (size_t i = 0; i < stretches->count; i++) {
         const stretch *s = order[i];
         invar_diff_group *last = groups.data;
-        if (i == 0 || by_place(order[i - 1], s) != 0) {
+        if (i == 0 || by_phase_and_layer(order[i - 1], s) != 0) {
             INVAR_TRY(invar_diff_add(&block, diff, &groups, sizeof *last));
             *(invar_diff_group *)block = s->count;
             continue;
@@ -415,7 +419,7 @@ static invar_status join_stretches(invar_diff *diff, const invar_diff_list *stre
     return INVAR_OK;
 }
 
-/* What the parts of a point's call gave: such a point stands behind it. NULL: there is none. */
+/* Returns the point NAME.parts, which follows the point NAME of a fused call; NULL if absent. */
 static const point *parts_of(const manifest *m, const point *p)
 {
     static const char more[] = ".parts";
@@ -442,7 +446,7 @@ static invar_status add_point(invar_diff *diff, invar_diff_list *points, const m
                               const manifest *b, const point *p)
 {
     const point *q = &b->points[p->twin];
-    // without inputs on record, what comes later may follow from what differs before it
+    // without recorded inputs, a later difference may follow from an earlier one
     bool known = p->n_inputs + q->n_inputs > 0 || points->count == 0;
     void *entry;
 

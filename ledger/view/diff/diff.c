@@ -1,11 +1,12 @@
 /*
- * diff.c - where two runs part.
+ * diff.c - compares two runs: finds the first divergent step and compares it.
  *
  * A chain that differs at one step differs at every later one, so the first divergent step is found
- * by binary search. That holds only for a run whose repeated steps repeated their bits, which is
- * checked first and by the same search: the steps that a segment repeats begin with the chain of
- * those that it repeats. What stands beside the tensors is in no chain, and is compared only where
- * the chains are equal: step by step, by the hashes of their contents.
+ * by binary search. This holds only for a run whose repeated steps repeated their bits, which is
+ * checked first and by the same search: the steps that a segment repeats are the first ones of the
+ * segment, and their chains are compared with those of the earlier segments. Records other than
+ * tensors are in no chain. If the chains are equal, they are compared step by step, by their
+ * content hashes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,18 +21,18 @@
 
 #include "base/invar_banned.h"
 
-/* A run, seen up to and including a segment: at each step the newest one that did it counts. */
+/* A run as it was when a segment ended: of each step the newest execution up to that segment. */
 typedef struct view {
     invar_ledger *ledger;
     int64_t run;
-    int64_t newest;
+    int64_t newest; /* last segment to read */
     invar_diff_side *side;
-    invar_sql_stmt *at;
+    invar_sql_stmt *at; /* selects the execution of a step; owned */
 } view;
 
-/* What one execution of a step recorded about itself. */
+/* The hashes of one execution of a step. */
 typedef struct moment {
-    int64_t seg, weights;
+    int64_t seg, weights; /* segment, and version of the weights */
     invar_digest batch, rng, root, chain;
 } moment;
 
@@ -47,7 +48,7 @@ invar_status invar_diff_corrupt(const invar_diff_source *source, const char *wha
                       invar_sql_path(source->sql), source->run, what);
 }
 
-static invar_status view_corrupt(const view *v, const char *what)
+static invar_status fail_view_corrupt(const view *v, const char *what)
 {
     invar_diff_source source = source_of(v, -1, -1);
 
@@ -72,9 +73,9 @@ invar_status invar_diff_prepare(invar_sql_stmt **out, const invar_diff_source *s
     return status;
 }
 
-/* ---- looking at a run ------------------------------------------------------------------------ */
+/* ---- reading steps --------------------------------------------------------------------------- */
 
-/* *found_out: the view has the step. */
+/* Reads a step. *found_out is false if the view does not have it. */
 static invar_status read_step(bool *found_out, moment *out, view *v, int64_t step)
 {
     invar_status status;
@@ -90,18 +91,18 @@ static invar_status read_step(bool *found_out, moment *out, view *v, int64_t ste
                 invar_sql_digest(&out->root, v->at, 4) && invar_sql_digest(&out->chain, v->at, 5);
     }
     invar_sql_reset(v->at);
-    return whole ? status : view_corrupt(v, "a digest of a step has not 16 bytes");
+    return whole ? status : fail_view_corrupt(v, "a digest of a step has not 16 bytes");
 }
 
-/* Both sides at a step that both must have. */
-static invar_status look_both(moment out[2], invar_diff *diff, view sides[2], int64_t step)
+/* Reads a step of both sides, which both must have. */
+static invar_status read_step_of_both(moment out[2], invar_diff *diff, view sides[2], int64_t step)
 {
     diff->lookups++;
     for (int i = 0; i < 2; i++) {
         bool found;
         INVAR_TRY(read_step(&found, &out[i], &sides[i], step));
         if (!found)
-            return view_corrupt(&sides[i], "the steps have a gap");
+            return fail_view_corrupt(&sides[i], "the steps have a gap");
     }
     return INVAR_OK;
 }
@@ -132,7 +133,7 @@ static invar_status read_side(invar_diff *diff, view *v, invar_sql_stmt *row)
                  ? side->first_step == -1
                  : side->first_step == 0 || (side->first_step > 0 && side->first_step - 1 == fork);
     if (!begins || side->last_step == INT64_MAX)
-        return view_corrupt(v, "the steps do not count from 0, nor from where a fork begins");
+        return fail_view_corrupt(v, "the steps do not count from 0, nor from where a fork begins");
     return INVAR_OK;
 }
 
@@ -162,7 +163,7 @@ static invar_status open_side(invar_diff *diff, view *v)
 
 /* ---- searching ------------------------------------------------------------------------------- */
 
-/* The first step of [first, last] whose chains differ; -1: none. */
+/* Finds the first step of [first, last] whose chains differ; -1 if all are equal. */
 static invar_status search_chains(int64_t *out, invar_diff *diff, view sides[2], int64_t first,
                                   int64_t last)
 {
@@ -170,30 +171,33 @@ static invar_status search_chains(int64_t *out, invar_diff *diff, view sides[2],
     moment now[2];
 
     *out = -1;
-    INVAR_TRY(look_both(now, diff, sides, last));
+    INVAR_TRY(read_step_of_both(now, diff, sides, last));
     if (invar_digest_equal(&now[0].chain, &now[1].chain))
         return INVAR_OK;
     while (first < last) {
         int64_t middle = first + (last - first) / 2;
-        INVAR_TRY(look_both(now, diff, sides, middle));
+        INVAR_TRY(read_step_of_both(now, diff, sides, middle));
         if (invar_digest_equal(&now[0].chain, &now[1].chain))
             first = middle + 1;
         else
             last = middle;
     }
-    INVAR_TRY(look_both(now, diff, sides, first));
-    // before the first step of a fork chains may differ by what its parent did
+    INVAR_TRY(read_step_of_both(now, diff, sides, first));
+    // at the first step of a fork equal roots are possible, because the parents may differ
     if ((first > begin || begin == 0) && invar_digest_equal(&now[0].root, &now[1].root))
-        return view_corrupt(&sides[1],
-                            "it or the other run has a chain that its roots do not make");
+        return fail_view_corrupt(&sides[1],
+                                 "it or the other run has a chain that its roots do not make");
     *out = first;
     return INVAR_OK;
 }
 
-/* The first step of [first, last] whose contents differ; -1: none. Reads them all. */
+/*
+ * Finds the first step of [first, last] whose contents differ; -1 if all are equal. Reads all steps
+ * up to it.
+ */
 static invar_status search_content(int64_t *out, const view sides[2], int64_t first, int64_t last)
 {
-    // beside max(), SQLite takes the other columns from the row that has it
+    // with max(), SQLite takes the other columns from the row of the maximum
     static const char text[] = "SELECT step, content, max(seg) FROM step "
                                "WHERE run = ?1 AND step BETWEEN ?2 AND ?3 AND seg <= ?4 "
                                "GROUP BY step ORDER BY step";
@@ -214,9 +218,12 @@ static invar_status search_content(int64_t *out, const view sides[2], int64_t fi
     return status;
 }
 
-/* The same of both: where tensors part, else where anything else of a step does. */
-static invar_status diff_search(int64_t *out, invar_diff *diff, view sides[2], int64_t first,
-                                int64_t last)
+/*
+ * Finds the first step of [first, last] whose chains differ, or, if all are equal, whose contents
+ * differ; -1 if there is no difference.
+ */
+static invar_status search_divergence(int64_t *out, invar_diff *diff, view sides[2], int64_t first,
+                                      int64_t last)
 {
     INVAR_TRY(search_chains(out, diff, sides, first, last));
     return *out < 0 ? search_content(out, sides, first, last) : INVAR_OK;
@@ -231,8 +238,10 @@ static void set_divergence(invar_diff *diff, int64_t step, bool evaluations)
 
 /* ---- a run and itself ------------------------------------------------------------------------ */
 
-/* True when the segment that sides[1] ends with has done the step, and one before has too. */
-static invar_status diff_repeated(bool *out, invar_diff *diff, view sides[2], int64_t step)
+/*
+ * *out = whether the last segment of sides[1] executed the step, and an earlier segment did, too.
+ */
+static invar_status is_repeated(bool *out, invar_diff *diff, view sides[2], int64_t step)
 {
     moment old, new;
     bool found;
@@ -245,7 +254,7 @@ static invar_status diff_repeated(bool *out, invar_diff *diff, view sides[2], in
     return read_step(out, &old, &sides[0], step);
 }
 
-/* The first step that a segment repeated with another result; -1: none. */
+/* Finds the first step that the last segment of sides[1] repeated with another result; else -1. */
 static invar_status search_segment(int64_t *out, invar_diff *diff, view sides[2], int64_t after)
 {
     const invar_diff_side *side = sides[0].side;
@@ -256,21 +265,24 @@ static invar_status search_segment(int64_t *out, invar_diff *diff, view sides[2]
     if (side->first_step < 0 || after >= high)
         return INVAR_OK;
     low = first = after < side->first_step ? side->first_step : after + 1;
-    INVAR_TRY(diff_repeated(&twice, diff, sides, first));
+    INVAR_TRY(is_repeated(&twice, diff, sides, first));
     if (!twice)
         return INVAR_OK;
-    while (low < high) { // the repeated steps are the first ones of the segment: find the last
+    while (low < high) { // the repeated steps are the first ones of the segment: find their end
         int64_t middle = high - (high - low) / 2;
-        INVAR_TRY(diff_repeated(&twice, diff, sides, middle));
+        INVAR_TRY(is_repeated(&twice, diff, sides, middle));
         if (twice)
             low = middle;
         else
             high = middle - 1;
     }
-    return diff_search(out, diff, sides, first, low);
+    return search_divergence(out, diff, sides, first, low);
 }
 
-/* A step that a segment of the run repeated with another result, and `twice` its executions. */
+/*
+ * Finds a step that a segment of the run repeated with another result, and sets the divergence.
+ * `twice` become the views of its executions.
+ */
 static invar_status search_segments(invar_diff *diff, view twice[2], const invar_diff_source *run)
 {
     invar_sql_stmt *segments = NULL;
@@ -294,7 +306,7 @@ static invar_status search_segments(invar_diff *diff, view twice[2], const invar
     return status;
 }
 
-/* The same of evaluations. */
+/* Like search_segments, for evaluations. */
 static invar_status search_repeated(invar_diff *diff, view twice[2], const invar_diff_source *run)
 {
     invar_sql_stmt *rows = NULL;
@@ -316,7 +328,10 @@ static invar_status search_repeated(invar_diff *diff, view twice[2], const invar
     return status;
 }
 
-/* When the run `v` has two results of one step, `sides` become the segments that have them. */
+/*
+ * Checks whether the run `v` has two results of one step. If so, sets the divergence, and `sides`
+ * become the views that have the two results. `name` is 'A' or 'B'.
+ */
 static invar_status search_self(invar_diff *diff, view sides[2], const view *v, char name)
 {
     invar_diff_source run = source_of(v, 0, 0);
@@ -329,7 +344,7 @@ static invar_status search_self(invar_diff *diff, view sides[2], const view *v, 
         return INVAR_OK;
     diff->self_contradicting_side = name;
     diff->a = diff->b = *v->side;
-    if (diff->evaluations) { // which need not have executed the step
+    if (diff->evaluations) { // the segments that evaluated need not have executed the step
         diff->a.seg = twice[0].newest;
         diff->b.seg = twice[1].newest;
     }
@@ -341,12 +356,15 @@ static invar_status search_self(invar_diff *diff, view sides[2], const view *v, 
     return INVAR_OK;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------------------------- */
 
-/* Evaluations of the common steps: what contradicts comes first, then what one side lacks. */
+/*
+ * Compares the evaluations of the common steps. A step with different values takes precedence over
+ * one with an evaluation that one side does not have.
+ */
 static invar_status compare_evaluations(invar_diff *diff, const view sides[2])
 {
-    // before its first step a fork evaluates nothing, and others their initial weights
+    // runs that begin at step 0 may evaluate their initial weights, at step -1; a fork does not
     int64_t first = diff->common_first == 0 ? -1 : diff->common_first;
     invar_diff_source a = source_of(&sides[0], diff->common_last, first);
     invar_diff_source b = source_of(&sides[1], diff->common_last, first);
@@ -364,7 +382,7 @@ static invar_status compare_evaluations(invar_diff *diff, const view sides[2])
     return INVAR_OK;
 }
 
-static int64_t later(int64_t a, int64_t b)
+static int64_t max_step(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
@@ -374,11 +392,11 @@ static int64_t steps_of(const invar_diff_side *side)
     return side->first_step < 0 ? 0 : side->last_step - side->first_step + 1;
 }
 
-/* The common steps, and the first of them that differs. A fork has none before it began. */
+/* Finds the common steps and the first of them that differs. */
 static invar_status compare_steps(invar_diff *diff, view sides[2])
 {
     int64_t a = diff->a.last_step, b = diff->b.last_step, last = a < b ? a : b, step;
-    int64_t first = later(diff->a.first_step, diff->b.first_step);
+    int64_t first = max_step(diff->a.first_step, diff->b.first_step);
     bool beside;
 
     diff->only_a = steps_of(&diff->a);
@@ -406,7 +424,7 @@ int64_t invar_diff_compared_step(const invar_diff *diff)
     return diff->diverged ? diff->step : diff->common_last;
 }
 
-/* The hash of the weights that a run began with, from its identity; false: it has none. */
+/* Selects the hash of the initial weights of a run. *out is false if its identity has none. */
 static invar_status find_initial(bool *out, invar_sql_stmt **row, const invar_diff_source *of)
 {
     INVAR_TRY(invar_diff_prepare(
@@ -415,8 +433,9 @@ static invar_status find_initial(bool *out, invar_sql_stmt **row, const invar_di
 }
 
 /*
- * Whether the sides began the step with the same weights. Versions alone do not tell: of equal ones
- * the chains before the step do, which are equal, and before the first step the initial weights.
+ * Compares the weights before the step. Other versions mean other weights. If the versions are
+ * equal, the chains before the step are equal, too, so the weights are the same; at the first step
+ * the hashes of the initial weights decide.
  */
 static invar_status compare_weights(invar_tristate *out, const moment now[2],
                                     const invar_diff_source of[2])
@@ -440,7 +459,7 @@ static invar_status compare_weights(invar_tristate *out, const moment now[2],
     return status;
 }
 
-/* Whether both have the digest; zeros stand where a trainer has recorded none. */
+/* Compares two digests; unknown if one of them is zeros, which means that it was not recorded. */
 static invar_tristate compare_digests(const invar_digest *a, const invar_digest *b)
 {
     static const invar_digest none;
@@ -450,12 +469,12 @@ static invar_tristate compare_digests(const invar_digest *a, const invar_digest 
     return invar_digest_equal(a, b) ? INVAR_TRISTATE_YES : INVAR_TRISTATE_NO;
 }
 
-/* The tensors of a step, and what it was given. */
-static invar_status compare_moments(invar_diff *diff, view sides[2], invar_diff_source of[2])
+/* Compares inputs and tensors of a step. */
+static invar_status compare_step_inputs(invar_diff *diff, view sides[2], invar_diff_source of[2])
 {
     moment now[2];
 
-    INVAR_TRY(look_both(now, diff, sides, of[0].step));
+    INVAR_TRY(read_step_of_both(now, diff, sides, of[0].step));
     for (int i = 0; i < 2; i++) {
         invar_diff_side *side = sides[i].side;
         of[i].seg = now[i].seg;
@@ -470,7 +489,7 @@ static invar_status compare_moments(invar_diff *diff, view sides[2], invar_diff_
     return invar_diff_compare_points(diff, &of[0], &of[1]);
 }
 
-/* Everything about one step: the divergent one, or for identical runs the last. */
+/* Compares the records of one step: the divergent one, or for identical runs the last. */
 static invar_status compare_step(invar_diff *diff, view sides[2])
 {
     int64_t step = invar_diff_compared_step(diff);
@@ -478,15 +497,15 @@ static invar_status compare_step(invar_diff *diff, view sides[2])
 
     if (step < 0 && !diff->diverged)
         return INVAR_OK;
-    // before any step nothing is recorded
+    // nothing is recorded about the time before step 0
     diff->same_batch = diff->same_rng = diff->same_weights = INVAR_TRISTATE_UNKNOWN;
     if (step >= 0)
-        INVAR_TRY(compare_moments(diff, sides, of));
+        INVAR_TRY(compare_step_inputs(diff, sides, of));
     return invar_diff_compare_records(diff, &of[0], &of[1]);
 }
 
-/* The facts of whole runs; of the two segments when a run is compared with itself. */
-static invar_status compare_circumstances(invar_diff *diff, const view sides[2])
+/* Compares the facts of all segments, or of two segments if a run is compared with itself. */
+static invar_status compare_facts(invar_diff *diff, const view sides[2])
 {
     invar_diff_source of[2];
 
@@ -498,8 +517,8 @@ static invar_status compare_circumstances(invar_diff *diff, const view sides[2])
     return invar_diff_compare_facts(diff, &of[0], &of[1]);
 }
 
-/* True when values differ, and not only what was evaluated. */
-static bool diff_contradicts(const invar_diff *diff)
+/* True if values differ, false if one side merely has evaluations that the other does not have. */
+static bool has_contradiction(const invar_diff *diff)
 {
     if (!diff->evaluations)
         return diff->diverged;
@@ -512,7 +531,7 @@ static bool diff_contradicts(const invar_diff *diff)
 static void compute_verdict(invar_diff *diff)
 {
     diff->same_inputs =
-        diff->same_inputs && !diff->self_contradicting_side && diff_contradicts(diff);
+        diff->same_inputs && !diff->self_contradicting_side && has_contradiction(diff);
     if (diff->same_inputs || (diff->self_contradicting_side && !invar_diff_program_change(diff)))
         diff->verdict = INVAR_DIFF_VERDICT_NONDETERMINISTIC;
     else if (diff->diverged)
@@ -523,13 +542,13 @@ static void compute_verdict(invar_diff *diff)
         diff->verdict = INVAR_DIFF_VERDICT_IDENTICAL;
 }
 
-static invar_status compare_one(invar_diff *diff, view sides[2], int64_t step)
+static invar_status compare_one_step(invar_diff *diff, view sides[2], int64_t step)
 {
     moment now[2];
 
     INVAR_TRY(open_side(diff, &sides[0]));
     INVAR_TRY(open_side(diff, &sides[1]));
-    INVAR_TRY(look_both(now, diff, sides, step));
+    INVAR_TRY(read_step_of_both(now, diff, sides, step));
     diff->common_first = diff->common_last = step;
     diff->steps_compared = 1;
     if (!invar_digest_equal(&now[0].root, &now[1].root))
@@ -537,12 +556,12 @@ static invar_status compare_one(invar_diff *diff, view sides[2], int64_t step)
     INVAR_TRY(compare_step(diff, sides));
     if (diff->n_points && !diff->diverged)
         set_divergence(diff, step, false);
-    INVAR_TRY(compare_circumstances(diff, sides));
+    INVAR_TRY(compare_facts(diff, sides));
     compute_verdict(diff);
     return INVAR_OK;
 }
 
-static invar_status compare_all(invar_diff *diff, view runs[2], int64_t step)
+static invar_status compare_all_steps(invar_diff *diff, view runs[2], int64_t step)
 {
     bool same = runs[0].ledger == runs[1].ledger && runs[0].run == runs[1].run;
     view sides[2];
@@ -557,14 +576,14 @@ static invar_status compare_all(invar_diff *diff, view runs[2], int64_t step)
     if (!diff->self_contradicting_side)
         INVAR_TRY(compare_steps(diff, sides));
     INVAR_TRY(compare_step(diff, sides));
-    INVAR_TRY(compare_circumstances(diff, sides));
+    INVAR_TRY(compare_facts(diff, sides));
     compute_verdict(diff);
     return INVAR_OK;
 }
 
-static invar_status
-ledger_make(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b, int64_t run_b,
-            int64_t step, invar_status (*compare)(invar_diff *diff, view runs[2], int64_t step))
+static invar_status diff_new(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
+                             int64_t run_b, int64_t step,
+                             invar_status (*compare)(invar_diff *diff, view runs[2], int64_t step))
 {
     bool began[2] = {false, false};
     invar_diff *diff;
@@ -594,11 +613,11 @@ ledger_make(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b, i
 invar_status invar_diff_runs(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
                              int64_t run_b)
 {
-    return ledger_make(out, a, run_a, b, run_b, -1, compare_all);
+    return diff_new(out, a, run_a, b, run_b, -1, compare_all_steps);
 }
 
 invar_status invar_diff_step(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
                              int64_t run_b, int64_t step)
 {
-    return ledger_make(out, a, run_a, b, run_b, step, compare_one);
+    return diff_new(out, a, run_a, b, run_b, step, compare_one_step);
 }

@@ -1,17 +1,18 @@
 /*
- * diff.h - two runs compared: where their bits part, and what else differs.
+ * diff.h - compares two runs: the first step, point and op at which they differ, and all else.
  *
- * The first divergent step is found by binary search over the chains, since a chain that differs
- * once differs ever after. At that step the points are compared by name, and the culprit is the
- * first whose inputs are all equal and whose value is not. A run that executed steps twice, with
- * two results, is compared with itself instead: nothing else that it says can be trusted.
+ * A chain that differs at one step differs at every later one, so the first divergent step is found
+ * by binary search over the chains. At that step the points are compared by name; the culprit is
+ * the first point whose inputs are all equal and whose value is not. If a run executed a step twice
+ * with two results, it is compared with itself instead: nothing else that it records can be
+ * trusted.
  *
- * The cost of the search is a logarithm of the number of steps. Runs whose chains are equal are
- * read once from end to end, and so are steps that were executed twice: metrics, samples, replies
- * and evaluations are covered by "identical" too. Runs with the same steps are identical exactly
- * when their contents (invar_ledger_content_hash) are equal and none of them contradicts itself.
+ * The search costs a logarithm of the number of steps. If the chains are equal, the steps are read
+ * once from end to end, and so are steps that were executed twice, because "identical" also covers
+ * metrics, samples, replies and evaluations. Runs with the same steps are identical exactly if
+ * their content hashes (invar_ledger_content_hash) are equal and neither run contradicts itself.
  *
- * All text in the result is printable UTF-8: control characters and broken bytes are "\xNN".
+ * All text in the result is printable UTF-8: control characters and invalid bytes are "\xNN".
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,75 +33,78 @@ extern "C" {
 #endif
 
 typedef enum invar_diff_verdict {
-    INVAR_DIFF_VERDICT_IDENTICAL,        /* over all steps that both have */
-    INVAR_DIFF_VERDICT_DIFFERENT,        /* other inputs or another program, other bits */
-    INVAR_DIFF_VERDICT_NONDETERMINISTIC, /* same program and inputs, two results: see `twins` */
-    INVAR_DIFF_VERDICT_NOTHING           /* no step in common */
+    INVAR_DIFF_VERDICT_IDENTICAL,        /* equal in all common steps */
+    INVAR_DIFF_VERDICT_DIFFERENT,        /* bits differ, and so do inputs or program */
+    INVAR_DIFF_VERDICT_NONDETERMINISTIC, /* bits differ with the same program and inputs, see
+                                            same_inputs, or between two executions in one run */
+    INVAR_DIFF_VERDICT_NOTHING           /* no common step */
 } invar_diff_verdict;
 
-/* One of the two sides. */
+/* One of the two sides. A field "of the compared step" is about invar_diff.step. */
 typedef struct invar_diff_side {
-    const char *ledger; /* path of its file */
-    int64_t run;        /* its number there */
+    const char *ledger; /* path of the ledger */
+    int64_t run;        /* number of the run in the ledger */
     const char *uuid, *name, *kind;
-    bool replayable; /* it has free keys of a recipe: a run of this program, which can replay it */
+    bool replayable; /* the run has free keys of a recipe, so this program can replay it */
     int64_t segments;
-    int64_t first_step, last_step; /* -1, -1: none */
-    int64_t seg;                   /* that executed or evaluated the step below; -1: no step */
-    invar_digest root, chain;      /* of that step */
-    bool digests;                  /* of its points are there; not in a copy without them */
+    int64_t first_step, last_step; /* both -1 if the run has no steps */
+    int64_t seg;              /* segment that executed or evaluated the compared step; -1 if none */
+    invar_digest root, chain; /* root and chain of the compared step */
+    bool digests; /* the ledger has the digests of the compared step; false for a pruned copy */
 } invar_diff_side;
 
-/* A fact that differs. A run with several values over its segments shows them all in one text. */
+/* A fact that differs. The values of a run that had several over its segments are in one text. */
 typedef struct invar_diff_fact {
     const char *scope; /* identity run build host gpu free ... */
     const char *key;
-    const char *a, *b; /* NULL: not there */
+    const char *a, *b; /* values; NULL if the side does not have the fact */
 } invar_diff_fact;
 
-/* A difference between the manifests: not of numbers, but of what is computed. */
+/* A difference between the manifests, that is, between the computations and not their numbers. */
 typedef struct invar_diff_manifest_change {
-    const char *point;
-    const char *what; /* "point" (one side lacks it), "order", or the field: "shape" "inputs" ... */
-    const char *a, *b; /* NULL: not there */
+    const char *point; /* name of the point */
+    const char *what;  /* "point" (one side lacks it), "order", or a field: "shape" "inputs" ... */
+    const char *a, *b; /* values; NULL if the side does not have the point */
 } invar_diff_manifest_change;
 
 /* A point that both sides have, in the same shape, with different values. */
 typedef struct invar_diff_point {
-    const char *name, *phase, *op, *kind, *dtype, *shape; /* as side A has them */
-    int64_t ord;                                          /* in A's order of execution */
-    int64_t layer;                                        /* -1: of no layer */
-    int64_t level;                                        /* 0: part of the root */
-    int64_t inputs;                                       /* how many points feed it */
-    bool is_origin;     /* all its inputs are equal, or it has none on record and is the first */
-    bool inputs_differ; /* its inputs are not the same points on both sides; those of both decide */
-    bool fused;         /* both sides also have what the parts of its call gave (NAME.parts): */
-    bool fused_mismatch_a, fused_mismatch_b; /* the call gave other bits than its parts */
-    bool parts_equal;                        /* the parts gave the same bits on both sides */
-    invar_digest a, b;
+    const char *name, *phase, *op, *kind, *dtype, *shape; /* values of side A */
+    int64_t ord;                                          /* index in side A's order of execution */
+    int64_t layer;                                        /* -1 if the point belongs to no layer */
+    int64_t level;                                        /* 0 if the point is part of the root */
+    int64_t inputs; /* number of points that the point is computed from */
+    bool is_origin; /* the difference arises here: all inputs are equal, or no inputs are recorded
+                       and it is the first differing point */
+    bool inputs_differ; /* the sides compute the point from different points; the inputs of both
+                           sides must be equal for is_origin */
+    bool fused;         /* both sides also recorded the result of the call's parts, NAME.parts */
+    bool fused_mismatch_a,
+        fused_mismatch_b; /* the fused call differs from its parts on this side */
+    bool parts_equal;     /* the parts are equal on both sides */
+    invar_digest a, b;    /* digests of the point */
 } invar_diff_point;
 
-/* How the points of one phase and layer fared: phases in order of execution, layers upwards. */
+/* Counts of points of one phase and layer. Phases are in order of execution, layers ascending. */
 typedef struct invar_diff_group {
     const char *phase;
-    int64_t layer; /* -1: of no layer */
+    int64_t layer; /* -1 for points of no layer */
     int64_t equal, different;
 } invar_diff_group;
 
-/* A metric whose bits differ, or an evaluation (its name: INVAR_LEDGER_EVALUATION). */
+/* A metric or evaluation result whose bits differ; INVAR_LEDGER_EVALUATION names results. */
 typedef struct invar_diff_metric {
     const char *name;
     bool in_a, in_b;
-    double a, b; /* any bits */
-    uint64_t
-        ulp;  /* how many numbers of the format lie between them, one included; 0: NaN or absent */
-    bool f32; /* the format is fp32, in which both were computed; else it is fp64 */
+    double a, b;  /* values, any bits */
+    uint64_t ulp; /* distance in units in the last place; 0 if a value is NaN or absent */
+    bool f32;     /* ulp is of fp32, because both are fp32 numbers; otherwise of fp64 */
 } invar_diff_metric;
 
-/* The format of `ulp`: "fp32" or "fp64". */
+/* Returns the format of `ulp`: "fp32" or "fp64". */
 const char *invar_diff_ulp_format(const invar_diff_metric *metric);
 
-/* In which respects a sample differs. */
+/* Fields in which a sample can differ. */
 enum {
     INVAR_DIFF_SAMPLE_PROMPT = 1 << 0,  /* another prompt */
     INVAR_DIFF_SAMPLE_RNG = 1 << 1,     /* other random coordinates */
@@ -116,90 +120,98 @@ enum {
 #define INVAR_DIFF_SAMPLE_FIELDS 10
 
 typedef struct invar_diff_sample {
-    int64_t idx; /* in the batch */
-    bool in_a, in_b;
-    int64_t prompt_a, prompt_b;
-    unsigned fields; /* INVAR_DIFF_SAMPLE_*; 0 when one side lacks it */
+    int64_t idx;                /* index in the batch */
+    bool in_a, in_b;            /* the side has the sample */
+    int64_t prompt_a, prompt_b; /* index of the prompt in the data set */
+    unsigned fields;            /* INVAR_DIFF_SAMPLE_*; 0 if only one side has the sample */
 } invar_diff_sample;
 
 typedef enum invar_tristate {
     INVAR_TRISTATE_NO,
     INVAR_TRISTATE_YES,
-    INVAR_TRISTATE_UNKNOWN /* a side has not recorded it */
+    INVAR_TRISTATE_UNKNOWN /* a side has not recorded the value */
 } invar_tristate;
 
+/* The result of a comparison. */
 typedef struct invar_diff {
     invar_diff_verdict verdict;
-    /* 'A' or 'B': that run disagrees with itself, and both sides are segments of it. */
+    /* 'A' or 'B' if that run contradicts itself; both sides are then segments of it. Otherwise
+       0. */
     char self_contradicting_side;
-    bool same_inputs; /* same identity and program, different bits */
+    bool same_inputs; /* the bits differ although identity and program are the same */
     invar_diff_side a, b;
 
-    int64_t common_first, common_last; /* steps that both have; -1, -1: none */
-    int64_t steps_compared;            /* up to the first divergent one */
-    int64_t only_a, only_b;            /* steps that the other side does not have */
-    int64_t lookups;                   /* of chains, to find the step */
+    int64_t common_first, common_last; /* range of the common steps; both -1 if there are none */
+    int64_t steps_compared;            /* number of common steps up to the first divergent one */
+    int64_t only_a, only_b;            /* number of steps that only this side has */
+    int64_t lookups;                   /* number of steps read to find the divergent one */
 
-    bool diverged; /* there is a difference, at `step` */
-    int64_t step;  /* the first divergent one, -1 before the first step of all; -1: not parted */
-    bool roots_differ; /* there; else only what is recorded beside the tensors */
-    bool evaluations;  /* there; the step itself is equal, only evaluations after it are not */
-    invar_tristate same_batch, same_rng; /* there */
-    invar_tristate same_weights;         /* before it */
+    bool diverged; /* a difference was found, at `step` */
+    int64_t step;  /* first divergent step; -1 for evaluations before step 0, or if not diverged */
+    bool roots_differ; /* tensors differ at `step`; otherwise only other records do */
+    bool evaluations;  /* `step` itself is equal, and only evaluations after it differ */
+    invar_tristate same_batch, same_rng; /* batch and random coordinates of the compared step */
+    invar_tristate same_weights;         /* weights before the compared step */
 
-    const invar_diff_fact *facts;
+    const invar_diff_fact *facts; /* (n_facts) facts that differ */
     size_t n_facts;
-    int64_t facts_equal;
+    int64_t facts_equal; /* number of equal facts */
 
-    /* At the divergent step; of identical runs at the last common one. */
+    /* The compared step: the divergent one, or for identical runs the last common one. */
     const invar_diff_manifest_change *changes;
     size_t n_changes;
-    const invar_diff_point *points; /* in order of execution */
+    const invar_diff_point *points; /* (n_points) points that differ, in order of execution */
     size_t n_points;
     int64_t points_equal;
-    int64_t points_a, points_b;      /* of the manifests */
-    const invar_diff_point *culprit; /* the first born one; NULL: none is known */
+    int64_t points_a, points_b;      /* number of points in the manifest of each side */
+    const invar_diff_point *culprit; /* first point with is_origin; NULL if there is none */
     const invar_diff_group *groups;
     size_t n_groups;
-    const invar_diff_metric *metrics; /* by name */
+    const invar_diff_metric *metrics; /* (n_metrics) metrics that differ, sorted by name */
     size_t n_metrics;
     int64_t metrics_equal;
-    const invar_diff_sample *samples; /* by index */
+    const invar_diff_sample *samples; /* (n_samples) samples that differ, ascending by index */
     size_t n_samples;
     int64_t samples_equal;
     int64_t replies_equal, replies_different;
 
-    bool replayed; /* the step was executed again for this: nothing finer can be had */
-    void *memory;  /* holds all of the above */
+    bool replayed; /* the caller sets it if the step was replayed for this comparison, so that no
+                      replay is recommended */
+    void *memory;  /* memory of all arrays and texts; owned */
 } invar_diff;
 
 /*
- * `a` and `b` may be the same ledger, and the runs the same run; numbers as invar_ledger_find says.
- * INVAR_E_NOTFOUND: no such run; INVAR_E_CORRUPT: what a run records contradicts itself.
+ * Compares two runs. `a` and `b` may be the same ledger, and the runs the same run; then only steps
+ * that it executed twice are compared. run_a and run_b are the numbers of the runs. The caller
+ * frees *out with invar_diff_free. Returns INVAR_E_NOTFOUND if there is no such run,
+ * INVAR_E_CORRUPT if the records of a run contradict each other.
  */
 invar_status invar_diff_runs(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
                              int64_t run_b) INVAR_MUST_USE;
 
 /*
- * The same of one step that both have, as its newest execution has it: whatever the runs did before
- * and after, and even where one executed the step to two results. A point outside the root that
- * differs makes them part, too.
+ * Like invar_diff_runs, for one step, which both runs must have. The newest execution of each is
+ * compared; other steps and older executions are ignored. A difference in a point outside the root
+ * counts, too.
  */
 invar_status invar_diff_step(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
                              int64_t run_b, int64_t step) INVAR_MUST_USE;
-void invar_diff_free(invar_diff *diff); /* NULL is allowed */
+void invar_diff_free(invar_diff *diff); /* `diff` may be NULL */
 
 #define INVAR_DIFF_HEADLINE_SIZE 768
 
-/* The verdict in one line, "different: first at step 57, point layer.3.mlp.down.act (...)". */
+/*
+ * Writes the verdict as one line, such as "different: first at step 57, point layer.3.mlp.down.act
+ * (...)".
+ */
 void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *diff);
 
 #define INVAR_DIFF_FUSED_SIZE 256
 
 /*
- * Whether the fused call of a point or a part of it is to blame, in half a sentence: "fused
- * linear.fwd differs from its parts in B, the parts are equal". "" for a point that is not `fused`.
- * `in_a` and `in_b` say where the sides are: "in A", "in B".
+ * Writes whether the fused call of a point or one of its parts causes the difference, such as
+ * "fused linear.fwd differs from its parts in B, the parts are equal"; empty if the point is not
+ * `fused`. `in_a` and `in_b` are the words for the sides: "in A", "in B".
  */
 void invar_diff_fused(char out[INVAR_DIFF_FUSED_SIZE], const invar_diff_point *point,
                       const char *in_a, const char *in_b);
@@ -207,22 +219,25 @@ void invar_diff_fused(char out[INVAR_DIFF_FUSED_SIZE], const invar_diff_point *p
 #define INVAR_DIFF_NEXT_SIZE 2048
 #define INVAR_DIFF_NEXT_LINES 2
 
-/* The commands that would look closer; returns how many lines, 0 for runs without a difference. */
+/*
+ * Writes the commands that narrow the difference down, one per line. Returns the number of lines, 0
+ * if there is nothing to recommend.
+ */
 int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const invar_diff *diff);
 
-/* "identical", "different", "nondeterministic", "nothing". */
+/* Returns "identical", "different", "nondeterministic" or "nothing". */
 const char *invar_diff_verdict_name(invar_diff_verdict verdict);
 
-/* The name of the field `1 << bit` of a sample, "rollout log-probs". */
+/* Returns the name of the field 1 << bit of a sample, such as "rollout log-probs". */
 const char *invar_diff_sample_field(int bit);
 
-/* For people: the verdict first, lists cut after 40 lines. */
+/* Prints the diff for people: the verdict first, lists cut after 40 lines. */
 invar_status invar_diff_print(FILE *stream, const invar_diff *diff, bool colour) INVAR_MUST_USE;
 
-/* For programs: everything. */
+/* Writes the complete diff as one JSON object. */
 invar_status invar_diff_json(FILE *stream, const invar_diff *diff) INVAR_MUST_USE;
 
-/* One self-contained page; lists cut after 2000 rows. */
+/* Writes the diff as one self-contained HTML page; lists are cut after 2000 rows. */
 invar_status invar_diff_html(FILE *stream, const invar_diff *diff) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
 /*
- * facts.c - the facts of two runs: what they are, and under which circumstances they ran.
+ * facts.c - compares the facts of two runs: identity, build, host, free keys.
  *
- * A fact belongs to a segment. One that had several values over the segments of a run is shown with
- * all of them, and is equal to another only when that had the same ones in the same segments.
+ * A fact belongs to a segment. A fact that had several values over the segments of a run is shown
+ * with all of them, and is equal to another one only if that had the same values in the same
+ * segments.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,11 +15,11 @@
 
 #include "base/invar_banned.h"
 
-/* A fact of one side; `rank` orders the scopes. */
+/* A fact of one side. */
 typedef struct fact {
-    int64_t rank;
+    int64_t rank; /* order of the scopes */
     const char *scope, *key, *value;
-    bool several; /* values, one after another, each with its segment */
+    bool several; /* `value` lists several values, each with its first segment */
 } fact;
 
 /* A value and the first segment that had it. */
@@ -37,9 +38,9 @@ static int compare_facts(const fact *a, const fact *b)
     return order ? order : strcmp(a->key, b->key);
 }
 
-/* Adds the fact with the values that it had, when it is complete. */
-static invar_status end_fact(invar_diff *diff, invar_diff_list *facts, fact *now,
-                             invar_diff_list *eras)
+/* Appends a complete fact with the values that it had. */
+static invar_status finish_fact(invar_diff *diff, invar_diff_list *facts, fact *now,
+                                invar_diff_list *eras)
 {
     const era *list = eras->data;
     size_t bytes = 1, used = 0;
@@ -65,9 +66,9 @@ static invar_status end_fact(invar_diff *diff, invar_diff_list *facts, fact *now
     return INVAR_OK;
 }
 
-/* One more row: another fact, or the same one in a later segment. */
-static invar_status take_fact(invar_diff *diff, invar_diff_list *facts, fact *now,
-                              invar_diff_list *eras, invar_sql_stmt *row)
+/* Handles a row: another fact, or another value of the current fact in a later segment. */
+static invar_status add_fact_row(invar_diff *diff, invar_diff_list *facts, fact *now,
+                                 invar_diff_list *eras, invar_sql_stmt *row)
 {
     fact next = {.rank = invar_sql_int(row, 0)};
     const era *last;
@@ -78,7 +79,7 @@ static invar_status take_fact(invar_diff *diff, invar_diff_list *facts, fact *no
     INVAR_TRY(invar_diff_column(&next.key, diff, row, 2));
     INVAR_TRY(invar_diff_column(&value, diff, row, 4));
     if (eras->count && compare_facts(now, &next) != 0)
-        INVAR_TRY(end_fact(diff, facts, now, eras));
+        INVAR_TRY(finish_fact(diff, facts, now, eras));
     *now = next;
     last = eras->count ? (const era *)eras->data + eras->count - 1 : NULL;
     if (last && strcmp(last->value, value) == 0)
@@ -88,7 +89,7 @@ static invar_status take_fact(invar_diff *diff, invar_diff_list *facts, fact *no
     return INVAR_OK;
 }
 
-/* What may change bits, then how and where it ran. */
+/* Reads the facts of the segments: first those that may change bits, then the others. */
 static invar_status read_facts(invar_diff *diff, invar_diff_list *facts,
                                const invar_diff_source *segments)
 {
@@ -110,14 +111,14 @@ static invar_status read_facts(invar_diff *diff, invar_diff_list *facts,
     do {
         status = invar_sql_step(&row, rows);
         if (status == INVAR_OK)
-            status = row ? take_fact(diff, facts, &now, &eras, rows)
-                         : end_fact(diff, facts, &now, &eras);
+            status = row ? add_fact_row(diff, facts, &now, &eras, rows)
+                         : finish_fact(diff, facts, &now, &eras);
     } while (status == INVAR_OK && row);
     invar_sql_free(rows);
     return status;
 }
 
-/* True for what must be equal if two runs are to have the same bits. */
+/* True if the fact must be equal for two runs to have the same bits. */
 static bool must_match(const fact *f)
 {
     return f->rank == 0 || (f->rank == 1 && strcmp(f->key, "parent") == 0) ||
@@ -153,7 +154,7 @@ const invar_diff_fact *invar_diff_program_change(const invar_diff *diff)
     return NULL;
 }
 
-/* Both lists have one order. */
+/* Collects the facts that differ. Both lists are sorted alike. */
 static invar_status merge_facts(invar_diff *diff, const invar_diff_list *a,
                                 const invar_diff_list *b)
 {

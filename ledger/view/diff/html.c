@@ -1,8 +1,8 @@
 /*
- * html.c - a diff as one page: no script, nothing to load, light and dark.
+ * html.c - writes a diff as one HTML page: no script, nothing to load, light and dark.
  *
  * templates/diff.html is the frame; a name in double braces stands for a section below or for an
- * embedded style sheet. Everything out of a ledger goes through html.h, so none of it is markup.
+ * embedded style sheet. All text of a ledger is written with html.h, so none of it becomes markup.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,10 +17,10 @@
 
 enum { ROWS = 2000, OPEN_ROWS = 200, PHASES = 16, LAYERS = 160 };
 
-/* The frame first, then what it names. */
+/* The embedded files: first the frame, then the files that it names. */
 extern const invar_embedded invar_diff_files[];
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- tables and items ------------------------------------------------------------------------ */
 
 static void cell_digest(FILE *f, const invar_digest *d)
 {
@@ -30,7 +30,7 @@ static void cell_digest(FILE *f, const invar_digest *d)
     fprintf(f, "<td class=\"digest\" title=\"%s\">%.16s</td>", hex, hex);
 }
 
-/* A section with a table: the number of rows decides whether it starts unfolded. */
+/* Begins a section with a table, which is unfolded if it has at most OPEN_ROWS rows. */
 static void open_table(FILE *f, const char *title, size_t rows, const char *note,
                        const char *const *heads)
 {
@@ -47,7 +47,10 @@ static void close_table(FILE *f, size_t rows)
     fputs("</details></section>\n", f);
 }
 
-/* The same for what also has equal ones; false: all are, and that is all there is to say. */
+/*
+ * Like open_table, with a note about the number of equal elements. Returns false, and writes only
+ * the note, if no row differs.
+ */
 static bool open_list(FILE *f, const char *title, size_t rows, int64_t equal,
                       const char *const *heads)
 {
@@ -100,7 +103,7 @@ static void put_headline(FILE *f, const void *data)
     const char *rest;
 
     invar_diff_headline(headline, diff);
-    rest = strstr(headline, ": "); // the tag above says the verdict
+    rest = strstr(headline, ": "); // the tag above shows the verdict already
     invar_html_text(f, rest ? rest + 2 : headline);
 }
 
@@ -135,17 +138,17 @@ static void put_sides(FILE *f, const void *data)
     put_side(f, diff, &diff->b, 'B');
 }
 
-static double share(int64_t part, int64_t whole)
+static double percent_of(int64_t part, int64_t whole)
 {
     return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
 }
 
-/* The common steps as a band: equal up to the divergent one, different from there. */
+/* Draws the common steps as a band: equal up to the divergent one, different from there. */
 static void put_steps(FILE *f, const void *data)
 {
     const invar_diff *diff = data;
     int64_t steps = diff->common_last - diff->common_first + 1;
-    double at = share(diff->step - diff->common_first, steps);
+    double at = percent_of(diff->step - diff->common_first, steps);
 
     if (diff->step < 0 || diff->self_contradicting_side)
         return;
@@ -210,7 +213,7 @@ typedef struct tally {
     bool begins;
 } tally;
 
-/* Rows are phases, columns layers; column 0 is for points of no layer. */
+/* Counts for the heat map: rows are phases, columns layers; column 0 is for points of no layer. */
 typedef struct chart {
     const char *phases[PHASES];
     int n_phases, n_columns;
@@ -245,8 +248,8 @@ static void put_tally(FILE *f, const tally *t)
         fprintf(f,
                 "<td class=\"differ%s\" style=\"--share:%.0f%%\" title=\"%" PRId64 " of %" PRId64
                 " differ\">%" PRId64 "</td>",
-                t->begins ? " born" : "", 35 + 0.65 * share(t->different, points), t->different,
-                points, t->different);
+                t->begins ? " born" : "", 35 + 0.65 * percent_of(t->different, points),
+                t->different, points, t->different);
 }
 
 static void put_chart(FILE *f, const void *data)

@@ -1,8 +1,8 @@
 /*
- * memory.c - the memory of a diff, its texts, and two sorted results read side by side.
+ * memory.c - memory and texts of a diff, and the join of two sorted results.
  *
- * A diff is many small texts and a few lists that die together: blocks in a row, nothing is given
- * back before the end. A list that grows leaves its old place behind.
+ * A diff has many small texts and a few lists that are freed together, so it allocates from blocks
+ * and frees nothing before the end. A list that grows leaves its old memory in the block.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -75,14 +75,14 @@ invar_status invar_diff_add(void **out, invar_diff *diff, invar_diff_list *list,
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* The length of the character at `text` that can be shown as it is; 0: its byte is escaped. */
-static size_t harmless(const char *text, size_t left)
+/* Returns the length of the character at `text` if it is printable, 0 if its byte is escaped. */
+static size_t printable_length(const char *text, size_t left)
 {
     size_t length = invar_text_char(text, left);
 
     if (*text == '\\' && left > 1 && text[1] == 'x')
         return 0;
-    // separators of lines (U+2028 on) and marks that turn the direction of what follows
+    // line separators and marks that change the direction of text: U+2028 to 202E, 2066 to 2069
     if (length == 3 &&
         ((memcmp(text, "\xe2\x80\xa8", 3) >= 0 && memcmp(text, "\xe2\x80\xae", 3) <= 0) ||
          (memcmp(text, "\xe2\x81\xa6", 3) >= 0 && memcmp(text, "\xe2\x81\xa9", 3) <= 0)))
@@ -90,14 +90,14 @@ static size_t harmless(const char *text, size_t left)
     return length;
 }
 
-/* Writes the printable form unless `out` is NULL; returns its length. */
-static size_t escape(char *out, const char *text, size_t bytes)
+/* Returns the length of the printable form, and writes it unless `out` is NULL. */
+static size_t escape_text(char *out, const char *text, size_t bytes)
 {
     static const char hex[] = "0123456789abcdef";
     size_t used = 0;
 
     for (size_t i = 0; i < bytes;) {
-        size_t length = harmless(text + i, bytes - i);
+        size_t length = printable_length(text + i, bytes - i);
         unsigned char byte = (unsigned char)text[i];
         if (length && out)
             memcpy(out + used, text + i, length);
@@ -113,8 +113,8 @@ invar_status invar_diff_text(const char **out, invar_diff *diff, const char *tex
 {
     void *copy;
 
-    INVAR_TRY(invar_diff_alloc(&copy, diff, 1, escape(NULL, text, bytes) + 1));
-    escape(copy, text, bytes);
+    INVAR_TRY(invar_diff_alloc(&copy, diff, 1, escape_text(NULL, text, bytes) + 1));
+    escape_text(copy, text, bytes);
     *out = copy;
     return INVAR_OK;
 }
@@ -147,9 +147,9 @@ invar_status invar_diff_format(const char **out, invar_diff *diff, const char *f
     return status;
 }
 
-/* ---- two results ----------------------------------------------------------------------------- */
+/* ---- joins ----------------------------------------------------------------------------------- */
 
-/* SQLite's order of values of one type: numbers by size, texts and blobs by their bytes. */
+/* Compares values of one type in SQLite's order: numbers by size, texts and blobs by bytes. */
 static int compare_column(invar_sql_stmt *a, invar_sql_stmt *b, int column)
 {
     size_t bytes_a, bytes_b;

@@ -1,8 +1,8 @@
 /*
- * records.c - metrics, samples and replies of two executions of a step.
+ * records.c - compares metrics, evaluations, samples and replies of two executions of a step.
  *
- * Numbers are equal when their bits are. An evaluation at a step stands among its metrics, as
- * "eval/DATASET/NAME". It counts as the newest segment has it, which need not be the one that
+ * Numbers are equal if their bits are. The results of an evaluation at a step are listed among its
+ * metrics, as "eval/DATASET/NAME", as the newest segment recorded them. That segment need not have
  * executed the step: a run that was resumed may have evaluated before its next step.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -15,7 +15,7 @@
 
 #include "base/invar_banned.h"
 
-/* The same statement on both sides. */
+/* Begins a join of the results of one statement on both sides. */
 static invar_status join_open(invar_diff_join *join, const invar_diff_source *a,
                               const invar_diff_source *b, const char *text, int keys)
 {
@@ -24,14 +24,14 @@ static invar_status join_open(invar_diff_join *join, const invar_diff_source *a,
     return invar_diff_prepare(&join->b, b, text);
 }
 
-/* The segment of the evaluation `e` as it counts. */
+/* SQL: the newest segment, up to ?4, that recorded the evaluation `e`. */
 #define NEWEST                                                                                     \
     "(SELECT max(x.seg) FROM evaluation x WHERE x.run = e.run AND x.step = e.step "                \
     "AND x.dataset = e.dataset AND x.series = e.series AND x.seg <= ?4) "
 
 /* ---- metrics --------------------------------------------------------------------------------- */
 
-/* The order of doubles as an order of integers: negative ones mirrored, -0 just below +0. */
+/* Maps doubles to integers in the same order: negative ones mirrored, -0 just below +0. */
 static uint64_t rank_of(int64_t bits)
 {
     uint64_t word = (uint64_t)bits;
@@ -47,7 +47,7 @@ static double double_of(int64_t bits)
     return value;
 }
 
-/* The order of floats as an order of integers, like rank_of. */
+/* Like rank_of, for floats. */
 static uint64_t rank_of_f32(float value)
 {
     uint32_t word;
@@ -61,8 +61,8 @@ static bool is_f32(double value)
     return isinf(value) || (fabs(value) <= (double)FLT_MAX && (double)(float)value == value);
 }
 
-/* In the format that the numbers were computed in: fp32 if both are numbers of it. */
-static void measure(invar_diff_metric *metric, int64_t a, int64_t b)
+/* Sets the distance of two values, in fp32 if both are fp32 numbers, else in fp64. */
+static void set_distance(invar_diff_metric *metric, int64_t a, int64_t b)
 {
     uint64_t x = rank_of(a), y = rank_of(b);
 
@@ -76,7 +76,7 @@ static void measure(invar_diff_metric *metric, int64_t a, int64_t b)
     metric->ulp = x > y ? x - y : y - x;
 }
 
-/* Where the bits stand, behind the keys: a name, and whose it is, since two may read the same. */
+/* Column of the bits, after the keys. A name alone is not unique, so two more keys precede it. */
 enum { METRIC_BITS = 3 };
 
 static invar_status add_metric(invar_diff *diff, invar_diff_list *metrics,
@@ -96,7 +96,7 @@ static invar_status add_metric(invar_diff *diff, invar_diff_list *metrics,
     metric->ulp = 0;
     metric->f32 = false;
     if (join->in_a && join->in_b)
-        measure(metric, a, b);
+        set_distance(metric, a, b);
     return invar_diff_column(&metric->name, diff, join->in_a ? join->a : join->b, 0);
 }
 
@@ -125,7 +125,7 @@ static invar_status compare_metrics(invar_diff *diff, const invar_diff_source *a
         if (both && invar_diff_join_same(&join, METRIC_BITS))
             diff->metrics_equal++;
         else if (both || !diff->self_contradicting_side ||
-                 !is_evaluation(&join)) // a segment need not evaluate
+                 !is_evaluation(&join)) // a segment need not evaluate, so this is no contradiction
             status = add_metric(diff, &metrics, &join);
     }
     invar_diff_join_release(&join);
@@ -136,7 +136,7 @@ static invar_status compare_metrics(invar_diff *diff, const invar_diff_source *a
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-/* The fields in the order of their bits: name, and which columns of the statement they are. */
+/* The fields in the order of their bits: name, and the columns of the statement. */
 static const struct {
     const char *name;
     int first, count;

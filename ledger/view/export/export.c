@@ -1,8 +1,8 @@
 /*
- * export.c - a run as CSV and as JSON lines.
+ * export.c - exports a run as CSV and as JSON lines.
  *
- * JSON: a table of queries says what there is. The names of a query's columns are the names of the
- * members, their types are the types in JSON, and a column of bits becomes a number as well.
+ * JSON lines are driven by a table of queries. The names of a query's columns are the names of the
+ * members, their types are the types in JSON, and a column of bits also becomes a number.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,7 +32,7 @@ static invar_status check_written(FILE *out)
     return INVAR_OK;
 }
 
-static invar_status end(FILE *out)
+static invar_status flush_output(FILE *out)
 {
     fflush(out);
     return check_written(out);
@@ -45,7 +45,7 @@ void invar_export_csv_field(FILE *out, const char *text, size_t bytes)
     bool quoted = false;
 
     for (size_t i = 0; i < bytes && !quoted; i++)
-        quoted = strchr(",\"\r\n", text[i]) != NULL; // a NUL byte too
+        quoted = strchr(",\"\r\n", text[i]) != NULL; // strchr finds a NUL byte, too
     if (quoted)
         fputc('"', out);
     for (size_t i = 0; i < bytes; i++) {
@@ -77,15 +77,19 @@ invar_status invar_export_csv(FILE *out, invar_ledger *ledger, int64_t run)
     INVAR_TRY(invar_export_find(&found, ledger, run));
     fputs(INVAR_EXPORT_CSV_MARK, out);
     INVAR_TRY(invar_export_scalars(ledger, run, &all, write_scalar, out));
-    return end(out);
+    return flush_output(out);
 }
 
 /* ---- JSON: what there is --------------------------------------------------------------------- */
 
-/* An object inside a line. ?1 is the run; ?2, ?3 ... are the first columns of the line's query. */
+/*
+ * A member of a line that is an object of its own, with one member per row of `sql`, named by the
+ * first column. In `sql` ?1 is the run, and ?2, ?3 ... are the first columns of the line's query.
+ */
 typedef struct member {
     const char *name;
-    bool plain; /* the second column is the value; else it is an object of all but the first */
+    bool plain; /* the value of a row is its second column; otherwise an object of all columns
+                   except the first */
     const char *sql;
 } member;
 
@@ -93,7 +97,7 @@ typedef struct member {
 
 typedef struct part {
     const char *kind;
-    const char *sql; /* ?1 is the run */
+    const char *sql; /* query of the lines, with ?1 = run */
     member members[MEMBERS];
 } part;
 
@@ -193,7 +197,7 @@ static const part parts[] = {
 
 /* ---- JSON: how it is written ----------------------------------------------------------------- */
 
-/* Why jansson has no string for a text: it says NULL for two reasons. */
+/* Fails for a text of which jansson made no string: it is not UTF-8, or memory was lacking. */
 static invar_status no_string(const char *text, size_t bytes)
 {
     json_t *checked = json_stringn(text, bytes), *any = json_stringn_nocheck(text, bytes);
@@ -209,8 +213,8 @@ static invar_status no_string(const char *text, size_t bytes)
                       quote);
 }
 
-/* Takes the value over, also when it fails; NULL stands for one that there was no memory for. */
-static invar_status put(json_t *object, const char *name, json_t *value)
+/* Sets a member. Owns `value`, also after a failure; NULL means that there was no memory for it. */
+static invar_status set_member(json_t *object, const char *name, json_t *value)
 {
     if (json_object_set_new(object, name, value) != 0)
         return no_string(name, strlen(name));
@@ -221,7 +225,7 @@ static invar_status put_text(json_t *object, const char *name, const char *text,
 {
     json_t *value = json_stringn(text, bytes);
 
-    return value ? put(object, name, value) : no_string(text, bytes);
+    return value ? set_member(object, name, value) : no_string(text, bytes);
 }
 
 static invar_status put_blob(json_t *object, const char *name, const uint8_t *data, size_t bytes)
@@ -239,10 +243,10 @@ static invar_status put_blob(json_t *object, const char *name, const uint8_t *da
     }
     value = json_stringn(hex, 2 * bytes);
     invar_free(hex);
-    return put(object, name, value);
+    return set_member(object, name, value);
 }
 
-/* "X_bits": X, then X_bits; "bits": value, then bits. */
+/* Sets a double and its bits: the members X and X_bits for the column X_bits, value for bits. */
 static invar_status put_bits(json_t *object, const char *name, int64_t bits)
 {
     char real[64] = "value", text[INVAR_NUMBER_SIZE], hex[24];
@@ -253,12 +257,12 @@ static invar_status put_bits(json_t *object, const char *name, int64_t bits)
         snprintf(real, sizeof real, "%.*s", (int)(strlen(name) - strlen("_bits")), name);
     snprintf(hex, sizeof hex, "0x%016" PRIx64, (uint64_t)bits);
     if (isfinite(value)) {
-        INVAR_TRY(put(object, real, json_real(value)));
+        INVAR_TRY(set_member(object, real, json_real(value)));
     } else {
         INVAR_TRY(invar_number_format(text, value));
-        INVAR_TRY(put(object, real, json_string(text)));
+        INVAR_TRY(set_member(object, real, json_string(text)));
     }
-    return put(object, name, json_string(hex));
+    return set_member(object, name, json_string(hex));
 }
 
 static bool is_bits(const char *name)
@@ -274,14 +278,15 @@ static invar_status put_column(json_t *object, const char *name, invar_sql_stmt 
     const void *data;
 
     switch (invar_sql_type(row, column)) {
-    case INVAR_LEDGER_TYPE_INT: return put(object, name, json_integer(invar_sql_int(row, column)));
+    case INVAR_LEDGER_TYPE_INT:
+        return set_member(object, name, json_integer(invar_sql_int(row, column)));
     case INVAR_LEDGER_TYPE_TEXT:
         data = invar_sql_text(row, column, &bytes);
         return put_text(object, name, data, bytes);
     case INVAR_LEDGER_TYPE_BLOB:
         data = invar_sql_blob(row, column, &bytes);
         return put_blob(object, name, data, bytes);
-    default: return put(object, name, json_null());
+    default: return set_member(object, name, json_null());
     }
 }
 
@@ -307,7 +312,7 @@ static invar_status put_item(json_t *object, const member *m, invar_sql_stmt *ro
     if (m->plain)
         return put_column(object, name, row, 1);
     item = json_object();
-    INVAR_TRY(put(object, name, item)); // borrowed from here on
+    INVAR_TRY(set_member(object, name, item)); // `object` owns it now
     return put_columns(item, row, 1);
 }
 
@@ -318,7 +323,7 @@ static invar_status put_member(json_t *object, const member *m, invar_sql_stmt *
     invar_status status = INVAR_OK;
     bool row = true;
 
-    INVAR_TRY(put(object, m->name, value));
+    INVAR_TRY(set_member(object, m->name, value));
     INVAR_TRY(invar_sql_bind_int(inner, 1, run));
     for (int i = 2; i <= invar_sql_params(inner); i++)
         INVAR_TRY(invar_sql_bind_int(inner, i, invar_sql_int(outer, i - 2)));
@@ -333,14 +338,14 @@ static invar_status put_member(json_t *object, const member *m, invar_sql_stmt *
 
 static invar_status write_line(FILE *out, const json_t *line)
 {
-    // it fails for want of memory, too
+    // json_dumpf also fails for lack of memory
     if (json_dumpf(line, out, JSON_COMPACT) != 0 && !ferror(out))
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "the export: no memory for a line");
     fputc('\n', out);
     return check_written(out);
 }
 
-/* What a part runs: the query of its lines, then those of the members. */
+/* The prepared statements of a part: the query of its lines and those of its members. */
 typedef struct queries {
     invar_sql_stmt *lines;
     invar_sql_stmt *members[MEMBERS];
@@ -349,7 +354,7 @@ typedef struct queries {
 static invar_status write_row(FILE *out, int64_t run, const part *p, const queries *q)
 {
     json_t *line = json_object();
-    invar_status status = put(line, "kind", json_string(p->kind));
+    invar_status status = set_member(line, "kind", json_string(p->kind));
 
     if (status == INVAR_OK)
         status = put_columns(line, q->lines, 0);
@@ -393,7 +398,7 @@ static invar_status write_parts(FILE *out, invar_sql *sql, int64_t run)
 {
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         INVAR_TRY(write_part(out, sql, run, &parts[i]));
-    return end(out);
+    return flush_output(out);
 }
 
 invar_status invar_export_jsonl(FILE *out, invar_ledger *ledger, int64_t run)

@@ -1,7 +1,8 @@
 /*
- * scalars.c - what several exports read of a run.
+ * scalars.c - iterates over the scalars of a run: metrics, gauges and evaluation results.
  *
- * Each reads with one statement, so what it sees is one snapshot.
+ * One statement reads all scalars, so they belong to one snapshot. Names are checked, because a
+ * ledger may be hostile.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -48,7 +49,7 @@ invar_status invar_export_find(invar_export_run *out, invar_ledger *ledger, int6
 
 /* ---- scalars --------------------------------------------------------------------------------- */
 
-/* Of the newest segment that did the step. */
+/* SQL: values of a table, of the newest segment that executed the step. */
 #define OF_STEPS(table)                                                                            \
     "SELECT s.step, s.seg, e.ns, n.name, x.value_bits FROM step s JOIN " table                     \
     " x USING(run, step, seg) LEFT JOIN series n USING(series)"                                    \
@@ -70,7 +71,10 @@ static const char scalars[] =
     OF_STEPS("metric") " UNION ALL " OF_STEPS("gauge") " AND ?2 UNION ALL " OF_EVALUATIONS
                                                        " ORDER BY 1, 4, 2, 5";
 
-/* Names are refused when they are written; one that is none here would break whoever reads it. */
+/*
+ * Checks a name as the writer does. A forged one with control characters could break programs that
+ * read the export.
+ */
 static invar_status check_name(const char *name, size_t bytes)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];

@@ -1,12 +1,13 @@
 /*
- * tensorboard.c - a run as an event file of TensorBoard: at once, or while it is written.
+ * tensorboard.c - writes TensorBoard event files, at once or while a run is written.
  *
- * A file that grows has at any time the bytes that the export of the same steps has: both come from
- * the ledger, by the same statement and the same writer.
+ * A growing file always has the bytes of an export of the same steps: both are read from the ledger
+ * by the same statement and written by the same code.
  *
- * A file is a sequence of records: le64 length, crc of that, the data, crc of it. A record is a
- * protobuf message Event: wall_time = 1 (double), step = 2 (varint), file_version = 3 (text, of the
- * first one only), summary = 5 { value = 1 { tag = 1 (text), simple_value = 2 (float) } }.
+ * File format: records of le64 length, masked crc of the length, data, masked crc of the data. The
+ * data are a protobuf message Event: wall_time = 1 (double), step = 2 (varint), file_version = 3
+ * (text, only in the first record), summary = 5 { value = 1 { tag = 1 (text), simple_value = 2
+ * (float) } }.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,13 +27,13 @@
 
 #include "base/invar_banned.h"
 
-#define TAG_BYTES 1024 /* eval/DATASET/METRIC is shorter */
+#define TAG_BYTES 1024 /* longer than any eval/DATASET/METRIC */
 #define PATH_BYTES 4096
 
 /* ---- protobuf -------------------------------------------------------------------------------- */
 
 typedef struct message {
-    uint8_t data[TAG_BYTES + 128]; /* the tag and what stands around it */
+    uint8_t data[TAG_BYTES + 128]; /* a tag and the fields around it */
     size_t bytes;
 } message;
 
@@ -85,7 +86,7 @@ static void put_seconds(message *m, unsigned field, int64_t ns)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* CRC-32C (Castagnoli), turned and offset as the format wants it. */
+/* Returns CRC-32C (Castagnoli), rotated and offset as the format requires. */
 static uint32_t masked_crc(const uint8_t *data, size_t bytes)
 {
     uint32_t crc = UINT32_MAX;
@@ -152,17 +153,20 @@ static invar_status write_scalar(void *payload, const invar_export_scalar *scala
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Where the events of a run are. */
+/* Paths of the events of a run. */
 typedef struct place {
     invar_export_run run;
     char folder[PATH_BYTES];       /* FOLDER/NAME */
-    char file[128];                /* in it */
-    char path[PATH_BYTES + 136];   /* both */
-    char partial[INVAR_PATH_SIZE]; /* until it is whole */
+    char file[128];                /* name of the event file in the folder */
+    char path[PATH_BYTES + 136];   /* path of the event file */
+    char partial[INVAR_PATH_SIZE]; /* path of the file while it is incomplete */
 } place;
 
-/* TensorBoard reads every file with this word in its name and shows the sum of them. */
-static invar_status refuse_others(const char *folder, const char *own)
+/*
+ * Fails if the folder has an event file other than `own`. TensorBoard reads every file with
+ * "tfevents" in its name and shows all of them together.
+ */
+static invar_status check_no_other_events(const char *folder, const char *own)
 {
     const struct dirent *entry;
     DIR *dir = opendir(folder);
@@ -182,7 +186,7 @@ static invar_status refuse_others(const char *folder, const char *own)
     return status;
 }
 
-/* The run's name as that of a folder. */
+/* Replaces characters in the name of a run that a folder name must not have. */
 static void make_harmless(char *name)
 {
     for (char *c = name; *c; c++) {
@@ -193,7 +197,7 @@ static void make_harmless(char *name)
         name[0] = '_';
 }
 
-static invar_status join(char out[PATH_BYTES], const char *folder, const char *name)
+static invar_status join_folder(char out[PATH_BYTES], const char *folder, const char *name)
 {
     char harmless[INVAR_LEDGER_NAME_BYTES + 1];
 
@@ -204,19 +208,19 @@ static invar_status join(char out[PATH_BYTES], const char *folder, const char *n
     return INVAR_OK;
 }
 
-/* Makes the folder; `goes_on`: it may have events of this run. */
-static invar_status find_place(place *out, const char *folder, invar_ledger *ledger, int64_t run,
+/* Sets the paths and makes the folder. With `goes_on` it may have the event file of this run. */
+static invar_status make_paths(place *out, const char *folder, invar_ledger *ledger, int64_t run,
                                bool goes_on)
 {
     char base[PATH_BYTES + 32];
 
     INVAR_TRY(invar_export_find(&out->run, ledger, run));
-    INVAR_TRY(join(out->folder, folder, out->run.name));
+    INVAR_TRY(join_folder(out->folder, folder, out->run.name));
     (void)snprintf(out->file, sizeof out->file, "events.out.tfevents.%010" PRId64 ".%s",
                    out->run.created_ns / 1000000000, out->run.uuid);
     (void)snprintf(out->path, sizeof out->path, "%s/%s", out->folder, out->file);
     INVAR_TRY(invar_held_folder_make(out->folder));
-    INVAR_TRY(refuse_others(out->folder, goes_on ? out->file : ""));
+    INVAR_TRY(check_no_other_events(out->folder, goes_on ? out->file : ""));
     (void)snprintf(base, sizeof base, "%s/.invar-export", out->folder);
     return invar_temp_name(out->partial, base, "new");
 }
@@ -231,7 +235,7 @@ static invar_status write_file(const target *to, invar_ledger *ledger, const pla
     return INVAR_OK;
 }
 
-/* Into a file that nobody else has; a failure leaves none behind. */
+/* Writes the events to the partial file, which only this process uses; a failure removes it. */
 static invar_status write_partial(const place *at, invar_ledger *ledger, int64_t run,
                                   const invar_export_range *range)
 {
@@ -256,8 +260,8 @@ static invar_status write_partial(const place *at, invar_ledger *ledger, int64_t
     return status;
 }
 
-/* It is there under its name only when it is whole. */
-static invar_status put_in_place(const place *at)
+/* Renames the complete partial file to the event file. */
+static invar_status rename_partial(const place *at)
 {
     invar_status status;
 
@@ -273,17 +277,17 @@ invar_status invar_export_tensorboard(const char *folder, invar_ledger *ledger, 
     const invar_export_range all = {.gauges = true, .after = -2, .upto = INT64_MAX};
     place at;
 
-    INVAR_TRY(find_place(&at, folder, ledger, run, false));
+    INVAR_TRY(make_paths(&at, folder, ledger, run, false));
     INVAR_TRY(write_partial(&at, ledger, run, &all));
-    return put_in_place(&at);
+    return rename_partial(&at);
 }
 
 /* ---- a file that grows ----------------------------------------------------------------------- */
 
 struct invar_tensorboard_writer {
-    target to; /* owned */
+    target to; /* open event file; owned */
     invar_ledger *ledger;
-    int64_t run, told; /* the last step that was told */
+    int64_t run, told; /* number of the run, and last step in the file */
     place at;
 };
 
@@ -291,13 +295,13 @@ invar_status invar_tensorboard_writer_check(const char *folder, const char *name
 {
     char inner[PATH_BYTES], file[INVAR_PATH_SIZE];
 
-    INVAR_TRY(join(inner, folder, name));
+    INVAR_TRY(join_folder(inner, folder, name));
     INVAR_TRY(invar_path_join(file, sizeof file, inner, "events"));
     INVAR_TRY(invar_path_check_creatable(file));
-    return begins && invar_path_exists(inner) ? refuse_others(inner, "") : INVAR_OK;
+    return begins && invar_path_exists(inner) ? check_no_other_events(inner, "") : INVAR_OK;
 }
 
-/* How much of the file in place is, byte by byte, what was written anew; -1: it is another. */
+/* Returns the size of `made` if `there` begins with the same bytes, else -1. */
 static int64_t compare_beginning(FILE *there, FILE *made)
 {
     int64_t bytes = 0;
@@ -312,8 +316,9 @@ static int64_t compare_beginning(FILE *there, FILE *made)
 }
 
 /*
- * A file that begins with these bytes is cut behind them and stays the same file: a TensorBoard
- * that reads it goes on. Whatever else lies there under the run's own name is replaced.
+ * Puts the partial file in place. An event file that begins with the same bytes is cut after them
+ * instead, so that a TensorBoard that has it open can continue to read. Any other file of that name
+ * is replaced.
  */
 static invar_status keep_or_replace(const place *at)
 {
@@ -325,7 +330,7 @@ static invar_status keep_or_replace(const place *at)
     if (made)
         fclose(made);
     if (bytes < 0 || truncate(at->path, (off_t)bytes) != 0)
-        return put_in_place(at);
+        return rename_partial(at);
     unlink(at->partial);
     return INVAR_OK;
 }
@@ -342,7 +347,7 @@ invar_status invar_tensorboard_writer_open(invar_tensorboard_writer **out, const
     INVAR_TRY(invar_alloc((void **)&e, 1, sizeof *e, "events of a run"));
     *e = (invar_tensorboard_writer){.ledger = ledger, .run = run, .told = after};
     e->to.path = e->at.path;
-    status = find_place(&e->at, folder, ledger, run, true);
+    status = make_paths(&e->at, folder, ledger, run, true);
     if (status == INVAR_OK)
         status = write_partial(&e->at, ledger, run, &past);
     if (status == INVAR_OK)
@@ -363,7 +368,7 @@ invar_status invar_tensorboard_writer_open(invar_tensorboard_writer **out, const
     return status;
 }
 
-/* What is written into a file that was removed is lost without an error. */
+/* Fails if the file was removed, because writing to a removed file loses data without an error. */
 static invar_status check_linked(const invar_tensorboard_writer *e)
 {
     struct stat info;

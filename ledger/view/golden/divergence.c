@@ -1,5 +1,8 @@
 /*
- * divergence.c - where two runs part, from their recorded points.
+ * divergence.c - finds the first point at which a run differs from a golden.
+ *
+ * Points are paired by name. Values are compared at the first step that both sides have recorded,
+ * from the divergent step on.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,11 +18,11 @@
 
 #define ALONE SIZE_MAX
 
-/* For each point of the golden its index in the run. */
+/* The points of the golden paired with those of the run. */
 typedef struct pairs {
     const invar_golden_points *was, *is;
-    size_t *twin;   /* (was->n_points) ALONE: none */
-    size_t *origin; /* (is->n_points) the reverse */
+    size_t *twin;   /* (was->n_points) index of the point in `is`; ALONE if it does not have it */
+    size_t *origin; /* (is->n_points) index of the point in `was`; ALONE if it does not have it */
 } pairs;
 
 static invar_status pair_up(pairs *p)
@@ -46,8 +49,8 @@ static invar_status pair_up(pairs *p)
 
 /* ---- what is computed ------------------------------------------------------------------------ */
 
-static void note(invar_golden_divergence *out, const char *format, ...) INVAR_PRINTF(2, 3);
-static void note(invar_golden_divergence *out, const char *format, ...)
+static void add_change(invar_golden_divergence *out, const char *format, ...) INVAR_PRINTF(2, 3);
+static void add_change(invar_golden_divergence *out, const char *format, ...)
 {
     va_list list;
 
@@ -58,14 +61,14 @@ static void note(invar_golden_divergence *out, const char *format, ...)
     out->n_changes++;
 }
 
-static void note_field(invar_golden_divergence *out, const char *point, const char *field,
-                       const char *was, const char *is)
+static void add_field_change(invar_golden_divergence *out, const char *point, const char *field,
+                             const char *was, const char *is)
 {
     if (strcmp(was, is) != 0)
-        note(out, "%.90s: %s %.40s, was %.40s", point, field, is, was);
+        add_change(out, "%.90s: %s %.40s, was %.40s", point, field, is, was);
 }
 
-static bool golden_point_comparable(const invar_golden_point *a, const invar_golden_point *b)
+static bool is_comparable(const invar_golden_point *a, const invar_golden_point *b)
 {
     return strcmp(a->dtype, b->dtype) == 0 && strcmp(a->shape, b->shape) == 0;
 }
@@ -77,29 +80,29 @@ static void compare_structure(invar_golden_divergence *out, const pairs *p)
     for (size_t i = 0; i < p->was->n_points; i++) {
         const invar_golden_point *a = &p->was->points[i], *b;
         if (p->twin[i] == ALONE) {
-            note(out, "%.120s: is not there any more", a->name);
+            add_change(out, "%.120s: is not there any more", a->name);
             continue;
         }
         b = &p->is->points[p->twin[i]];
-        note_field(out, a->name, "phase", a->phase, b->phase);
-        note_field(out, a->name, "op", a->op, b->op);
-        note_field(out, a->name, "kind", a->kind, b->kind);
-        note_field(out, a->name, "dtype", a->dtype, b->dtype);
-        note_field(out, a->name, "shape", a->shape, b->shape);
+        add_field_change(out, a->name, "phase", a->phase, b->phase);
+        add_field_change(out, a->name, "op", a->op, b->op);
+        add_field_change(out, a->name, "kind", a->kind, b->kind);
+        add_field_change(out, a->name, "dtype", a->dtype, b->dtype);
+        add_field_change(out, a->name, "shape", a->shape, b->shape);
         if (a->layer != b->layer)
-            note(out, "%.120s: another layer", a->name);
+            add_change(out, "%.120s: another layer", a->name);
         if (p->twin[i] < last)
-            note(out, "%.120s: comes earlier than before", a->name);
+            add_change(out, "%.120s: comes earlier than before", a->name);
         last = p->twin[i] > last ? p->twin[i] : last;
     }
     for (size_t i = 0; i < p->is->n_points; i++)
         if (p->origin[i] == ALONE)
-            note(out, "%.120s: is new", p->is->points[i].name);
+            add_change(out, "%.120s: is new", p->is->points[i].name);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* The first step from `step` on that both have recorded. */
+/* Finds the first step, from `step` on, that both sides have recorded. */
 static bool find_step(const invar_golden_values **a_out, const invar_golden_values **b_out,
                       const pairs *p, int64_t step)
 {
@@ -137,8 +140,7 @@ static void compare_values(invar_golden_divergence *out, const pairs *p, const c
 {
     for (size_t i = 0; i < p->was->n_points; i++) {
         const char *was = a + INVAR_GOLDEN_DIGITS * i, *is;
-        if (p->twin[i] == ALONE ||
-            !golden_point_comparable(&p->was->points[i], &p->is->points[p->twin[i]]))
+        if (p->twin[i] == ALONE || !is_comparable(&p->was->points[i], &p->is->points[p->twin[i]]))
             continue;
         is = b + INVAR_GOLDEN_DIGITS * p->twin[i];
         if (memcmp(was, is, INVAR_GOLDEN_DIGITS) == 0) {

@@ -1,5 +1,9 @@
 /*
- * golden.c - goldens: a run as text, read, compared, accepted.
+ * golden.c - goldens: builds them from runs, reads, writes and compares them, and keeps their
+ * history.
+ *
+ * The text is the format: a golden is made by writing the text of a run and parsing it, so a golden
+ * from a run and one from a file pass the same checks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,7 +28,7 @@ static const invar_golden_format format;
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* One op of many, with line breaks; *column is where the line is, 0 before the first. */
+/* Writes an op with its revision, wrapping lines. *column is the width of the line, 0 at first. */
 static invar_status put_op(invar_golden_buffer *out, size_t *column, const char *name,
                            const char *revision)
 {
@@ -95,7 +99,7 @@ invar_status invar_golden_write(const char *path, const invar_golden *golden)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* "NAME REVISION, NAME REVISION", in place. */
+/* Parses "NAME REVISION, NAME REVISION" in place. */
 static invar_status parse_ops(invar_golden *g, const invar_golden_lines *lines, char *rest)
 {
     while (rest) {
@@ -123,7 +127,7 @@ static invar_status parse_accepted(invar_golden *g, const invar_golden_lines *li
         strncmp(rest, ": ", 2) != 0 || rest[2] == '\0' || strlen(rest + 2) >= INVAR_GOLDEN_TEXT ||
         strchr(rest, '\t'))
         return invar_golden_damaged(lines, "accepted N: WHO, COMMIT, REASON");
-    g->accepted[g->n_accepted++] = rest + 2; // the number is checked with the whole text
+    g->accepted[g->n_accepted++] = rest + 2; // the final comparison of the text checks the number
     return INVAR_OK;
 }
 
@@ -133,7 +137,7 @@ static bool parse_loss(invar_golden_step *s, const char *text)
     if (!s->has_loss)
         return true;
     s->loss = strlen(text) == 16 ? strtoull(text, NULL, 16) : 0;
-    return strlen(text) == 16; // what is no digit is found with the whole text
+    return strlen(text) == 16; // the final comparison of the text finds other characters
 }
 
 static invar_status parse_step(invar_golden *g, const invar_golden_lines *lines)
@@ -159,7 +163,7 @@ static invar_status parse_step(invar_golden *g, const invar_golden_lines *lines)
     return INVAR_OK;
 }
 
-/* Each part in its order; what is left over is no part of a golden. */
+/* Parses all lines; the parts must be in order, and nothing may follow them. */
 static invar_status parse_lines(invar_golden *g, invar_golden_lines *lines)
 {
     bool more;
@@ -238,7 +242,7 @@ static const invar_golden_format format = {
 
 typedef struct recording {
     invar_golden_buffer text;
-    size_t column; /* of the line of ops */
+    size_t column; /* width of the current line of ops */
     int64_t steps;
 } recording;
 
@@ -345,7 +349,8 @@ invar_status invar_golden_accept(invar_golden **out, const invar_golden *golden,
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static void note_op(invar_golden_comparison *out, const char *name, const char *was, const char *is)
+static void add_op_change(invar_golden_comparison *out, const char *name, const char *was,
+                          const char *is)
 {
     if (out->ops_differ < INVAR_GOLDEN_SHOWN)
         out->ops[out->ops_differ] =
@@ -363,11 +368,11 @@ static void compare_ops(invar_golden_comparison *out, const invar_golden *was,
         const invar_golden_op *y = b < is->n_ops ? &is->ops[b] : NULL;
         int order = !x ? 1 : !y ? -1 : strcmp(x->name, y->name);
         if (order < 0)
-            note_op(out, x->name, x->revision, NULL);
+            add_op_change(out, x->name, x->revision, NULL);
         else if (order > 0)
-            note_op(out, y->name, NULL, y->revision);
+            add_op_change(out, y->name, NULL, y->revision);
         else if (strcmp(x->revision, y->revision) != 0)
-            note_op(out, x->name, x->revision, y->revision);
+            add_op_change(out, x->name, x->revision, y->revision);
         a += order <= 0;
         b += order >= 0;
     }
@@ -398,8 +403,8 @@ void invar_golden_compare(invar_golden_comparison *out, const invar_golden *was,
 
 /* ---- both files ------------------------------------------------------------------------------ */
 
-/* The history of a golden that is there; one that cannot be read has none to hand on. */
-static invar_status hand_on(invar_golden **golden, const char *path)
+/* Adds the history of the golden at `path` to *golden; none if that golden cannot be read. */
+static invar_status keep_history(invar_golden **golden, const char *path)
 {
     invar_golden *before = NULL, *with = NULL;
     invar_status status = invar_golden_read(&before, path);
@@ -431,7 +436,7 @@ invar_status invar_golden_check_output(const char *path)
             path);
     INVAR_TRY(invar_path_check_writable(path));
     INVAR_TRY(invar_path_check_output(path, format.magic, 0));
-    return invar_path_check_output(beside, format.magic, 0); // theirs begins with it, too
+    return invar_path_check_output(beside, format.magic, 0); // the magic of points begins with it
 }
 
 invar_status invar_golden_record(const char *path, invar_ledger *ledger, int64_t run,
@@ -447,8 +452,8 @@ invar_status invar_golden_record(const char *path, invar_ledger *ledger, int64_t
     if (status == INVAR_OK)
         status = invar_golden_points_of_run(&points, ledger, run);
     if (status == INVAR_OK)
-        status = hand_on(&golden, path);
-    if (status == INVAR_OK) // first: points that do not fit their golden are not believed
+        status = keep_history(&golden, path);
+    if (status == INVAR_OK) // points are written first: those of another golden are ignored
         status = invar_golden_points_write(beside, points);
     if (status == INVAR_OK)
         status = invar_golden_write(path, golden);

@@ -1,5 +1,9 @@
 /*
- * points_file.c - the points beside a golden: written, read, and where two of them part.
+ * points_file.c - reads and writes the points of a golden, and builds them from a run.
+ *
+ * The file has a line per point and a line of digits per recorded step: all of the first steps,
+ * then every 20th, as long as they fit into 8 MiB. It belongs to the golden with the same last
+ * chain.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,10 +20,10 @@
 #include "base/invar_banned.h"
 
 #define MAX_POINTS (1u << 17)
-#define MIN_POINT_BYTES 18 /* nine fields and what ends them */
+#define MIN_POINT_BYTES 18 /* nine fields of one byte, each with a separator */
 #define MIN_STEP_BYTES 8   /* "step 0 \n" */
 
-/* Which steps are kept: all at first, then some, as long as they fit. */
+/* Recorded steps: all below ALL_BELOW, then every THEN_EVERY-th, as long as they fit. */
 #define ALL_BELOW 100
 #define THEN_EVERY 20
 #define STEPS_BYTES (8u << 20)
@@ -93,7 +97,7 @@ static invar_status parse_chain(invar_golden_points *p, invar_golden_lines *line
     return INVAR_OK;
 }
 
-/* The point of this number; NULL: there is none. */
+/* Returns the point with this index in the manifest; NULL if it is not listed. */
 static const invar_golden_point *find_ord(const invar_golden_points *p, int64_t ord)
 {
     int64_t i = invar_binary_search(p->points, (int64_t)p->n_points, sizeof *p->points,
@@ -102,7 +106,7 @@ static const invar_golden_point *find_ord(const invar_golden_points *p, int64_t 
     return i < 0 ? NULL : &p->points[i];
 }
 
-/* "-", or numbers of points before this one, ascending. */
+/* True if the text is "-", or a list of ords of earlier points, ascending. */
 static bool good_inputs(const invar_golden_points *p, char *text)
 {
     int64_t ord, last = -1;
@@ -122,8 +126,8 @@ static bool good_inputs(const invar_golden_points *p, char *text)
 
 #define FIELDS 9
 
-/* Cuts the line at tabs: exactly FIELDS texts, none empty or long (but the last). */
-static bool cut(char *fields[FIELDS], char *line)
+/* Splits the line at tabs into exactly FIELDS texts; false if one is empty or too long. */
+static bool split_fields(char *fields[FIELDS], char *line)
 {
     for (int i = 0; i < FIELDS; i++) {
         char *tab = strchr(line, '\t');
@@ -147,7 +151,7 @@ static invar_status parse_point(invar_golden_points *p, const invar_golden_lines
 
     if (p->n_points == MAX_POINTS)
         return invar_golden_damaged(lines, "fewer points");
-    if (!cut(f, lines->line) || !invar_golden_parse_int(&point->ord, &f[0]) || *f[0] ||
+    if (!split_fields(f, lines->line) || !invar_golden_parse_int(&point->ord, &f[0]) || *f[0] ||
         point->ord <= last)
         return invar_golden_damaged(lines, "a point");
     point->layer = -1;
@@ -284,8 +288,8 @@ static const invar_golden_format format = {
     .put = put_points,
     .free = free_points};
 
-/* Whether the points are those of the golden, not of one before or after it. */
-static bool golden_points_fits(const invar_golden_points *points, const invar_golden *golden)
+/* True if the points belong to the golden, and not to an older or newer version of it. */
+static bool is_points_of(const invar_golden_points *points, const invar_golden *golden)
 {
     return points->last_step == golden->n_steps - 1 &&
            invar_digest_equal(&points->identity, &golden->identity) &&
@@ -306,7 +310,7 @@ invar_status invar_golden_points_beside(invar_golden_points **out, const invar_g
         invar_error_clear();
         return INVAR_OK;
     }
-    if (status == INVAR_OK && !golden_points_fits(*out, golden)) {
+    if (status == INVAR_OK && !is_points_of(*out, golden)) {
         invar_golden_points_free(*out);
         *out = NULL;
     }
@@ -337,13 +341,13 @@ invar_status invar_golden_points_path(char *out, size_t size, const char *golden
 
 typedef struct recording {
     invar_golden_buffer text;
-    int64_t *ords; /* (n) of the points so far */
-    size_t n, room;
-    size_t step_bytes; /* of all steps so far */
-    size_t digests;    /* of the manifest: what a step's data must hold at least */
+    int64_t *ords;     /* (n) ords of the points so far */
+    size_t n, room;    /* number of points, and capacity */
+    size_t step_bytes; /* bytes of all steps so far */
+    size_t digests;    /* number of digests that the data of a step must have at least */
 } recording;
 
-static invar_status recording_remember(recording *r, int64_t ord)
+static invar_status add_ord(recording *r, int64_t ord)
 {
     void *larger;
 
@@ -384,7 +388,7 @@ static invar_status take_point(void *payload, const char *const *columns,
             INVAR_TRY(invar_golden_putf(&r->text, "\t%s", (const char *)values[i].data));
     }
     INVAR_TRY(invar_golden_put(&r->text, "\n", 1));
-    return recording_remember(r, values[0].integer);
+    return add_ord(r, values[0].integer);
 }
 
 static invar_status put_values(recording *r, int64_t step, const uint8_t *data)
@@ -426,7 +430,7 @@ static invar_status take_values(void *payload, const char *const *columns,
 
 static invar_status record_run(recording *r, invar_ledger *ledger, const invar_ledger_summary *run)
 {
-    // of the inputs those that are listed here
+    // only inputs that are listed here are written
     static const char points[] =
         "SELECT p.ord, p.name, p.phase, p.layer, p.op, p.kind, p.dtype, p.shape, "
         "(SELECT group_concat(value) FROM (SELECT DISTINCT j.value FROM json_each(p.inputs) j "

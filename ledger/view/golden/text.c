@@ -1,5 +1,8 @@
 /*
- * text.c - the text of goldens: put together, and taken apart strictly.
+ * text.c - writes and strictly reads the text of goldens and their points.
+ *
+ * A text is accepted only if writing its parsed value gives the same bytes, so a file has one form,
+ * and every change of a byte is found.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,12 +21,12 @@
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static invar_status grow(invar_golden_buffer *out, size_t bytes)
+static invar_status reserve_bytes(invar_golden_buffer *out, size_t bytes)
 {
     size_t room = out->room ? out->room : 4096;
     void *larger;
 
-    if (bytes < out->room - out->used) // one byte stays for the NUL
+    if (bytes < out->room - out->used) // one byte is reserved for the NUL
         return INVAR_OK;
     while (room - out->used <= bytes)
         room *= 2;
@@ -38,7 +41,7 @@ static invar_status grow(invar_golden_buffer *out, size_t bytes)
 
 invar_status invar_golden_put(invar_golden_buffer *out, const char *text, size_t bytes)
 {
-    INVAR_TRY(grow(out, bytes));
+    INVAR_TRY(reserve_bytes(out, bytes));
     memcpy(out->data + out->used, text, bytes);
     out->used += bytes;
     out->data[out->used] = '\0';
@@ -54,7 +57,7 @@ invar_status invar_golden_putf(invar_golden_buffer *out, const char *format, ...
     length = vsnprintf(NULL, 0, format, list);
     va_end(list);
     INVAR_CHECK(length >= 0);
-    INVAR_TRY(grow(out, (size_t)length));
+    INVAR_TRY(reserve_bytes(out, (size_t)length));
     va_start(list, format);
     (void)vsnprintf(out->data + out->used, (size_t)length + 1, format, list);
     va_end(list);
@@ -73,10 +76,10 @@ invar_status invar_golden_put_digest(invar_golden_buffer *out, const char *key,
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* `record` alone does not replace what lies there. */
+/* --force, because `record` does not replace a file that it cannot read. */
 #define RECORD "record it again ('invar ci record --force')"
 
-static invar_status not_a_line(const char *where, int64_t line, const char *expected)
+static invar_status fail_line(const char *where, int64_t line, const char *expected)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -86,7 +89,7 @@ static invar_status not_a_line(const char *where, int64_t line, const char *expe
                       expected);
 }
 
-/* Printable lines, each ended. */
+/* Checks that the text is printable lines and ends with a line end. */
 static invar_status check_bytes(const char *where, const char *text, size_t bytes)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -100,10 +103,10 @@ static invar_status check_bytes(const char *where, const char *text, size_t byte
     for (size_t i = 0; i < bytes; i += step) {
         step = text[i] == '\n' || text[i] == '\t' ? 1 : invar_text_char(text + i, bytes - i);
         if (step == 0)
-            return not_a_line(where, line, "printable text");
+            return fail_line(where, line, "printable text");
         line += text[i] == '\n';
     }
-    return text[bytes - 1] == '\n' ? INVAR_OK : not_a_line(where, line, "an end of the line");
+    return text[bytes - 1] == '\n' ? INVAR_OK : fail_line(where, line, "an end of the line");
 }
 
 static invar_status check_version(const invar_golden_lines *lines,
@@ -151,7 +154,7 @@ bool invar_golden_lines_next(invar_golden_lines *lines)
     if (*lines->next == '\0')
         return false;
     lines->line = lines->next;
-    end = strchr(lines->line, '\n'); // there is one: the last byte
+    end = strchr(lines->line, '\n'); // not NULL, because the text ends with one
     *end = '\0';
     lines->next = end + 1;
     lines->number++;
@@ -169,7 +172,7 @@ char *invar_golden_after(const invar_golden_lines *lines, const char *key)
 
 invar_status invar_golden_damaged(const invar_golden_lines *lines, const char *expected)
 {
-    return not_a_line(lines->where, lines->number, expected);
+    return fail_line(lines->where, lines->number, expected);
 }
 
 invar_status invar_golden_read_text(const char **out, invar_golden_lines *lines, const char *key)
@@ -245,7 +248,7 @@ invar_status invar_golden_format_write(const char *path, const invar_golden_form
     return status;
 }
 
-/* That the text is what is written for the value; the failure names the first line that is not. */
+/* Checks that writing the value gives the text; a failure names the first line that differs. */
 static invar_status check_same(const invar_golden_format *format, const void *value,
                                const char *where, const char *text, size_t bytes)
 {
@@ -258,7 +261,7 @@ static invar_status check_same(const invar_golden_format *format, const void *va
         line += text[same] == '\n';
     invar_free(printed);
     return same == bytes && same == used ? INVAR_OK
-                                         : not_a_line(where, line, "it as invar writes it");
+                                         : fail_line(where, line, "it as invar writes it");
 }
 
 invar_status invar_golden_format_parse(void **out, const invar_golden_format *format,

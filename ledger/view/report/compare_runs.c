@@ -1,14 +1,15 @@
 /*
- * compare_runs.c - how a run of the report compares with the first one.
+ * compare_runs.c - compares a run of the report with the first run.
  *
- * invar_diff_runs says where they part and what differs there. The strip says more, but coarsely:
- * of every stretch of steps whether all are equal, all different, or on one side only.
+ * invar_diff_runs finds the first divergent step and its differences. In addition, the strip shows
+ * the whole range of steps coarsely: for every stretch of steps whether all are equal, all differ,
+ * or only one side has them. The data:
  *
- *   {b: the run, verdict, self: "a" | "b" | null, twins, first: step | null,
+ *   {b: index of the run, verdict, self: "a" | "b" | null, twins, first: step | null,
  *    strip: [[from, to, state]]   state: equal different records mixed a b
- *    compared: {steps, only_a, only_b, and of facts, points, metrics, samples X_equal, X_different}
+ *    compared: {steps, only_a, only_b, X_equal, X_different} for X = facts points metrics samples
  *    same_weights, same_batch, same_rng: true | false | null (not recorded)
- *    changes: of the manifest
+ *    changes: differences between the manifests
  *    point: {name, phase, layer, op, kind, inputs, born, a, b} | null      the first that differs
  *    heat: [{phase, layer, equal, different}], points: [name],
  *    metrics: [{name, a: bits | null, b: bits | null, ulp: text | null}]}
@@ -31,15 +32,15 @@ enum { STRETCHES = 1000 };
 
 typedef struct strip {
     json_t *out;
-    uint64_t first, width; /* of a stretch, in steps */
-    uint64_t stretch;      /* the present one */
-    int64_t from, to;      /* steps of the present part */
-    const char *state;     /* of the present part; NULL: none */
-    const char *here;      /* of the present stretch */
-    int64_t here_from, here_to;
+    uint64_t first, width;      /* first step of the strip, and steps of a stretch */
+    uint64_t stretch;           /* index of the current stretch */
+    int64_t from, to;           /* steps of the current part: stretches of one state */
+    const char *state;          /* state of the current part; NULL if there is none yet */
+    const char *here;           /* state of the current stretch; NULL if there is none yet */
+    int64_t here_from, here_to; /* steps of the current stretch */
 } strip;
 
-static invar_status end_part(strip *s)
+static invar_status finish_part(strip *s)
 {
     if (!s->state)
         return INVAR_OK;
@@ -47,13 +48,13 @@ static invar_status end_part(strip *s)
         s->out, json_pack("[I, I, s]", (json_int_t)s->from, (json_int_t)s->to, s->state));
 }
 
-/* Joins the present stretch to the part before it, where both have one state. */
-static invar_status end_stretch(strip *s)
+/* Adds the current stretch to the current part, or begins a new part if their states differ. */
+static invar_status finish_stretch(strip *s)
 {
     if (!s->here)
         return INVAR_OK;
     if (!s->state || strcmp(s->state, s->here) != 0) {
-        INVAR_TRY(end_part(s));
+        INVAR_TRY(finish_part(s));
         s->state = s->here;
         s->from = s->here_from;
     }
@@ -66,7 +67,7 @@ static invar_status add_step(strip *s, int64_t step, const char *state)
     uint64_t stretch = ((uint64_t)step - s->first) / s->width;
 
     if (!s->here || stretch != s->stretch) {
-        INVAR_TRY(end_stretch(s));
+        INVAR_TRY(finish_stretch(s));
         s->here = state;
         s->here_from = step;
     } else if (strcmp(s->here, state) != 0) {
@@ -97,8 +98,8 @@ static invar_status read_strip(strip *s, invar_diff_join *join)
         int64_t step = invar_sql_int(join->in_a ? join->a : join->b, 0);
         INVAR_TRY(add_step(s, step, state_of(join)));
     }
-    INVAR_TRY(end_stretch(s));
-    return end_part(s);
+    INVAR_TRY(finish_stretch(s));
+    return finish_part(s);
 }
 
 static invar_status open_side(invar_sql_stmt **out, const invar_report_run *run)
@@ -153,7 +154,7 @@ static json_t *bits_of(bool there, double value)
 
 static json_t *ulp_of(const invar_diff_metric *m)
 {
-    char text[32]; // no JSON number: it may be larger than those are exact
+    char text[32]; // text, because JSON numbers are not exact above 2^53
 
     snprintf(text, sizeof text, "%" PRIu64 " (%s)", m->ulp, invar_diff_ulp_format(m));
     return m->ulp > 0 ? json_string(text) : json_null();
@@ -223,7 +224,7 @@ static invar_status add_lists(json_t *pair, const invar_diff *diff)
     return INVAR_OK;
 }
 
-static invar_status diff_describe(json_t *pair, const invar_diff *diff)
+static invar_status add_comparison(json_t *pair, const invar_diff *diff)
 {
     json_t *first = diff->diverged ? json_integer(diff->step) : json_null();
     const char *self = diff->self_contradicting_side == 'A'   ? "a"
@@ -252,7 +253,7 @@ invar_status invar_report_add_pair(json_t *pairs, const invar_report_run *runs, 
 
     INVAR_TRY(invar_report_append(pairs, pair));
     INVAR_TRY(invar_diff_runs(&diff, a->ledger, a->run, b->ledger, b->run));
-    invar_status status = diff_describe(pair, diff);
+    invar_status status = add_comparison(pair, diff);
     if (status == INVAR_OK)
         status = add_strip(pair, a, b, diff);
     invar_diff_free(diff);

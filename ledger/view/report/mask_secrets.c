@@ -1,23 +1,24 @@
 /*
- * mask_secrets.c - secrets in the text of a report, known by what is before them or by their form.
+ * mask_secrets.c - masks secrets in the texts of a report.
  *
- * Each becomes "***":
+ * A secret is recognized by the text before it or by its own form, and becomes "***":
  *
  *     WANDB_API_KEY=... HF_TOKEN=...     names in capitals that end with KEY, TOKEN, SECRET ...
  *     PGPASSWORD=...                     names that end with a password, also within a word
- *     api-key=... --password ...         some names in any letters, also before a blank
- *     --key=... --judge-token ...        names of options that end so, except keys of recipes
+ *     api-key=... --password ...         some names in any case, also before a blank
+ *     --key=... --judge-token ...        names of options with such an end, except keys of recipes
  *     ?key=... &token=...                shorter names in the query of a URL
  *     token: ... "password": "..."       the names above before a colon, as in YAML and JSON
  *     Authorization=... Bearer ...       the last word
- *     https://user:password@host         all that stands before the @
+ *     https://user:password@host         user and password
  *     user:password@host                 the password, up to the last @ of the word
- *     Authorization%3D...                the signs above as a URL writes them
+ *     Authorization%3D...                the signs above, percent-encoded as in a URL
  *     {"key": "..."}                     a member of JSON
- *     sk-... ghp_... eyJ...              words that begin as keys of well-known services do
+ *     sk-... ghp_... eyJ...              words that begin like keys of well-known services
  *     hooks.slack.com/services/...       the path of a webhook
  *
- * It cannot know every secret: who shares a page looks at it, or leaves commands out (redact.c).
+ * It cannot recognize every secret: the user has to check a page before sharing it, or leave
+ * commands out (redact.c).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,7 +36,10 @@ typedef struct piece {
     size_t bytes;
 } piece;
 
-/* The first character, which a URL may have as "%3D"; *bytes_out: its length; 0 at the end. */
+/*
+ * Returns the first character, decoded if it is percent-encoded ("%3D"). *bytes_out is its encoded
+ * length, 0 at the end of the text.
+ */
 static char first_of(size_t *bytes_out, piece text)
 {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";
@@ -58,40 +62,40 @@ static bool is_name(char c)
            c == '-';
 }
 
-static char lower(char c)
+static char to_lower(char c)
 {
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c == '-' ? '_' : c;
 }
 
-/* Whether the name ends with this word (small letters and _). */
-static bool ends(piece name, const char *word)
+/* True if the name ends with this word, which has lower-case letters and _. */
+static bool has_suffix(piece name, const char *word)
 {
     size_t bytes = strlen(word);
 
     for (size_t i = 0; i < bytes && bytes <= name.bytes; i++)
-        if (lower(name.text[name.bytes - bytes + i]) != word[i])
+        if (to_lower(name.text[name.bytes - bytes + i]) != word[i])
             return false;
     return bytes <= name.bytes;
 }
 
-/* Whether the name ends with this word, which begins there or after a _. */
-static bool ends_with(piece name, const char *word)
+/* True if the name is this word or ends with _ and this word. */
+static bool has_last_word(piece name, const char *word)
 {
     size_t bytes = strlen(word);
 
-    return ends(name, word) &&
-           (bytes == name.bytes || lower(name.text[name.bytes - bytes - 1]) == '_');
+    return has_suffix(name, word) &&
+           (bytes == name.bytes || to_lower(name.text[name.bytes - bytes - 1]) == '_');
 }
 
-static bool equals(piece name, const char *word)
+static bool equals_word(piece name, const char *word)
 {
-    return name.bytes == strlen(word) && ends(name, word);
+    return name.bytes == strlen(word) && has_suffix(name, word);
 }
 
-static bool ends_with_one(piece name, const char *const *words)
+static bool has_last_word_of(piece name, const char *const *words)
 {
     for (; *words; words++)
-        if (ends_with(name, *words))
+        if (has_last_word(name, *words))
             return true;
     return false;
 }
@@ -104,7 +108,10 @@ static bool has_small_letters(piece name)
     return false;
 }
 
-/* Names of variables are in capitals; `input-key` and `stop-token` are keys of recipes. */
+/*
+ * True if a name before '=' is that of a secret. Short words count only in capitals, as in names of
+ * variables, because `input-key` and `stop-token` are keys of recipes.
+ */
 static bool is_secret(piece name)
 {
     static const char *const any[] = {"api_key",     "apikey",        "secret",       "secret_key",
@@ -113,22 +120,23 @@ static bool is_secret(piece name)
     static const char *const capitals[] = {"key",  "token", "secret",      "password",
                                            "pass", "pwd",   "credentials", NULL};
 
-    return ends(name, "password") || ends(name, "passwd") || ends(name, "passphrase") ||
-           ends_with_one(name, any) || equals(name, "token") ||
-           (!has_small_letters(name) && ends_with_one(name, capitals));
+    return has_suffix(name, "password") || has_suffix(name, "passwd") ||
+           has_suffix(name, "passphrase") || has_last_word_of(name, any) ||
+           equals_word(name, "token") ||
+           (!has_small_letters(name) && has_last_word_of(name, capitals));
 }
 
-/* Names in the query of a URL, where no key of a recipe is. */
+/* True if a name in the query of a URL is that of a secret; keys of recipes do not occur there. */
 static bool is_query_secret(piece name)
 {
     static const char *const words[] = {
         "key",       "token",       "secret", "pwd",     "pass",        "sig", "auth",
         "signature", "credentials", "pat",    "webhook", "webhook_url", NULL};
 
-    return ends_with_one(name, words);
+    return has_last_word_of(name, words);
 }
 
-/* Names of options of commands. Those that name a field or a token of a vocabulary are none. */
+/* True if the name of an option is that of a secret, and not that of a field or special token. */
 static bool is_option_secret(piece name)
 {
     static const char *const fields[] = {"input_key",  "label_key", "metadata_key", "tool_key",
@@ -136,7 +144,7 @@ static bool is_option_secret(piece name)
                                          "eos_token",  "bos_token", "pad_token",    "unk_token",
                                          NULL};
 
-    return is_query_secret(name) && !ends_with_one(name, fields);
+    return is_query_secret(name) && !has_last_word_of(name, fields);
 }
 
 static piece rest_of(piece text, size_t from)
@@ -144,8 +152,8 @@ static piece rest_of(piece text, size_t from)
     return (piece){text.text + from, text.bytes - from};
 }
 
-/* How many bytes do not have any of these. */
-static size_t until(piece text, const char *stops)
+/* Returns the number of bytes before the first of `stops` or a NUL. */
+static size_t bytes_until(piece text, const char *stops)
 {
     size_t i = 0;
 
@@ -154,19 +162,19 @@ static size_t until(piece text, const char *stops)
     return i;
 }
 
-/* A value, up to its quote or the end of the word. */
+/* Returns the value at the beginning: up to its closing quote, or to the end of the word. */
 static piece value_at(piece text)
 {
     char quote = text.bytes > 0 ? text.text[0] : '\0';
 
     if (quote == '\'' || quote == '"') {
         text = rest_of(text, 1);
-        return (piece){text.text, until(text, (const char[]){quote, '\0'})};
+        return (piece){text.text, bytes_until(text, (const char[]){quote, '\0'})};
     }
-    return (piece){text.text, until(text, " \t\r\n\"'&;,")};
+    return (piece){text.text, bytes_until(text, " \t\r\n\"'&;,")};
 }
 
-/* The value of an option behind blanks; of no bytes if another option follows. */
+/* Returns the value of an option after blanks; empty if another option follows. */
 static piece option_value(piece text)
 {
     while (text.bytes > 0 && text.text[0] == ' ')
@@ -184,36 +192,37 @@ static bool is_number(piece value)
     return i == value.bytes;
 }
 
-static bool begins(piece text, const char *word)
+static bool has_prefix(piece text, const char *word)
 {
     return text.bytes >= strlen(word) && memcmp(text.text, word, strlen(word)) == 0;
 }
 
 /*
- * The password, if the text begins with "PASSWORD@HOST", up to the last @ before a host.
- * "image:tag@sha256:..." has none.
+ * Returns the password if the text begins with "PASSWORD@HOST": all up to the last @ before a host.
+ * "image:tag@sha256:..." has no password.
  */
 static piece password_at(piece text)
 {
-    size_t at = until(text, " \t\r\n\"'");
+    size_t at = bytes_until(text, " \t\r\n\"'");
 
     while (at-- > 0) {
         piece host = rest_of(text, at + 1);
         if (text.text[at] == '@' && host.bytes > 0 && is_name(host.text[0]) &&
-            !begins(host, "sha256:"))
+            !has_prefix(host, "sha256:"))
             return (piece){text.text, at};
     }
     return (piece){text.text, 0};
 }
 
 /*
- * The user and password of a URL, if the text begins with "://" and has them. The password may have
- * a '/' where no port and path can be.
+ * Returns user and password of a URL if the text begins with "://" and has them. The password may
+ * contain a '/' if the text before it cannot be a host with a port.
  */
 static piece user_of_url(piece text)
 {
     piece place = rest_of(text, 3), password = {place.text, 0};
-    size_t host = until(place, "/?# \t\r\n\"'"), colon = until(place, ":"), bytes = host;
+    size_t host = bytes_until(place, "/?# \t\r\n\"'"), colon = bytes_until(place, ":"),
+           bytes = host;
 
     while (bytes > 0 && place.text[bytes - 1] != '@')
         bytes--;
@@ -224,16 +233,19 @@ static piece user_of_url(piece text)
     return (piece){place.text, bytes > 1 ? bytes - 1 : 0};
 }
 
-/* "Basic abc" has its secret in the second word; one word alone is the secret. */
+/*
+ * Returns the secret of an Authorization value: the second word of "Basic abc", or the only word.
+ */
 static piece credentials_at(piece text)
 {
     piece scheme = value_at(text), rest = rest_of(text, (size_t)(scheme.text - text.text));
     bool quoted = rest.text != text.text;
-    size_t first = until(rest, " \t\r\n\"'");
+    size_t first = bytes_until(rest, " \t\r\n\"'");
 
     if (first > 0 && first + 1 < rest.bytes && rest.text[first] == ' ' &&
-        (quoted || equals((piece){rest.text, first}, "basic") ||
-         equals((piece){rest.text, first}, "bearer") || equals((piece){rest.text, first}, "token")))
+        (quoted || equals_word((piece){rest.text, first}, "basic") ||
+         equals_word((piece){rest.text, first}, "bearer") ||
+         equals_word((piece){rest.text, first}, "token")))
         return value_at(rest_of(rest, first + 1));
     return scheme;
 }
@@ -243,7 +255,7 @@ static bool is_alnum(char c)
     return is_name(c) && c != '_' && c != '-';
 }
 
-/* Whether a part of it between '-' and '_' is too long, or too mixed, for a word of a language. */
+/* True if a part between '-' and '_' is too long, or has too many digits, for a natural word. */
 static bool looks_random(piece name)
 {
     size_t bytes = 0, digits = 0;
@@ -267,12 +279,14 @@ static size_t name_at(piece text)
     return i;
 }
 
-/* The bytes of a JSON Web Token, three parts with dots between them; 0 if it is none. */
+/*
+ * Returns the length of a JSON Web Token, three parts with dots between them; 0 if it is not one.
+ */
 static size_t web_token_at(piece text)
 {
     size_t bytes = 0;
 
-    if (!begins(text, "eyJ"))
+    if (!has_prefix(text, "eyJ"))
         return 0;
     for (int dots = 0;; dots++) {
         size_t part = name_at(rest_of(text, bytes));
@@ -285,7 +299,7 @@ static size_t web_token_at(piece text)
     }
 }
 
-/* The secret that begins here and that its own form tells; of no bytes if there is none. */
+/* Returns the secret at the beginning that is recognized by its form; empty if there is none. */
 static piece secret_of_form(piece text)
 {
     static const char *const prefixes[] = {"ghp_",  "gho_",  "github_pat_", "AKIA",
@@ -293,20 +307,20 @@ static piece secret_of_form(piece text)
     static const char webhook[] = "hooks.slack.com/services/";
     const piece name = {text.text, name_at(text)};
 
-    if (begins(text, webhook)) {
+    if (has_prefix(text, webhook)) {
         piece path = rest_of(text, sizeof webhook - 1);
-        return (piece){path.text, until(path, " \t\r\n\"'<>,;)")};
+        return (piece){path.text, bytes_until(path, " \t\r\n\"'<>,;)")};
     }
-    // words of recipes and names of files begin with these two, too
-    if ((begins(name, "sk-") || begins(name, "hf_")) && looks_random(rest_of(name, 3)))
+    // words of recipes and names of files may also begin with sk- or hf_
+    if ((has_prefix(name, "sk-") || has_prefix(name, "hf_")) && looks_random(rest_of(name, 3)))
         return name;
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
-        if (begins(name, prefixes[i]) && name.bytes >= strlen(prefixes[i]) + 8)
+        if (has_prefix(name, prefixes[i]) && name.bytes >= strlen(prefixes[i]) + 8)
             return name;
     return (piece){text.text, web_token_at(text)};
 }
 
-/* The text of a member "key", behind its colon; a name, such as that of a recipe's key, is none. */
+/* Returns the value of a member "key" of JSON unless it is a plain name, such as a recipe key. */
 static piece key_of_json(piece text)
 {
     piece value = value_at(text);
@@ -315,8 +329,8 @@ static piece key_of_json(piece text)
 }
 
 /*
- * The value of a name before '=' or ':', which may have quotes and blanks around the colon. The
- * number in "token: 5" is a count of tokens; a number behind any other name may be a secret.
+ * Returns the value after a name and '=' or ':'; a colon may be followed by blanks. The number in
+ * "token: 5" is a count of tokens and no secret; a number after any other name may be a secret.
  */
 static piece value_after(piece name, piece text, bool colon)
 {
@@ -324,13 +338,13 @@ static piece value_after(piece name, piece text, bool colon)
 
     while (colon && text.bytes > 0 && text.text[0] == ' ')
         text = rest_of(text, 1);
-    value = ends_with(name, "authorization") ? credentials_at(text) : value_at(text);
-    return colon && is_number(value) && equals(name, "token") ? (piece){text.text, 0} : value;
+    value = has_last_word(name, "authorization") ? credentials_at(text) : value_at(text);
+    return colon && is_number(value) && equals_word(name, "token") ? (piece){text.text, 0} : value;
 }
 
 /*
- * The secret that the text behind a name begins with; of no bytes if there is none. `before` is the
- * character before the name.
+ * Returns the secret at the beginning of the text after a name; empty if there is none. `before` is
+ * the character before the name.
  */
 static piece secret_after(piece name, piece text, char before)
 {
@@ -348,27 +362,27 @@ static piece secret_after(piece name, piece text, char before)
     option = option && (is_secret(name) || is_option_secret(name));
     if (next == '=' && (option || is_secret(name) || (query && is_query_secret(name))))
         return value_after(name, rest, false);
-    if (next == ' ' && (option || equals(name, "bearer")))
+    if (next == ' ' && (option || equals_word(name, "bearer")))
         return option_value(rest);
     if ((next == '"' || next == '\'') && rest.bytes > 0 && rest.text[0] == ':' && is_secret(name))
         return value_after(name, rest_of(rest, 1), true);
-    if (next == '"' && before == '"' && equals(name, "key") && begins(rest, ":")) {
+    if (next == '"' && before == '"' && equals_word(name, "key") && has_prefix(rest, ":")) {
         rest = rest_of(rest, 1);
-        return key_of_json(rest_of(rest, begins(rest, " ")));
+        return key_of_json(rest_of(rest, has_prefix(rest, " ")));
     }
     if (next != ':')
         return none;
     if (is_secret(name))
         return value_after(name, rest, true);
     // "host:/path", "git@host:path", "//host:port/path"
-    if (begins(rest, "/") || before == '@' ||
-        (before == '/' && is_number((piece){rest.text, until(rest, "/@")})))
+    if (has_prefix(rest, "/") || before == '@' ||
+        (before == '/' && is_number((piece){rest.text, bytes_until(rest, "/@")})))
         return none;
     return password_at(rest);
 }
 
-/* The first secret of a text; of no bytes if there is none. */
-static piece find(piece text)
+/* Returns the first secret of a text; empty if there is none. */
+static piece find_secret(piece text)
 {
     char before = '\0';
 
@@ -394,16 +408,16 @@ static piece find(piece text)
 
 invar_status invar_report_mask(char **out, size_t *bytes_out, const char *text, size_t bytes)
 {
-    piece rest = {text, bytes}, secret = find(rest);
+    piece rest = {text, bytes}, secret = find_secret(rest);
     size_t used = 0;
     char *copy;
 
     *out = NULL;
     if (secret.bytes == 0)
         return INVAR_OK;
-    // a secret has at least a byte, and what shows that it is one two
+    // a secret and the text by which it is recognized have at least 3 bytes together
     INVAR_TRY(invar_alloc((void **)&copy, bytes + 1, strlen(MASK), "a text"));
-    for (; secret.bytes > 0; secret = find(rest)) {
+    for (; secret.bytes > 0; secret = find_secret(rest)) {
         size_t before = (size_t)(secret.text - rest.text);
         memcpy(copy + used, rest.text, before);
         memcpy(copy + used + before, MASK, strlen(MASK));

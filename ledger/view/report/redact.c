@@ -1,9 +1,10 @@
 /*
- * redact.c - what a page for others does not have: host, author, commands, folders, messages.
+ * redact.c - removes from the data of a page what must not leave the machine: host, author,
+ * commands, folders, messages.
  *
- * Of a value with a blank in it, which may be a command, nothing is left; of a path its last name.
- * Values of one key that were different stay different, so that no page says that runs were equal
- * in a key in which they were not.
+ * A value with a blank, which may be a command, is removed completely; of a path the last name
+ * stays. Different values of one key stay different, so that the page does not show runs as equal
+ * in a key in which they differ.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,8 +19,8 @@
 
 enum { SHORT_SIZE = INVAR_REPORT_TEXT_BYTES + 8 };
 
-/* Without a folder, or nothing of it; false: there is nothing to leave out. */
-static bool shorten(char out[SHORT_SIZE], const char *text)
+/* Shortens a path to its last name, and removes a command; false if the text can stay. */
+static bool shorten_text(char out[SHORT_SIZE], const char *text)
 {
     const char *name = strrchr(text, '/');
     bool command = strpbrk(text, " \t\n") != NULL;
@@ -31,8 +32,8 @@ static bool shorten(char out[SHORT_SIZE], const char *text)
     return command || name;
 }
 
-/* The place of a text in a list that it is added to where it is new. */
-static invar_status number_of(size_t *out, json_t *known, json_t *text)
+/* *out = the index of a text in a list; the text is appended if the list does not have it. */
+static invar_status index_of_text(size_t *out, json_t *known, json_t *text)
 {
     size_t count = json_array_size(known);
 
@@ -42,7 +43,7 @@ static invar_status number_of(size_t *out, json_t *known, json_t *text)
     return invar_report_append(known, json_incref(text));
 }
 
-/* Other texts for the values of a key; `known` are those that it had in runs before. */
+/* Replaces the values of a key. `known` has the values of the key in earlier runs. */
 static invar_status shorten_values(json_t *values, json_t *known)
 {
     char text[SHORT_SIZE], numbered[SHORT_SIZE + 24];
@@ -51,9 +52,9 @@ static invar_status shorten_values(json_t *values, json_t *known)
 
     json_array_foreach(values, i, value)
     {
-        if (!json_is_string(value) || !shorten(text, json_string_value(value)))
+        if (!json_is_string(value) || !shorten_text(text, json_string_value(value)))
             continue;
-        INVAR_TRY(number_of(&number, known, value));
+        INVAR_TRY(index_of_text(&number, known, value));
         (void)snprintf(numbered, sizeof numbered, number ? "%s (%zu)" : "%s", text, number + 1);
         if (json_array_set_new(values, i, json_string(numbered)) != 0)
             return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the facts of the report");
@@ -82,13 +83,13 @@ static invar_status shorten_scope(json_t *scope)
     return INVAR_OK;
 }
 
-/* Messages that are made of numbers and names of metrics alone. */
+/* True for kinds of events whose messages contain only numbers and names of metrics. */
 static bool is_harmless(const char *kind)
 {
     return strcmp(kind, "triage") == 0 || strcmp(kind, "not-finite") == 0;
 }
 
-static invar_status share_events(json_t *events)
+static invar_status redact_events(json_t *events)
 {
     json_t *event;
     size_t i;
@@ -102,8 +103,8 @@ static invar_status share_events(json_t *events)
     return INVAR_OK;
 }
 
-/* This member of each object of a list becomes null. */
-static invar_status clear(json_t *list, const char *member)
+/* Sets this member to null in each object of a list. */
+static invar_status clear_member(json_t *list, const char *member)
 {
     json_t *one;
     size_t i;
@@ -115,15 +116,15 @@ static invar_status clear(json_t *list, const char *member)
     return INVAR_OK;
 }
 
-static invar_status share_run(json_t *run)
+static invar_status redact_run(json_t *run)
 {
     char label[SHORT_SIZE];
 
-    INVAR_TRY(share_events(json_object_get(run, "events")));
-    INVAR_TRY(clear(json_object_get(run, "ranks"), "host"));
-    INVAR_TRY(clear(json_object_get(run, "segments"), "reason"));
+    INVAR_TRY(redact_events(json_object_get(run, "events")));
+    INVAR_TRY(clear_member(json_object_get(run, "ranks"), "host"));
+    INVAR_TRY(clear_member(json_object_get(run, "segments"), "reason"));
     const char *text = json_string_value(json_object_get(run, "label"));
-    if (!strchr(text, '/') || !shorten(label, text))
+    if (!strchr(text, '/') || !shorten_text(label, text))
         return INVAR_OK;
     return invar_report_set(run, "label", json_string(label));
 }
@@ -139,7 +140,7 @@ invar_status invar_report_redact(json_t *data)
     INVAR_TRY(shorten_scope(json_object_get(facts, "free")));
     json_array_foreach(json_object_get(data, "runs"), i, run)
     {
-        INVAR_TRY(share_run(run));
+        INVAR_TRY(redact_run(run));
     }
     return INVAR_OK;
 }

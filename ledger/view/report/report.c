@@ -1,18 +1,18 @@
 /*
- * report.c - runs as one HTML page.
+ * report.c - collects the data of a report and writes the page.
  *
- * What is embedded, for templates/report.js to show. Digests are hexadecimal, times milliseconds
- * since 1970 unless named otherwise, and a number that could be any double is its pattern in 16
- * hexadecimal digits, so that none is rounded and NaN keeps its payload:
+ * templates/report.js shows the embedded data. Digests are hexadecimal, times are milliseconds
+ * since 1970 unless named otherwise, and a number that may be any double is its IEEE pattern in 16
+ * hexadecimal digits, so that it is not rounded and NaN keeps its payload:
  *
  *   {runs: [{label, uuid, name, kind, first, last, identity, chain, content, integrity, created_ms,
  *            updated_ms, parent, fork_step, seals,
  *            running                                        a process writes the ledger
- *            model: {family, layers, hidden_size, parameters, weights}    null: not recorded
- *            segments: [{after, ms, end, exit, reason, stopped}]    end: of its last entry, in ms;
- *                                                           exit null: it has no end
- *            tokens                                         of all samples; null: not known
- *            clock: [[step, ms]]                            computed for so long after the step
+ *            model: {family, layers, hidden_size, parameters, weights}    null if not recorded
+ *            segments: [{after, ms, end, exit, reason, stopped}]    end: time of the last entry;
+ *                                                           exit: null if killed or running
+ *            tokens                                         tokens of all samples; 0 if unknown
+ *            clock: [[step, ms]]                            computing time up to the step
  *            again: {steps, differ, first, other, first_other}  steps executed more than once;
  *                                                           other: equal bits, other content
  *            nan: {step, point} | null                      the first tensor that is not finite
@@ -20,17 +20,17 @@
  *            checkpoints: [step], levels: {level: count},
  *            events: [{step, ms, level, kind, message, data}],
  *            slow: [{step, phase, ms, median_ms}],
- *            ranks: [{rank, host, computing_s, ...}]        the query slow-ranks; one rank: none
- *            slowest: [{from, to, rank}],                   who computed longest in these steps
- *            kept: {...}, samples: [...],                   samples.c
- *            damaged: [{step, idx, why}]}],                 kept samples that are not here
- *    facts: {scope: {key: [[value] | null]}},               a list for each run: over its segments
- *    defaults: {key: value},                                of a recipe; empty: not known
- *    without: "samples" | "share" | null,                   what was left out (redact.c)
+ *            ranks: [{rank, host, computing_s, ...}]        rows of the query slow-ranks
+ *            slowest: [{from, to, rank}],                   rank with the longest computing time
+ *            kept: {...}, samples: [...],                   see samples.c
+ *            damaged: [{step, idx, why}]}],                 damaged kept samples, left out
+ *    facts: {scope: {key: [[value] | null]}},               per run the values over its segments
+ *    defaults: {key: value},                                default values of recipe keys
+ *    without: "samples" | "share" | null,                   data that were left out (redact.c)
  *    pairs: [{b, verdict, self, twins, first, strip: [[from, to, state]], ...}]}    compare_runs.c
  *
- * A series has `count` values, of which `odd` are not finite; `at` are the differences of the steps
- * of those that are here, beginning with the first step, and `bits` their patterns in one text.
+ * A series has `count` values, of which `odd` are not finite. `at` has the steps of the remaining
+ * points, each as the difference from the previous one; `bits` has their patterns in one text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -48,14 +48,14 @@
 
 #include "base/invar_banned.h"
 
-enum { LEAST_POINTS = 60 }; // of a series, however many there are
+enum { LEAST_POINTS = 60 }; // minimum limit of points per series, for any number of series
 
 extern const invar_embedded invar_report_files[];
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Where a text of more bytes than allowed is cut: not inside a character. */
-static size_t cut(const char *text, size_t bytes, size_t most)
+/* Returns the length to which a text is cut: at most `most`, without splitting a character. */
+static size_t cut_length(const char *text, size_t bytes, size_t most)
 {
     if (bytes <= most)
         return bytes;
@@ -68,10 +68,10 @@ static size_t cut(const char *text, size_t bytes, size_t most)
 json_t *invar_report_text_within(const char *text, size_t bytes, size_t most)
 {
     static const char broken[] = "\xEF\xBF\xBD", more[] = " \xE2\x80\xA6";
-    size_t kept = cut(text, bytes, most), used = 0;
+    size_t kept = cut_length(text, bytes, most), used = 0;
     char *copy;
 
-    for (int i = 0; i < 2 && kept == bytes; i++) { // it may be memory that it lacked
+    for (int i = 0; i < 2 && kept == bytes; i++) { // again, as the first failure may be memory
         json_t *plain = json_stringn(text, bytes);
         if (plain)
             return plain;
@@ -135,14 +135,14 @@ void invar_report_bits(char out[INVAR_REPORT_BITS_DIGITS + 1], uint64_t bits)
 
 /* ---- containers and rows --------------------------------------------------------------------- */
 
-static invar_status made(int failed)
+static invar_status check_made(int failed)
 {
     return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the data of the report") : INVAR_OK;
 }
 
 invar_status invar_report_set(json_t *object, const char *key, json_t *value)
 {
-    return made(json_object_set_new(object, key, value));
+    return check_made(json_object_set_new(object, key, value));
 }
 
 invar_status invar_report_member(json_t **out, json_t *object, const char *key, json_t *fresh)
@@ -153,11 +153,11 @@ invar_status invar_report_member(json_t **out, json_t *object, const char *key, 
 
 invar_status invar_report_append(json_t *array, json_t *value)
 {
-    return made(json_array_append_new(array, value));
+    return check_made(json_array_append_new(array, value));
 }
 
-static invar_status sql_stmt_for_each(invar_sql_stmt *stmt, int64_t run, invar_report_row_fn take,
-                                      void *payload)
+static invar_status for_each_row(invar_sql_stmt *stmt, int64_t run, invar_report_row_fn take,
+                                 void *payload)
 {
     bool row;
 
@@ -177,14 +177,14 @@ invar_status invar_report_each(const invar_report_run *run, const char *text,
     invar_sql_stmt *stmt;
 
     INVAR_TRY(invar_sql_prepare(&stmt, run->ledger->sql, text));
-    invar_status status = sql_stmt_for_each(stmt, run->run, take, payload);
+    invar_status status = for_each_row(stmt, run->run, take, payload);
     invar_sql_free(stmt);
     return status;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the data of a page ---------------------------------------------------------------------- */
 
-/* How many points a series may have here. Names in ledgers are counted, used or not. */
+/* *out = the limit of points per series. All names of series in the ledgers are counted. */
 static invar_status points_of_each(int64_t *out, const invar_report_run *runs, size_t count)
 {
     int64_t series = 0, here;
@@ -214,7 +214,7 @@ static invar_status add_defaults(json_t *data, const invar_report_options *optio
     return INVAR_OK;
 }
 
-/* Which of the options left something out, for the page to say. */
+/* Sets the member without: which option left data out. */
 static invar_status add_without(json_t *data, const invar_report_options *options)
 {
     return invar_report_set(data, "without",
@@ -223,8 +223,8 @@ static invar_status add_without(json_t *data, const invar_report_options *option
                                                   : json_null());
 }
 
-static invar_status report_run_collect(json_t *data, const invar_report_run *runs, size_t count,
-                                       const invar_report_options *options)
+static invar_status collect_runs(json_t *data, const invar_report_run *runs, size_t count,
+                                 const invar_report_options *options)
 {
     bool samples = !options->no_samples && !options->redact;
     json_t *list, *facts, *pairs;
@@ -244,22 +244,25 @@ static invar_status report_run_collect(json_t *data, const invar_report_run *run
     return options->redact ? invar_report_redact(data) : INVAR_OK;
 }
 
-/* The rest of the runs inside this one's snapshot; a ledger that several share has one. */
-static invar_status collect_at_once(json_t *data, const invar_report_run *runs, size_t count,
-                                    const invar_report_options *options, size_t index)
+/*
+ * Opens a snapshot of each ledger, recursively, and collects the data inside all of them. Runs of
+ * the same ledger share its snapshot.
+ */
+static invar_status collect_in_snapshots(json_t *data, const invar_report_run *runs, size_t count,
+                                         const invar_report_options *options, size_t index)
 {
     bool began;
 
     if (index == count)
-        return report_run_collect(data, runs, count, options);
+        return collect_runs(data, runs, count, options);
     INVAR_TRY(invar_ledger_snapshot(&began, runs[index].ledger));
-    invar_status status = collect_at_once(data, runs, count, options, index + 1);
+    invar_status status = collect_in_snapshots(data, runs, count, options, index + 1);
     invar_ledger_snapshot_end(runs[index].ledger, began);
     return status;
 }
 
-static void tell_damaged(const json_t *data, const invar_report_run *runs,
-                         const invar_report_options *options)
+static void report_damaged(const json_t *data, const invar_report_run *runs,
+                           const invar_report_options *options)
 {
     char line[INVAR_ERROR_MESSAGE_SIZE];
     json_t *run, *one;
@@ -288,12 +291,12 @@ static invar_status make_data(json_t **out, const invar_report_run *runs, size_t
     if (count == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a report needs a run");
     *out = json_object();
-    INVAR_TRY(made(!*out));
+    INVAR_TRY(check_made(!*out));
     INVAR_TRY(add_defaults(*out, options));
     INVAR_TRY(add_without(*out, options));
-    INVAR_TRY(collect_at_once(*out, runs, count, options, 0));
+    INVAR_TRY(collect_in_snapshots(*out, runs, count, options, 0));
     if (options->damaged)
-        tell_damaged(*out, runs, options);
+        report_damaged(*out, runs, options);
     return INVAR_OK;
 }
 

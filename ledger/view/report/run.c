@@ -1,7 +1,8 @@
 /*
- * run.c - what the report says about one run alone, and its facts.
+ * run.c - collects the data of a report about one run: summary, lists, named queries, facts.
  *
- * Lists come straight from statements: each row is an object with the columns as members.
+ * Most lists come directly from SQL statements: each row becomes an object whose members are the
+ * columns.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +15,8 @@
 
 #include "base/invar_banned.h"
 
-#define CHECKPOINTS 2000   /* the newest */
-enum { FACT_VALUES = 16 }; // of one fact over the segments
+#define CHECKPOINTS 2000   /* maximum number of checkpoints: the newest */
+enum { FACT_VALUES = 16 }; // maximum number of values of a fact over the segments
 
 #define AS_TEXT(number) #number
 #define LIMIT(number) " LIMIT " AS_TEXT(number)
@@ -63,7 +64,7 @@ static invar_status take_array(void *payload, invar_sql_stmt *row)
     return INVAR_OK;
 }
 
-/* Segments of the run, with the times of their first and of their last entry. */
+/* SQL: the segments of the run, with the times of their first and last entries. */
 #define LIVES                                                                                      \
     "life AS (SELECT g.seg, g.after_step, b.ns AS began, (SELECT e.ns FROM entry e"                \
     "  WHERE e.run = g.run AND e.n < g.next ORDER BY e.n DESC LIMIT 1) AS ended"                   \
@@ -80,7 +81,7 @@ static const struct {
      " coalesce(" INVAR_LEDGER_STOPPED ", 0) AS stopped"
      " FROM life l LEFT JOIN finish f ON f.run = ?1 AND f.seg = l.seg ORDER BY l.seg",
      take_object},
-    {"clock", // the last step of at most 1000 stretches; pauses between segments do not count
+    {"clock", // at the last step of each of at most 1000 stretches, without pauses between segments
      "WITH " LIVES ", lived AS (SELECT seg, began, total(max(ended - began, 0.0)) OVER"
      "  (ORDER BY seg ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM life),"
      " span AS (SELECT min(step) AS a, max(step) AS b FROM step WHERE run = ?1),"
@@ -101,7 +102,7 @@ static const struct {
      " ORDER BY CASE x.level WHEN 'error' THEN 0 WHEN 'warning' THEN 1 WHEN 'info' THEN 2"
      " ELSE 3 END, x.entry DESC, x.i DESC" LIMIT(INVAR_REPORT_EVENTS),
      take_object},
-    {"slowest", // of at most 400 stretches of steps the rank that computed longest
+    {"slowest", // per stretch, at most 400, the rank that computed longest
      "WITH span AS (SELECT min(step) AS a, max(step) AS b FROM step WHERE run = ?1),"
      " part AS (SELECT (step - a) * 400 / (b - a + 1) AS stretch, min(step) AS x, max(step) AS y,"
      "  rank, total(computed_ns) AS computed FROM ranks, span WHERE run = ?1 GROUP BY 1, rank),"
@@ -115,7 +116,7 @@ static const char origin[] = "SELECT parent, fork_step,"
                              " (SELECT count(*) FROM seal s WHERE s.run = r.run) AS seals"
                              " FROM run r WHERE run = ?1";
 
-/* Of a shortened copy it is not known how many there were. */
+/* SQL: tokens of all samples; 0 for a pruned copy, which does not have all of them. */
 static const char tokens[] =
     "SELECT CAST(total(tokens) AS INTEGER) AS tokens FROM samples WHERE run = ?1"
     " AND NOT EXISTS (SELECT 1 FROM pruned WHERE run = ?1)";
@@ -130,9 +131,9 @@ static const char again[] =
     "       count(DISTINCT root) = 1 AND count(DISTINCT content) > 1 AS other"
     "       FROM step WHERE run = ?1 GROUP BY step HAVING count(*) > 1)";
 
-/* ---- questions that the ledger has a name for ------------------------------------------------ */
+/* ---- named queries --------------------------------------------------------------------------- */
 
-static json_t *value_of(const invar_ledger_value *value)
+static json_t *json_of_value(const invar_ledger_value *value)
 {
     switch (value->type) {
     case INVAR_LEDGER_TYPE_INT: return json_integer(value->integer);
@@ -142,20 +143,20 @@ static json_t *value_of(const invar_ledger_value *value)
     }
 }
 
-static invar_status take_answer(void *payload, const char *const *columns,
-                                const invar_ledger_value *values, int count)
+static invar_status add_row_object(void *payload, const char *const *columns,
+                                   const invar_ledger_value *values, int count)
 {
     if (!values)
-        return INVAR_OK; // only the names so far
+        return INVAR_OK; // the first call has the names of the columns only
     json_t *object = json_object();
     INVAR_TRY(invar_report_append(payload, object));
     for (int i = 0; i < count; i++)
-        INVAR_TRY(invar_report_set(object, columns[i], value_of(&values[i])));
+        INVAR_TRY(invar_report_set(object, columns[i], json_of_value(&values[i])));
     return INVAR_OK;
 }
 
-static invar_status report_run_query(json_t *answers, const invar_report_run *run, const char *name,
-                                     double factor, int64_t count)
+static invar_status add_query_rows(json_t *answers, const invar_report_run *run, const char *name,
+                                   double factor, int64_t count)
 {
     const invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run->run}},
@@ -171,7 +172,7 @@ static invar_status report_run_query(json_t *answers, const invar_report_run *ru
         &(invar_ledger_select_request){.sql = query.sql,
                                        .arguments = arguments,
                                        .n_arguments = sizeof arguments / sizeof arguments[0],
-                                       .row = take_answer,
+                                       .row = add_row_object,
                                        .payload = answers});
 }
 
@@ -206,7 +207,8 @@ static invar_status add_summary(json_t *object, const invar_report_run *run,
         {"updated_ms", json_integer(summary->updated_ns / 1000000)},
     };
     invar_status status = INVAR_OK;
-    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) { // takes all over, also then
+    // all members are set even after a failure, because that frees their values
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
         invar_status here = invar_report_set(object, members[i].key, members[i].value);
         status = status == INVAR_OK ? here : status;
     }
@@ -234,11 +236,11 @@ invar_status invar_report_add_run(json_t *runs, const invar_report_run *run, int
         INVAR_TRY(invar_report_each(run, lists[i].text, lists[i].take, member));
     }
     INVAR_TRY(invar_report_member(&member, object, "slow", json_array()));
-    INVAR_TRY(report_run_query(member, run, "slow-steps", 1.5, INVAR_REPORT_SLOW_STEPS));
+    INVAR_TRY(add_query_rows(member, run, "slow-steps", 1.5, INVAR_REPORT_SLOW_STEPS));
     INVAR_TRY(invar_report_member(&member, object, "ranks", json_array()));
-    INVAR_TRY(report_run_query(member, run, "slow-ranks", 0, 0));
+    INVAR_TRY(add_query_rows(member, run, "slow-ranks", 0, 0));
     INVAR_TRY(invar_report_member(&member, object, "nan", json_array()));
-    INVAR_TRY(report_run_query(member, run, "nan-birth", 0, 1));
+    INVAR_TRY(add_query_rows(member, run, "nan-birth", 0, 1));
     INVAR_TRY(invar_report_member(&member, object, "series", json_array()));
     return invar_report_add_series(member, run, summary.first_step, summary.last_step, limit);
 }
@@ -247,10 +249,13 @@ invar_status invar_report_add_run(json_t *runs, const invar_report_run *run, int
 
 typedef struct fact_table {
     json_t *scopes;
-    size_t index, count; /* which run of how many */
+    size_t index, count; /* index of the run, and number of runs */
 } fact_table;
 
-/* The member whose name is in a column; where it is missing it becomes `fresh`, which is owned. */
+/*
+ * *out = the member whose name is in a column; `fresh` becomes the member if it is missing. Owns
+ * `fresh`; *out is borrowed from the object.
+ */
 static invar_status member_of(json_t **out, json_t *object, invar_sql_stmt *row, int column,
                               json_t *fresh)
 {
@@ -263,13 +268,13 @@ static invar_status member_of(json_t **out, json_t *object, invar_sql_stmt *row,
     else if (name)
         status = invar_report_member(out, object, json_string_value(name), fresh);
     else
-        status = invar_report_set(object, NULL, fresh); // gives it back, and fails
+        status = invar_report_set(object, NULL, fresh); // frees `fresh` and fails
     json_decref(name);
     return status;
 }
 
-/* One null for each run. */
-static json_t *nothing_yet(size_t count)
+/* Returns an array with a null for each run. */
+static json_t *new_nulls(size_t count)
 {
     json_t *array = json_array();
 
@@ -287,7 +292,7 @@ static invar_status take_fact(void *payload, invar_sql_stmt *row)
     json_t *scope, *runs, *values;
 
     INVAR_TRY(member_of(&scope, t->scopes, row, 0, json_object()));
-    INVAR_TRY(member_of(&runs, scope, row, 1, nothing_yet(t->count)));
+    INVAR_TRY(member_of(&runs, scope, row, 1, new_nulls(t->count)));
     values = json_array_get(runs, t->index);
     if (!json_is_array(values)) {
         values = json_array();

@@ -1,22 +1,22 @@
 /*
- * samples.c - the report's samples: what a run has kept of them, read as the text of a stranger.
+ * samples.c - adds the kept samples of a run to the report; their data are untrusted.
  *
- *   kept: {samples, steps, over}             how many the ledger has, of how many steps; how many
- *                                            are not here since those before them were too long
+ *   kept: {samples, steps, over}             number of kept samples, of their steps, and of chosen
+ *                                            samples left out because of the byte limit
  *   samples: [{step, idx, prompt, finish, tokens,
- *              reward: bits, advantage: bits null: the run learned answers
+ *              reward: bits, advantage: bits null for an SFT run
  *              parts: [[name, bits]],
- *              text                          of the prompt
- *              label                         of the prompt; null: not recorded
- *              response: [text]              a token each
- *              logp: [n], credit: [n]        of the tokens, in thousandths; null: not finite;
- *                                            credit is empty if the run learned answers
- *              inserted: [at]                tokens that were not drawn
- *              cut: [at, count]}]            tokens that were left out before the at-th; null: none
+ *              text                          text of the prompt
+ *              label                         label of the prompt; null if not recorded
+ *              response: [text]              one text per token
+ *              logp: [n], credit: [n]        values per token in thousandths; null if not finite;
+ *                                            credit is empty for an SFT run
+ *              inserted: [at]                tokens that were not sampled
+ *              cut: [at, count]}]            tokens left out before token `at`; null if none
  *
- * The lowest and the highest rewards of all are here. Else of many steps some are, evenly from the
- * first to the last; of many samples of a step some, evenly from the lowest reward to the highest;
- * of a long response its beginning and its end.
+ * The samples with the 50 lowest and 50 highest rewards are chosen. In addition some of the steps
+ * are chosen, evenly from first to last, and of each some samples, evenly by reward. A long
+ * response is cut to its beginning and its end.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,21 +31,22 @@
 #include "base/invar_banned.h"
 
 enum {
-    BYTES_OF_TOKEN = 32, // on the page: its text and its numbers, roughly
+    BYTES_OF_TOKEN = 32, // rough size of a token on the page, with its text and numbers
     LEAST_TOKENS = 64,
     MOST_TOKENS = 2048,
-    TOKEN_TEXT = 200, // bytes of a token's text
+    TOKEN_TEXT = 200, // maximum bytes of a token's text
 };
 
-/* Of n places r is one of p that are evenly from the first to the last. */
+/* SQL: r is one of p positions that are spread evenly over the n positions from 0 to n - 1. */
 #define EVENLY(r, n, p)                                                                            \
     "(" n " <= " p " OR " r " = 0 OR " r " * (" p " - 1) / (" n " - 1)"                            \
     " <> (" r " - 1) * (" p " - 1) / (" n " - 1))"
 
 /*
- * ?1 is the run. At least 20 steps, more of them where few of each are kept: 400 samples; then up
- * to 500 of these steps, and 50 at each end of the rewards. What is not a number comes first. Each
- * table is made once: for every row anew, a run of 10,000 steps takes minutes.
+ * SQL: the chosen samples of run ?1. Chosen are at least 20 steps, and more if fewer samples of
+ * each are kept (400 / samples per step); about 500 samples of these steps; and 50 samples at each
+ * end of the rewards, where NULL sorts first. MATERIALIZED, because evaluating the tables again for
+ * every row takes minutes for a run of 10,000 steps.
  */
 #define CHOSEN                                                                                     \
     "WITH ranked AS MATERIALIZED (SELECT k.step, k.idx,"                                           \
@@ -67,7 +68,7 @@ static const char totals[] = CHOSEN " SELECT (SELECT count(*) FROM chosen) AS ch
                                     " count(*) AS samples, count(DISTINCT step) AS steps,"
                                     " 0 AS over FROM ranked";
 
-/* So that what is too long leaves out some of each step, and no extreme. */
+/* SQL: ordered so that the byte limit leaves out samples of every step before any extreme. */
 static const char rows[] =
     CHOSEN " SELECT c.step, c.idx, k.data, x.prompt, x.reward_bits, x.advantage_bits, x.finish,"
            " x.tokens - x.prompt_tokens, " INVAR_MEASURED_ANSWERS " FROM chosen c"
@@ -81,9 +82,9 @@ static const char part_rows[] = "SELECT name, bits FROM reward_parts"
 typedef struct shelf {
     const invar_report_run *run;
     json_t *out, *damaged;
-    size_t tokens;  /* of a response, at most */
+    size_t tokens;  /* maximum tokens of a response */
     int64_t unread; /* bytes that kept samples may still expand to */
-    int64_t over;   /* how many are not here for that */
+    int64_t over;   /* number of samples left out because no bytes remained */
     invar_sql_stmt *parts;
 } shelf;
 
@@ -95,9 +96,9 @@ static json_t *bits_of(invar_sql_stmt *row, int column)
     return json_string(text);
 }
 
-/* ---- for the page ---------------------------------------------------------------------------- */
+/* ---- one sample ------------------------------------------------------------------------------ */
 
-/* Which tokens are left out: those from `at` on, so many. */
+/* The tokens that are left out: [at, at + count). */
 typedef struct gap {
     size_t at, count;
 } gap;
@@ -109,7 +110,7 @@ static gap gap_of(size_t tokens, size_t most)
     return tokens <= most ? none : (gap){most / 2, tokens - most};
 }
 
-static json_t *thousandths(const json_t *value)
+static json_t *json_thousandths(const json_t *value)
 {
     double number = json_is_null(value) ? (double)NAN : 1000 * json_number_value(value);
 
@@ -122,7 +123,7 @@ static json_t *same_text(const json_t *value)
                                     TOKEN_TEXT);
 }
 
-/* A list without the gap. */
+/* Adds a list without the elements of the gap. */
 static invar_status put_list(json_t *object, const char *key, const json_t *from, gap without,
                              json_t *(*make)(const json_t *value))
 {
@@ -155,14 +156,14 @@ static invar_status put_inserted(json_t *object, const json_t *drawn, gap withou
     return INVAR_OK;
 }
 
-/* A text that the kept sample may lack. */
+/* Returns a text of the kept sample, or null if it does not have the text. */
 static json_t *text_within(const json_t *text, size_t most)
 {
     return text ? invar_report_text_within(json_string_value(text), json_string_length(text), most)
                 : json_null();
 }
 
-/* One more character of a label that was cut is left out, so that the page shows the cut. */
+/* Returns the label. One that was cut when it was kept is cut again, so that the page shows it. */
 static json_t *label_within(const json_t *kept, size_t most)
 {
     const json_t *label = json_object_get(kept, "label");
@@ -181,8 +182,9 @@ static invar_status put_kept(json_t *object, const json_t *kept, size_t tokens)
         invar_report_set(object, "text", text_within(json_object_get(kept, "prompt"), 8 * tokens)));
     INVAR_TRY(invar_report_set(object, "label", label_within(kept, 8 * tokens)));
     INVAR_TRY(put_list(object, "response", json_object_get(kept, "response"), without, same_text));
-    INVAR_TRY(put_list(object, "logp", json_object_get(kept, "logp"), without, thousandths));
-    INVAR_TRY(put_list(object, "credit", json_object_get(kept, "advantage"), without, thousandths));
+    INVAR_TRY(put_list(object, "logp", json_object_get(kept, "logp"), without, json_thousandths));
+    INVAR_TRY(
+        put_list(object, "credit", json_object_get(kept, "advantage"), without, json_thousandths));
     INVAR_TRY(put_inserted(object, json_object_get(kept, "drawn"), without));
     return invar_report_set(object, "cut",
                             without.count == 0 ? json_null()
@@ -256,7 +258,7 @@ static invar_status take_sample(void *payload, invar_sql_stmt *row)
                               (json_int_t)invar_sql_int(row, 1), "why", why));
 }
 
-/* How many are chosen, and into the object how many there are. */
+/* Counts of kept samples: the object that receives them, and the number of chosen ones. */
 typedef struct count {
     json_t *kept;
     int64_t chosen;

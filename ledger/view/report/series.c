@@ -1,9 +1,9 @@
 /*
- * series.c - the report's curves: every series, thinned without losing an extreme.
+ * series.c - collects the curves of a report: every series, thinned without losing an extreme.
  *
- * A long run is cut into stretches of equally many steps. Of a stretch the least and the greatest
- * value remain, and the first that is not finite; of a series also the first and the last value.
- * So one pass suffices, whatever the length, and a spike of one step is drawn in full height.
+ * A long run is divided into stretches of equally many steps. Of each stretch the smallest and
+ * largest value remain, and the first that is not finite; of the series also the first and the last
+ * value. So one pass suffices for any length, and a spike of one step keeps its height.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,39 +19,39 @@
 
 #include "base/invar_banned.h"
 
-enum { OF_A_STRETCH = 3 }; // points that can remain
+enum { OF_A_STRETCH = 3 }; // maximum number of points that remain of a stretch
 
 typedef struct point {
     int64_t step;
     uint64_t bits;
-    double value; /* the same */
+    double value; /* value with these bits */
 } point;
 
-/* One series while it is read. All zeros before its first value. */
+/* A series that is being read. Zero-initialized before its first value. */
 typedef struct curve {
-    int64_t series;     /* its number in the ledger */
+    int64_t series;     /* number of the series in the ledger */
     json_t *name;       /* owned */
-    int64_t count, odd; /* values so far; those not finite */
+    int64_t count, odd; /* number of values so far, and of those that are not finite */
 
-    uint64_t stretch;    /* the present one */
-    int64_t finite, bad; /* values in it */
-    point low, high;     /* of the finite ones */
-    point strange;       /* the first other one */
-    point first, last;   /* of the whole series */
+    uint64_t stretch;    /* index of the current stretch */
+    int64_t finite, bad; /* number of finite and other values in the current stretch */
+    point low, high;     /* smallest and largest finite value of the current stretch */
+    point strange;       /* first value of the current stretch that is not finite */
+    point first, last;   /* first and last value of the series so far */
 
-    json_t *at; /* owned; NULL: nothing is kept yet */
-    int64_t kept_step;
-    char *bits; /* (room) of what is kept */
+    json_t *at;        /* step differences of the kept points; owned; NULL before the first */
+    int64_t kept_step; /* step of the last kept point */
+    char *bits;        /* (room) patterns of the kept points; owned */
     size_t used, room;
 } curve;
 
-/* What all series of a run have in common. */
+/* All series of one kind of a run. */
 typedef struct sheet {
     const invar_report_run *run;
     json_t *out;
     const char *kind;
-    uint64_t first_step, width; /* of a stretch, in steps; unsigned, as steps may be anything */
-    curve *curves;              /* (count) by number */
+    uint64_t first_step, width; /* first step, and steps per stretch; unsigned against overflow */
+    curve *curves;              /* (count) ascending by number of the series */
     int64_t count, room;
 } sheet;
 
@@ -86,7 +86,7 @@ static invar_status curve_add_point(curve *c, const point *p)
     uint64_t before = c->at ? (uint64_t)c->kept_step : 0;
 
     if (c->at && p->step <= c->kept_step)
-        return INVAR_OK; // the same point in two roles
+        return INVAR_OK; // one point may be both extreme and first or last
     if (!c->at)
         c->at = json_array();
     INVAR_TRY(invar_report_append(c->at, json_integer((json_int_t)((uint64_t)p->step - before))));
@@ -97,8 +97,8 @@ static invar_status curve_add_point(curve *c, const point *p)
     return INVAR_OK;
 }
 
-/* Keeps what the present stretch leaves, in order of steps. */
-static invar_status end_stretch(curve *c, bool ends_series)
+/* Keeps the remaining points of the current stretch, in order of steps. */
+static invar_status finish_stretch(curve *c, bool ends_series)
 {
     const point *left[OF_A_STRETCH + 2];
     int n = 0;
@@ -133,7 +133,7 @@ static invar_status curve_add(curve *c, const sheet *s, int64_t step, uint64_t b
 
     memcpy(&p.value, &bits, sizeof p.value);
     if (c->count > 0 && stretch != c->stretch)
-        INVAR_TRY(end_stretch(c, false));
+        INVAR_TRY(finish_stretch(c, false));
     c->stretch = stretch;
     if (c->count++ == 0)
         c->first = p;
@@ -152,13 +152,13 @@ static invar_status curve_add(curve *c, const sheet *s, int64_t step, uint64_t b
     return INVAR_OK;
 }
 
-/* Puts the series into the data; it is released. */
+/* Appends the series to the data and releases it. */
 static invar_status curve_finish(curve *c, const sheet *s)
 {
     invar_status status = INVAR_OK;
 
     if (c->count > 0) {
-        status = end_stretch(c, true);
+        status = finish_stretch(c, true);
         if (status == INVAR_OK)
             status = invar_report_append(
                 s->out, json_pack("{s:O, s:s, s:I, s:I, s:O, s:s%}", "name", c->name, "kind",
@@ -187,7 +187,7 @@ static invar_status take_name(void *payload, invar_sql_stmt *row)
 {
     sheet *s = payload;
 
-    if (s->count == s->room) { // a reader's snapshot has no more than were counted
+    if (s->count == s->room) { // the snapshot has no more series than were counted
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.1000s: the table series contradicts itself",
                           invar_sql_path(s->run->ledger->sql));
     }
@@ -197,7 +197,7 @@ static invar_status take_name(void *payload, invar_sql_stmt *row)
     return c->name ? INVAR_OK : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a series");
 }
 
-static curve *sheet_find(const sheet *s, int64_t series)
+static curve *find_curve(const sheet *s, int64_t series)
 {
     int64_t i = invar_binary_search(s->curves, s->count, sizeof *s->curves, offsetof(curve, series),
                                     series);
@@ -209,7 +209,7 @@ static invar_status take_value(void *payload, invar_sql_stmt *row)
 {
     sheet *s = payload;
     int64_t series = invar_sql_int(row, 0);
-    curve *c = sheet_find(s, series);
+    curve *c = find_curve(s, series);
 
     if (!c)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -297,7 +297,7 @@ static invar_status add_one_by_one(sheet *s, const char *kind, const char *text)
 invar_status invar_report_add_series(json_t *series, const invar_report_run *run, int64_t first,
                                      int64_t last, int64_t limit)
 {
-    uint64_t span = (uint64_t)last - (uint64_t)first; // steps less one
+    uint64_t span = (uint64_t)last - (uint64_t)first; // number of steps - 1
     uint64_t stretches = (uint64_t)(limit - 2) / OF_A_STRETCH;
     sheet s = {.run = run, .out = series, .first_step = (uint64_t)first, .width = 1};
 

@@ -1,8 +1,8 @@
 /*
- * query.c - the texts of kept samples in SQL: the function sample_text and the view sample_texts.
+ * query.c - texts of kept samples in SQL: the function sample_text and the view sample_texts.
  *
- * A query that names several texts of a row calls the function as many times with the same data, so
- * the newest sample stays in memory.
+ * A query that selects several texts of a row calls the function once per text, with the same data,
+ * so the newest sample stays in memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,7 +24,7 @@ typedef struct newest {
     size_t response_bytes;
 } newest;
 
-static void forget(newest *n)
+static void clear_newest(newest *n)
 {
     invar_free(n->data);
     invar_free(n->response);
@@ -32,9 +32,9 @@ static void forget(newest *n)
     *n = (newest){0};
 }
 
-static void release(void *payload)
+static void free_newest(void *payload)
 {
-    forget(payload);
+    clear_newest(payload);
     invar_free(payload);
 }
 
@@ -58,18 +58,18 @@ static invar_status join_response(newest *n)
     return INVAR_OK;
 }
 
-static invar_status remember(newest *n, const void *data, size_t bytes)
+static invar_status read_newest(newest *n, const void *data, size_t bytes)
 {
     if (n->data && n->bytes == bytes && memcmp(n->data, data, bytes) == 0)
         return INVAR_OK;
-    forget(n);
+    clear_newest(n);
     invar_status status = invar_texts_read(&n->sample, data, bytes);
     if (status == INVAR_OK && n->sample.members)
         status = join_response(n);
     if (status == INVAR_OK)
         status = invar_alloc(&n->data, bytes + 1, 1, "a kept sample");
     if (status != INVAR_OK) {
-        forget(n);
+        clear_newest(n);
         return status;
     }
     memcpy(n->data, data, bytes);
@@ -91,7 +91,8 @@ static invar_ledger_value member_of(const newest *n, const char *name)
     return text_of(json_string_value(value), json_string_length(value));
 }
 
-static invar_status choose(invar_ledger_value *out, const newest *n, const invar_ledger_value *name)
+static invar_status select_text(invar_ledger_value *out, const newest *n,
+                                const invar_ledger_value *name)
 {
     const char *word = name->type == INVAR_LEDGER_TYPE_TEXT ? name->data : "";
     char quote[INVAR_TEXT_QUOTE_SIZE];
@@ -114,7 +115,7 @@ static invar_status choose(invar_ledger_value *out, const newest *n, const invar
     return INVAR_OK;
 }
 
-/* sample_text(data, name) */
+/* The SQL function sample_text(data, name): the text `name` of a kept sample. */
 static invar_status sample_text(invar_ledger_value *out, void *payload,
                                 const invar_ledger_value *arguments)
 {
@@ -127,8 +128,8 @@ static invar_status sample_text(invar_ledger_value *out, void *payload,
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "sample_text: its first argument is not a BLOB; give it the column data "
                           "of kept_samples");
-    INVAR_TRY(remember(n, arguments[0].data, arguments[0].bytes));
-    return choose(out, n, &arguments[1]);
+    INVAR_TRY(read_newest(n, arguments[0].data, arguments[0].bytes));
+    return select_text(out, n, &arguments[1]);
 }
 
 /* A kept sample without a row in `sample` has NULL in the columns of that table. */
@@ -146,6 +147,6 @@ invar_status invar_texts_add(invar_ledger *ledger)
 
     INVAR_TRY(invar_alloc((void **)&n, 1, sizeof *n, "a function of SQL"));
     *n = (newest){0};
-    INVAR_TRY(invar_sql_define(ledger->sql, "sample_text", 2, sample_text, n, release));
+    INVAR_TRY(invar_sql_define(ledger->sql, "sample_text", 2, sample_text, n, free_newest));
     return invar_sql_create_temp(ledger->sql, view);
 }

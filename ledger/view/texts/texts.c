@@ -1,8 +1,8 @@
 /*
- * texts.c - reads what a ledger keeps of a sample, and checks it as the data of a stranger.
+ * texts.c - expands and checks the kept samples of a ledger, whose data are untrusted.
  *
- * The data is JSON in gzip; docs/formats.md describes it. A sample that is not as described there
- * is damaged: readers name it and continue with the next one.
+ * The data are JSON in gzip, as docs/formats.md describes. A sample that differs from that
+ * description is damaged: readers name it and continue with the next one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,13 +13,13 @@
 
 #include "base/invar_banned.h"
 
-enum { GZIP_RATIO = 1032 }; // that data expands at most
+enum { GZIP_RATIO = 1032 }; // largest ratio of expanded to compressed bytes
 
 /*
  * Parses twice: jansson leaves bytes out of a string that it has no memory for, without an error.
  * *out is NULL if the text is not JSON.
  */
-static invar_status parse(json_t **out, const char *text, size_t bytes)
+static invar_status parse_twice(json_t **out, const char *text, size_t bytes)
 {
     const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
     json_t *again = json_loadb(text, bytes, flags, NULL);
@@ -49,7 +49,7 @@ static bool is_integer(const json_t *value)
     return json_is_integer(value);
 }
 
-/* Lists of one element a token of the response, and that of the prompt's tokens. */
+/* Lists with one element per token of the response, and the list of the prompt's tokens. */
 static const struct {
     const char *key;
     bool (*fits)(const json_t *value);
@@ -100,7 +100,7 @@ invar_status invar_texts_read(invar_texts_sample *out, const void *data, size_t 
         return INVAR_OK;
     }
     if (status == INVAR_OK)
-        status = parse(&out->members, out->text, out->bytes);
+        status = parse_twice(&out->members, out->text, out->bytes);
     if (status == INVAR_OK && is_sample(out->members))
         return INVAR_OK;
     const char *why = out->members ? "is no sample" : "is no JSON";

@@ -1,5 +1,6 @@
 /*
- * texts.h - samples that a ledger keeps with their text: expanded, checked, and readable with SQL.
+ * texts.h - the kept samples of a ledger with their texts: expanded, checked, and readable with
+ * SQL.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,13 +19,16 @@ extern "C" {
 
 /* A kept sample. Release it with invar_texts_release. */
 typedef struct invar_texts_sample {
-    json_t *members; /* as docs/formats.md describes them; NULL if the sample is damaged */
+    json_t *members; /* the JSON object of docs/formats.md; NULL if the sample is damaged */
     char *text;      /* (bytes) the JSON that `members` was read from; NULL if damaged */
     size_t bytes;    /* expanded bytes; if damaged, an upper bound of what was expanded */
     const char *why; /* reason why the sample is damaged, a constant; NULL if it is not */
 } invar_texts_sample;
 
-/* Expands, parses and checks `data`, the (bytes) of kept_sample.data. Damage is not a failure. */
+/*
+ * Expands, parses and checks `data` (bytes), a value of the column kept_sample.data. Damage is not
+ * a failure: it sets out->why.
+ */
 invar_status invar_texts_read(invar_texts_sample *out, const void *data,
                               size_t bytes) INVAR_MUST_USE;
 void invar_texts_release(invar_texts_sample *sample);
