@@ -1,5 +1,11 @@
 /*
- * backend.cu - the op table of CUDA, its context and its memory.
+ * backend.cu - the CUDA backend: op table, context, memory, copies, graphs and errors.
+ *
+ * A context has one stream, which orders all ops and copies of the device. Uploads go through a
+ * ring of pinned slots, or directly if the source is large and pinned. A kernel cannot fail: it
+ * records a fault in device memory, which synchronize_stream and poll_error return as an error.
+ * Every entry first makes the GPU of the context current, because CUDA has one current GPU per
+ * thread.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +24,10 @@
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* The codes that mean: no GPU that this build can talk to. No GPU is to blame for them. */
+/*
+ * Returns whether the code means that there is no GPU or driver that this build can use. Such a
+ * code is not the fault of a GPU.
+ */
 static bool is_absence(cudaError_t code)
 {
     switch (code) {
@@ -32,7 +41,7 @@ static bool is_absence(cudaError_t code)
     }
 }
 
-static const char *advice(cudaError_t code)
+static const char *error_advice(cudaError_t code)
 {
     switch (code) {
     case cudaErrorNoDevice: return "see whether nvidia-smi lists one, or choose device = cpu";
@@ -60,13 +69,16 @@ invar_status invar_cuda_fail(cudaError_t code, const char *what, const char *fil
                         free_bytes >> 20, all >> 20);
     else
         invar_error_set(status, (int)code, file, line, "%s: CUDA: %s (%s); %s", what,
-                        cudaGetErrorString(code), cudaGetErrorName(code), advice(code));
+                        cudaGetErrorString(code), cudaGetErrorName(code), error_advice(code));
     return status;
 }
 
 static_assert(cudaErrorMemoryAllocation == INVAR_DEVICE_NOMEM, "the GPU's memory is meant");
 
-/* Of the host's memory that is pinned: how much of the GPU's is free says nothing there. */
+/*
+ * Checks a call that pins host memory. invar_cuda_fail would report how much memory of the GPU is
+ * free, which is not what is missing.
+ */
 static invar_status check_pinned(cudaError_t code, const char *what)
 {
     if (code == cudaErrorMemoryAllocation) {
@@ -88,7 +100,10 @@ static const char *reason_text(int32_t reason)
     return "fault";
 }
 
-/* What kernels reported since the last time; forgotten once it is told. */
+/*
+ * Returns the fault that kernels have recorded as an error, and clears it. The caller has copied it
+ * to fault_host.
+ */
 static invar_status take_fault(invar_cuda *cuda)
 {
     invar_cuda_fault fault = *cuda->fault_host;
@@ -105,11 +120,11 @@ static invar_status take_fault(invar_cuda *cuda)
 /* ---- threads --------------------------------------------------------------------------------- */
 
 /*
- * The context, on whose GPU this thread goes on: CUDA has a current one for each thread, and every
- * rank of a process may have another. CUDA itself is asked for it, since others in the process
- * (PyTorch, CuPy) change it as well.
+ * Makes the GPU of the device current in this thread and returns the context. CUDA has one current
+ * GPU per thread, and the ranks of a process may use different ones. The current GPU is queried
+ * every time, since other libraries of the process (PyTorch, CuPy) change it as well.
  */
-static invar_cuda *enter(const invar_device *dev)
+static invar_cuda *set_current_device(const invar_device *dev)
 {
     invar_cuda *cuda = invar_cuda_of(dev);
     int current;
@@ -140,10 +155,10 @@ cudaError_t invar_cuda_allow_shared(invar_cuda *cuda, const void *kernel)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-#define LANDING_BYTES                                                                              \
-    ((size_t)1 << 20) /* less than that takes the way over memory that is pinned */
+/* Limit of small copies, which go through pinned memory of the context. */
+#define SMALL_COPY_BYTES ((size_t)1 << 20)
 
-/* What was given back and is kept for the next request becomes free. */
+/* Frees the memory that the pool keeps for later allocations. */
 static void empty_pool(const invar_cuda *cuda)
 {
     cudaMemPool_t pool;
@@ -153,9 +168,9 @@ static void empty_pool(const invar_cuda *cuda)
         (void)cudaMemPoolTrimTo(pool, 0);
 }
 
-static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+static invar_status cuda_alloc(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
-    invar_cuda *cuda = enter(dev);
+    invar_cuda *cuda = set_current_device(dev);
     size_t wanted = bytes > 0 ? bytes : 1;
 
     *out = NULL;
@@ -177,59 +192,64 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
     return INVAR_OK;
 }
 
-static void give(const invar_device *dev, void *block)
+static void cuda_free(const invar_device *dev, void *block)
 {
     if (block)
-        (void)cudaFreeAsync(block, enter(dev)->stream);
+        (void)cudaFreeAsync(block, set_current_device(dev)->stream);
 }
 
-#define TOUCHED_BYTES ((size_t)64 << 20) /* by a thread at a time */
+#define PREFAULT_BYTES ((size_t)64 << 20) /* written by one task */
 
-typedef struct pages {
+typedef struct prefault_range {
     char *block;
     size_t bytes;
-} pages;
+} prefault_range;
 
-/* A page gets its memory when it is first written, which takes longer than to copy it. */
-static invar_status touch(void *payload, int64_t task, int worker)
+/*
+ * Zeroes one part of a block. A page gets its memory when it is first written, which takes longer
+ * than copying it, so several threads do this before the block is pinned.
+ */
+static invar_status prefault_pages(void *payload, int64_t task, int worker)
 {
-    const pages *p = (const pages *)payload;
-    size_t first = (size_t)task * TOUCHED_BYTES, rest = p->bytes - first;
+    const prefault_range *p = (const prefault_range *)payload;
+    size_t first = (size_t)task * PREFAULT_BYTES, rest = p->bytes - first;
 
     (void)worker;
-    memset(p->block + first, 0, rest < TOUCHED_BYTES ? rest : TOUCHED_BYTES);
+    memset(p->block + first, 0, rest < PREFAULT_BYTES ? rest : PREFAULT_BYTES);
     return INVAR_OK;
 }
 
-static void give_host(const invar_device *dev, void *block)
+static void cuda_free_host(const invar_device *dev, void *block)
 {
     if (!block)
         return;
-    (void)enter(dev);
+    (void)set_current_device(dev);
     if (cudaHostUnregister(block) != cudaSuccess)
-        (void)cudaGetLastError(); // a small one, see below
+        (void)cudaGetLastError(); // small blocks are not registered, see pin_host_memory
     invar_free(block);
 }
 
-static invar_status pin(const invar_device *dev, char *block, size_t bytes, const char *what)
+static invar_status pin_host_memory(const invar_device *dev, char *block, size_t bytes,
+                                    const char *what)
 {
-    pages p = {block, bytes};
-    int64_t tasks = (int64_t)((bytes + TOUCHED_BYTES - 1) / TOUCHED_BYTES);
+    prefault_range p = {block, bytes};
+    int64_t tasks = (int64_t)((bytes + PREFAULT_BYTES - 1) / PREFAULT_BYTES);
 
     // a small block shares its pages with others, and is copied fast enough
-    if (bytes < LANDING_BYTES)
+    if (bytes < SMALL_COPY_BYTES)
         return INVAR_OK;
-    (void)enter(dev);
-    INVAR_TRY(invar_pool_run(dev->pool, tasks, touch, &p));
+    (void)set_current_device(dev);
+    INVAR_TRY(invar_pool_run(dev->pool, tasks, prefault_pages, &p));
     return check_pinned(cudaHostRegister(block, bytes, cudaHostRegisterDefault), what);
 }
 
-static invar_status take_host(const invar_device *dev, void **out, size_t bytes, const char *what)
+static invar_status cuda_alloc_host(const invar_device *dev, void **out, size_t bytes,
+                                    const char *what)
 {
     INVAR_TRY(invar_alloc(out, bytes, 1, what));
-    invar_status status = pin(dev, (char *)*out, bytes, what);
+    invar_status status = pin_host_memory(dev, (char *)*out, bytes, what);
     if (status != INVAR_OK) {
-        give_host(dev, *out);
+        cuda_free_host(dev, *out);
         *out = NULL;
     }
     return status;
@@ -245,37 +265,38 @@ static bool is_pinned(const void *block)
     return false;
 }
 
-/* What is free, and what the pool keeps though nobody uses it. */
-static size_t room(const invar_device *dev)
+/* Returns the free bytes of the GPU, including those that the pool holds but does not use. */
+static size_t free_gpu_bytes(const invar_device *dev)
 {
     size_t free_bytes = 0, all = 0;
-    uint64_t reserved = 0, used = 0;
+    uint64_t reserved = 0, allocated_gpu_bytes = 0;
     cudaMemPool_t pool;
 
-    (void)enter(dev);
+    (void)set_current_device(dev);
     (void)cudaMemGetInfo(&free_bytes, &all);
     if (cudaDeviceGetDefaultMemPool(&pool, invar_cuda_of(dev)->ordinal) != cudaSuccess ||
         cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved) !=
             cudaSuccess ||
-        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used) != cudaSuccess)
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &allocated_gpu_bytes) !=
+            cudaSuccess)
         return free_bytes;
-    return free_bytes + (size_t)(reserved - used);
+    return free_bytes + (size_t)(reserved - allocated_gpu_bytes);
 }
 
-static size_t used(const invar_device *dev)
+static size_t allocated_gpu_bytes(const invar_device *dev)
 {
     uint64_t bytes = 0;
     cudaMemPool_t pool;
 
-    (void)enter(dev);
+    (void)set_current_device(dev);
     if (cudaDeviceGetDefaultMemPool(&pool, invar_cuda_of(dev)->ordinal) != cudaSuccess ||
         cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes) != cudaSuccess)
         return 0;
     return (size_t)bytes;
 }
 
-/* Goes on to the next slot; waits until its copies have run. */
-static invar_status turn(invar_cuda *cuda)
+/* Advances to the next slot of the ring and waits until its copies have run. */
+static invar_status next_staging_slot(invar_cuda *cuda)
 {
     invar_cuda_ring *ring = &cuda->ring;
 
@@ -289,12 +310,12 @@ static invar_status turn(invar_cuda *cuda)
     return INVAR_OK;
 }
 
-static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
+static invar_status upload_bytes(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
-    invar_cuda *cuda = enter(dev);
+    invar_cuda *cuda = set_current_device(dev);
     invar_cuda_ring *ring = &cuda->ring;
 
-    if (bytes >= LANDING_BYTES && is_pinned(from)) {
+    if (bytes >= SMALL_COPY_BYTES && is_pinned(from)) {
         INVAR_CUDA_TRY("copy to the GPU",
                        cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, cuda->stream));
         INVAR_CUDA_TRY("copy to the GPU", cudaStreamSynchronize(cuda->stream));
@@ -303,7 +324,7 @@ static invar_status put(const invar_device *dev, void *to, const void *from, siz
     while (bytes > 0) {
         size_t piece = bytes < INVAR_CUDA_SLOT_BYTES ? bytes : INVAR_CUDA_SLOT_BYTES;
         if (piece > INVAR_CUDA_SLOT_BYTES - ring->used)
-            INVAR_TRY(turn(cuda));
+            INVAR_TRY(next_staging_slot(cuda));
         char *pinned = ring->memory + ring->slot * INVAR_CUDA_SLOT_BYTES + ring->used;
         memcpy(pinned, from, piece);
         INVAR_CUDA_TRY("copy to the GPU",
@@ -316,9 +337,9 @@ static invar_status put(const invar_device *dev, void *to, const void *from, siz
     return INVAR_OK;
 }
 
-static invar_status wait(const invar_device *dev)
+static invar_status synchronize_stream(const invar_device *dev)
 {
-    invar_cuda *cuda = enter(dev);
+    invar_cuda *cuda = set_current_device(dev);
 
     INVAR_CUDA_TRY("wait", cudaMemcpyAsync(cuda->fault_host, cuda->fault, sizeof *cuda->fault_host,
                                            cudaMemcpyDeviceToHost, cuda->stream));
@@ -330,54 +351,56 @@ static invar_status wait(const invar_device *dev)
     return take_fault(cuda);
 }
 
-static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
+static invar_status download_bytes(const invar_device *dev, void *to, const void *from,
+                                   size_t bytes)
 {
-    invar_cuda *cuda = enter(dev);
-    bool small = bytes <= LANDING_BYTES;
+    invar_cuda *cuda = set_current_device(dev);
+    bool small = bytes <= SMALL_COPY_BYTES;
 
     if (bytes > 0)
         INVAR_CUDA_TRY("copy from the GPU",
                        cudaMemcpyAsync(small ? cuda->host_buffer : to, from, bytes,
                                        cudaMemcpyDeviceToHost, cuda->stream));
-    INVAR_TRY(wait(dev));
+    INVAR_TRY(synchronize_stream(dev));
     if (small && bytes > 0)
         memcpy(to, cuda->host_buffer, bytes);
     return INVAR_OK;
 }
 
-static invar_status copy(const invar_device *dev, void *to, const void *from, size_t bytes)
+static invar_status copy_on_gpu(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
     if (bytes > 0)
         INVAR_CUDA_TRY("copy on the GPU", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice,
-                                                          enter(dev)->stream));
+                                                          set_current_device(dev)->stream));
     return INVAR_OK;
 }
 
-static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
-                              size_t stride, size_t count)
+static invar_status copy_strided(const invar_device *dev, void *to, const void *from, size_t bytes,
+                                 size_t stride, size_t count)
 {
     if (bytes == 0 || count == 0)
         return INVAR_OK;
     if (stride <= INT32_MAX) {
-        INVAR_CUDA_TRY("copies on the GPU",
-                       cudaMemcpy2DAsync(to, stride, from, stride, bytes, count,
-                                         cudaMemcpyDeviceToDevice, enter(dev)->stream));
+        INVAR_CUDA_TRY("copies on the GPU", cudaMemcpy2DAsync(to, stride, from, stride, bytes,
+                                                              count, cudaMemcpyDeviceToDevice,
+                                                              set_current_device(dev)->stream));
         return INVAR_OK;
     }
-    // further apart than CUDA takes
+    // the stride is larger than cudaMemcpy2DAsync accepts
     for (size_t i = 0; i < count; i++)
-        INVAR_TRY(copy(dev, (char *)to + i * stride, (const char *)from + i * stride, bytes));
+        INVAR_TRY(
+            copy_on_gpu(dev, (char *)to + i * stride, (const char *)from + i * stride, bytes));
     return INVAR_OK;
 }
 
-static invar_status zero(const invar_device *dev, void *at, size_t bytes)
+static invar_status zero_bytes(const invar_device *dev, void *at, size_t bytes)
 {
     if (bytes > 0)
-        INVAR_CUDA_TRY("zeros", cudaMemsetAsync(at, 0, bytes, enter(dev)->stream));
+        INVAR_CUDA_TRY("zeros", cudaMemsetAsync(at, 0, bytes, set_current_device(dev)->stream));
     return INVAR_OK;
 }
 
-static void identify(const invar_device *dev, invar_digest *out)
+static void identify_gpu(const invar_device *dev, invar_digest *out)
 {
     static_assert(sizeof(cudaUUID_t) == sizeof out->bytes, "a digest has room for it");
     memcpy(out->bytes, &invar_cuda_of(dev)->uuid, sizeof out->bytes);
@@ -385,9 +408,9 @@ static void identify(const invar_device *dev, invar_digest *out)
 
 /* ---- a stream of the caller's ---------------------------------------------------------------- */
 
-static invar_status follow(const invar_device *dev, void *stream)
+static invar_status set_stream(const invar_device *dev, void *stream)
 {
-    invar_cuda *cuda = enter(dev);
+    invar_cuda *cuda = set_current_device(dev);
 
     if (cuda->stream == (cudaStream_t)stream)
         return INVAR_OK;
@@ -397,10 +420,13 @@ static invar_status follow(const invar_device *dev, void *stream)
     return INVAR_OK;
 }
 
-/* One question at a time is on its way. */
-static invar_status look(const invar_device *dev)
+/*
+ * Returns an error that is known without waiting. Only one copy of the fault is in flight at a
+ * time.
+ */
+static invar_status poll_error(const invar_device *dev)
 {
-    invar_cuda *cuda = enter(dev);
+    invar_cuda *cuda = set_current_device(dev);
 
     if (cuda->fault_copy_pending) {
         cudaError_t code = cudaEventQuery(cuda->fault_copied);
@@ -427,8 +453,8 @@ struct invar_device_graph {
 
 static invar_status graph_begin(const invar_device *dev)
 {
-    INVAR_CUDA_TRY("graph",
-                   cudaStreamBeginCapture(enter(dev)->stream, cudaStreamCaptureModeThreadLocal));
+    INVAR_CUDA_TRY("graph", cudaStreamBeginCapture(set_current_device(dev)->stream,
+                                                   cudaStreamCaptureModeThreadLocal));
     return INVAR_OK;
 }
 
@@ -436,14 +462,15 @@ static invar_status graph_end(invar_device_graph **out, const invar_device *dev)
 {
     cudaGraph_t noted = NULL;
     cudaGraphExec_t exec = NULL;
-    cudaError_t code = cudaStreamEndCapture(enter(dev)->stream, &noted);
+    cudaError_t code = cudaStreamEndCapture(set_current_device(dev)->stream, &noted);
 
     if (code == cudaSuccess && out)
         code = cudaGraphInstantiate(&exec, noted, 0);
     if (noted)
         (void)cudaGraphDestroy(noted);
     if (code != cudaSuccess) {
-        (void)cudaGetLastError(); // it is told here, and not by the next launch
+        // clear the error, which is reported here, so that the next launch does not report it again
+        (void)cudaGetLastError();
         return invar_cuda_fail(code, "graph", __FILE__, __LINE__);
     }
     if (!out)
@@ -456,9 +483,9 @@ static invar_status graph_end(invar_device_graph **out, const invar_device *dev)
     return status;
 }
 
-static invar_status graph_run(const invar_device *dev, invar_device_graph *graph)
+static invar_status launch_graph(const invar_device *dev, invar_device_graph *graph)
 {
-    INVAR_CUDA_TRY("graph", cudaGraphLaunch(graph->exec, enter(dev)->stream));
+    INVAR_CUDA_TRY("graph", cudaGraphLaunch(graph->exec, set_current_device(dev)->stream));
     return INVAR_OK;
 }
 
@@ -466,22 +493,22 @@ static void graph_free(const invar_device *dev, invar_device_graph *graph)
 {
     if (!graph)
         return;
-    (void)enter(dev);
+    (void)set_current_device(dev);
     (void)cudaGraphExecDestroy(graph->exec);
     invar_free(graph);
 }
 
-/* ---- marks ----------------------------------------------------------------------------------- */
+/* ---- timers ---------------------------------------------------------------------------------- */
 
-static invar_status mark_set(const invar_device *dev, int64_t at)
+static invar_status record_timer(const invar_device *dev, int64_t at)
 {
-    (void)enter(dev);
+    (void)set_current_device(dev);
     return invar_cuda_timer_set(dev, at);
 }
 
-static invar_status mark_read(const invar_device *dev, int64_t *ns_out, int64_t count)
+static invar_status read_timers(const invar_device *dev, int64_t *ns_out, int64_t count)
 {
-    (void)enter(dev);
+    (void)set_current_device(dev);
     return invar_cuda_timer_read(dev, ns_out, count);
 }
 
@@ -491,7 +518,7 @@ static void close_context(invar_device *dev)
 {
     if (!dev->context)
         return;
-    invar_cuda *cuda = enter(dev);
+    invar_cuda *cuda = set_current_device(dev);
     if (cuda->own_stream) {
         (void)cudaStreamSynchronize(cuda->stream);
         (void)cudaStreamDestroy(cuda->own_stream);
@@ -529,7 +556,7 @@ static invar_status check_gpu(const invar_device *dev, invar_cuda *cuda)
     return invar_gpu_check_capability(cuda->ordinal, gpu.name, gpu.major, gpu.minor);
 }
 
-static const char *model(const invar_device *dev)
+static const char *gpu_model(const invar_device *dev)
 {
     return invar_cuda_of(dev)->model;
 }
@@ -547,7 +574,7 @@ static invar_status open_stream(const invar_device *dev, invar_cuda *cuda)
     cuda->stream = cuda->own_stream;
     for (cudaEvent_t *event : {&cuda->previous_done, &cuda->fault_copied})
         INVAR_CUDA_TRY("event", cudaEventCreateWithFlags(event, cudaEventDisableTiming));
-    // what was given back is kept for the next request instead of being unmapped
+    // keep freed memory for later allocations instead of unmapping it
     INVAR_CUDA_TRY("memory pool", cudaDeviceGetDefaultMemPool(&pool, cuda->ordinal));
     INVAR_CUDA_TRY("memory pool",
                    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
@@ -564,7 +591,7 @@ static invar_status open_pinned(invar_cuda *cuda)
     INVAR_TRY(check_pinned(
         cudaMallocHost((void **)&cuda->ring.memory, INVAR_CUDA_SLOTS * INVAR_CUDA_SLOT_BYTES),
         "what is on its way"));
-    INVAR_TRY(check_pinned(cudaMallocHost(&cuda->host_buffer, LANDING_BYTES), "what arrives"));
+    INVAR_TRY(check_pinned(cudaMallocHost(&cuda->host_buffer, SMALL_COPY_BYTES), "what arrives"));
     for (cudaEvent_t &event : cuda->ring.copied)
         INVAR_CUDA_TRY("event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     return INVAR_OK;
@@ -581,7 +608,10 @@ static invar_status check_results(const invar_device *dev, const char *what, int
     return INVAR_OK;
 }
 
-/* A GPU whose circuits compute something else must not run what is named after them. */
+/*
+ * Compares the GPU with the contract's step and math/sfu.h: a GPU that computes other bits must not
+ * run numerics sm90.
+ */
 static invar_status check_numerics(const invar_device *dev)
 {
     enum { TILES = 8 };
@@ -617,35 +647,39 @@ static invar_status open_context(invar_device *dev)
 
 /* ---- table ----------------------------------------------------------------------------------- */
 
-/* Calls through the real type of each op: function pointers are not cast. */
+/*
+ * Each op is called with the real type of its arguments, because function pointers are not
+ * converted.
+ */
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     static size_t workspace_##fn(const invar_device *dev, const void *args)                        \
     {                                                                                              \
-        (void)enter(dev);                                                                          \
+        (void)set_current_device(dev);                                                             \
         return invar_cuda_##fn##_workspace(dev, (const invar_##fn##_args *)args);                  \
     }                                                                                              \
     static invar_status run_##fn(const invar_device *dev, const void *args, void *workspace)       \
     {                                                                                              \
-        (void)enter(dev);                                                                          \
+        (void)set_current_device(dev);                                                             \
         return invar_cuda_##fn(dev, (const invar_##fn##_args *)args, workspace);                   \
     }
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 
-/* In the order of ops.def, which is that of the enum. */
+/* The op table has the order of ops.def, which is that of invar_op. */
 static const invar_backend cuda_backend = {
     INVAR_BACKEND_ABI,
     "cuda",
     open_context,
     close_context,
     invar_hardware_check_facts,
-    model,
-    follow,
-    look,
-    {true, take, give, take_host, give_host, room, used, put, get, copy, copy_each, zero, wait,
-     identify, false, false},
-    {graph_begin, graph_end, graph_run, graph_free},
-    {mark_set, mark_read, invar_cuda_timer_range},
+    gpu_model,
+    set_stream,
+    poll_error,
+    {true, cuda_alloc, cuda_free, cuda_alloc_host, cuda_free_host, free_gpu_bytes,
+     allocated_gpu_bytes, upload_bytes, download_bytes, copy_on_gpu, copy_strided, zero_bytes,
+     synchronize_stream, identify_gpu, false, false},
+    {graph_begin, graph_end, launch_graph, graph_free},
+    {record_timer, read_timers, invar_cuda_timer_range},
     {
 #define INVAR_OP(ID, fn, name, revision, numerics) {workspace_##fn, run_##fn},
 #include "kernels-deterministic/ops.def"

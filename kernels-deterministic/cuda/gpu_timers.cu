@@ -1,5 +1,5 @@
 /*
- * gpu_timers.cu - events on the stream of a device, made when they are first needed.
+ * gpu_timers.cu - CUDA event timers of a device, created when they are first used, and NVTX ranges.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 
-static invar_status have_mark(invar_cuda *cuda, int64_t at)
+static invar_status ensure_event(invar_cuda *cuda, int64_t at)
 {
     if (!cuda->marks) {
         INVAR_TRY(invar_alloc((void **)&cuda->marks, INVAR_DEVICE_TIMERS_MAX, sizeof *cuda->marks,
@@ -26,7 +26,7 @@ invar_status invar_cuda_timer_set(const invar_device *dev, int64_t at)
 {
     invar_cuda *cuda = invar_cuda_of(dev);
 
-    INVAR_TRY(have_mark(cuda, at));
+    INVAR_TRY(ensure_event(cuda, at));
     INVAR_CUDA_TRY("mark", cudaEventRecord(cuda->marks[at], cuda->stream));
     return INVAR_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * load.c - the CUDA backend is that of the module; tests put another one here.
+ * load.c - invar_backend_cuda, the backend of the module; tests link a file of their own instead.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

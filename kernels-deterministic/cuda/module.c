@@ -1,5 +1,5 @@
 /*
- * module.c - the CUDA backend, loaded.
+ * module.c - loads the CUDA backend from the module invar-cuda.so.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +18,8 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const invar_backend *backend;
-static char why[INVAR_ERROR_MESSAGE_SIZE]; /* there is none */
+static char load_error[INVAR_ERROR_MESSAGE_SIZE]; /* message of the failed load; empty if it did not
+                                                     fail */
 
 invar_status invar_cuda_module_load(const invar_backend **out, const char *file)
 {
@@ -35,22 +36,22 @@ invar_status invar_cuda_module_load(const invar_backend **out, const char *file)
     return INVAR_OK;
 }
 
-static void load(void)
+static void load_own_module(void)
 {
     if (invar_cuda_module_load(&backend, INVAR_MODULE_CUDA) == INVAR_OK)
         return;
-    (void)snprintf(why, sizeof why, "%s", invar_error_last()->message);
+    (void)snprintf(load_error, sizeof load_error, "%s", invar_error_last()->message);
     invar_error_clear();
 }
 
 const invar_backend *invar_cuda_module_backend(void)
 {
-    (void)pthread_once(&once, load);
+    (void)pthread_once(&once, load_own_module);
     return backend;
 }
 
 invar_status invar_backend_cuda_absent(void)
 {
     return INVAR_FAIL(INVAR_E_NODEVICE, 0, "no CUDA here: %s; or choose device = cpu",
-                      why[0] ? why : "this program has no such backend");
+                      load_error[0] ? load_error : "this program has no such backend");
 }

@@ -1,9 +1,9 @@
 /*
- * module.h - the CUDA backend as a module of the program (base/process/module.h): invar-cuda.so.
+ * module.h - the CUDA backend as a module of the program: invar-cuda.so (base/process/module.h).
  *
- * It is compiled against the program's headers and calls functions of the program, so the two must
- * be built from the same ones. INVAR_INTERFACE, by which they recognise each other, is a hash of
- * those headers.
+ * The module is compiled against the program's headers and calls functions of the program, so both
+ * must be built from the same headers. INVAR_INTERFACE is a hash of those headers; a module with
+ * another one is rejected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,20 +16,26 @@
 extern "C" {
 #endif
 
-#define INVAR_CUDA_MODULE invar_cuda_v1 /* what it exports */
+#define INVAR_CUDA_MODULE invar_cuda_v1 /* name of the symbol that the module exports */
 
 typedef struct invar_cuda_module {
     const char *interface; /* INVAR_INTERFACE */
     const invar_backend *(*backend)(void);
 } invar_cuda_module;
 
-/* The backend, for what is linked with it. */
+/* Returns the backend, for programs that are linked with it. */
 const invar_backend *invar_cuda_backend(void);
 
-/* The backend of a module: the name of its file, or a path. INVAR_E_UNSUPPORTED says why not. */
+/*
+ * Loads the backend of a module; `file` is a file name or a path. Returns INVAR_E_UNSUPPORTED with
+ * the reason if the module cannot be loaded or belongs to another build.
+ */
 invar_status invar_cuda_module_load(const invar_backend **out, const char *file) INVAR_MUST_USE;
 
-/* The backend of the program's own module, loaded by the first call; NULL: there is none. */
+/*
+ * Returns the backend of the program's own module, which the first call loads; NULL if there is
+ * none. Thread-safe.
+ */
 const invar_backend *invar_cuda_module_backend(void);
 
 #ifdef __cplusplus

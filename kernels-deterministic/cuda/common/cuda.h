@@ -1,10 +1,12 @@
 /*
- * cuda.h - the CUDA backend: its context, and two functions per op.
+ * cuda.h - context of the CUDA backend, and the two functions of each op.
  *
- * invar_cuda_<op>_workspace says how much scratch the op needs, invar_cuda_<op> launches it on the
- * context's stream and returns without waiting. Arguments have passed the op's check, but for what
- * lies in device memory: kernels take indices through the guards of kernel.cuh, which report to the
- * context's fault and put something harmless in their place.
+ * invar_cuda_<op>_workspace returns the bytes of scratch that the op needs; invar_cuda_<op>
+ * launches it on the context's stream and returns without waiting. The op's check has validated the
+ * arguments, except for indices and row offsets in device memory, which the host cannot read.
+ * Kernels check those with the guards of kernel.cuh, which record the first bad one in the
+ * context's fault and continue with a harmless value. The backend returns the fault as an error
+ * when the device is synchronized or polled.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +21,7 @@
 extern "C" {
 #endif
 
-/* What a kernel found wrong with its arguments; the first one stays. All zero: nothing. */
+/* First invalid argument that a kernel found in device memory; all zero if there is none. */
 typedef struct invar_cuda_fault {
     int32_t op;     /* invar_op + 1 */
     int32_t reason; /* invar_cuda_reason */
@@ -28,46 +30,48 @@ typedef struct invar_cuda_fault {
 
 typedef enum invar_cuda_reason {
     INVAR_CUDA_INDEX = 1, /* an index out of range */
-    INVAR_CUDA_SEGMENTS,  /* segments that do not ascend or do not cover the rows */
-    INVAR_CUDA_REPEATED,  /* an index that may occur once, twice */
-    INVAR_CUDA_COUNT      /* segments have another number of leaves than the host says */
+    INVAR_CUDA_SEGMENTS,  /* row offsets that do not ascend or do not cover the rows */
+    INVAR_CUDA_REPEATED,  /* an index that may occur only once, but occurs twice */
+    INVAR_CUDA_COUNT      /* row offsets whose number of leaves differs from the one that the host
+                             passed */
 } invar_cuda_reason;
 
 #define INVAR_CUDA_SLOTS 4
 #define INVAR_CUDA_SLOT_BYTES ((size_t)4 << 20)
 
 /*
- * Pinned memory that arrays pass through on their way to the GPU: one slot after the other is
- * filled, and none is filled anew before its copies have run.
+ * Ring of pinned memory for uploads. Slots are filled in turn, and a slot is filled again only
+ * after its copies have run.
  */
 typedef struct invar_cuda_ring {
-    char *memory; /* (slots) */
+    char *memory; /* (INVAR_CUDA_SLOTS * INVAR_CUDA_SLOT_BYTES) bytes, pinned */
     cudaEvent_t copied[INVAR_CUDA_SLOTS];
-    bool full[INVAR_CUDA_SLOTS]; /* until `read` has come */
-    int slot;                    /* that is being filled */
-    size_t used;                 /* of it */
+    bool full[INVAR_CUDA_SLOTS]; /* copies may be in flight; wait for `copied` before reuse */
+    int slot;                    /* slot that is being filled */
+    size_t used;                 /* bytes that are used in this slot */
 } invar_cuda_ring;
 
-#define INVAR_CUDA_KERNELS 1024 /* more than there are */
+#define INVAR_CUDA_KERNELS 1024 /* capacity of shared_limit_raised; more than there are kernels */
 
 typedef struct invar_cuda {
     int ordinal;
     cudaUUID_t uuid;
-    char model[128];      /* as in the facts of a device */
-    int max_shared_bytes; /* bytes of shared memory that a block can have */
-    /* kernels that may have as much, by their hash */
+    char model[128];      /* name of the GPU, equal to invar_device_info.name */
+    int max_shared_bytes; /* maximum shared memory of a block, in bytes */
+    /* hash set of the kernels whose shared-memory limit is already raised */
     const void *shared_limit_raised[INVAR_CUDA_KERNELS];
     int multiprocessors;
-    cudaStream_t stream; /* where ops go: its own, or one of the caller's */
+    cudaStream_t stream; /* stream that ops go to: own_stream, or one of the caller's */
     cudaStream_t own_stream;
-    cudaEvent_t previous_done;    /* all that the stream before had */
-    invar_cuda_fault *fault;      /* device memory */
-    invar_cuda_fault *fault_host; /* pinned host memory */
-    cudaEvent_t fault_copied;     /* `fault` is in `fault_host`, where somebody has asked for it */
-    bool fault_copy_pending;
+    cudaEvent_t previous_done;    /* event: all work of the previous stream is done */
+    invar_cuda_fault *fault;      /* in device memory */
+    invar_cuda_fault *fault_host; /* copy of `fault`, in pinned host memory */
+    cudaEvent_t fault_copied;     /* event: `fault` has been copied to `fault_host` */
+    bool fault_copy_pending;      /* a copy of `fault` to `fault_host` is in flight */
     invar_cuda_ring ring;
-    void *host_buffer;  /* pinned host memory, for small results */
-    cudaEvent_t *marks; /* (INVAR_DEVICE_TIMERS_MAX), those that were needed; NULL: none was */
+    void *host_buffer;  /* pinned host memory for small downloads */
+    cudaEvent_t *marks; /* (INVAR_DEVICE_TIMERS_MAX) timer events, created on first use; NULL before
+                           the first */
 } invar_cuda;
 
 static inline invar_cuda *invar_cuda_of(const invar_device *dev)
@@ -76,15 +80,23 @@ static inline invar_cuda *invar_cuda_of(const invar_device *dev)
 }
 
 /*
- * The kernel may have as much shared memory as a block can, on the GPU of the context. Not as much
- * as one call needs: threads that call it with more and with less would take it from each other.
+ * Raises the limit of dynamic shared memory of `kernel`, on the GPU of the context, to all that a
+ * block can have. It is not raised to what one call needs: threads that launch the kernel with more
+ * and with less would lower it for each other.
  */
 cudaError_t invar_cuda_allow_shared(invar_cuda *cuda, const void *kernel);
 
-/* INVAR_E_NOMEM, _NODEVICE or _CUDA with CUDA's own words; `what` begins the message. */
+/*
+ * Sets the error of a failed CUDA call, with CUDA's description, and returns its status:
+ * INVAR_E_NOMEM if the GPU has no memory left, INVAR_E_NODEVICE if there is no GPU or driver for
+ * this build, else INVAR_E_CUDA. `what` begins the message.
+ */
 invar_status invar_cuda_fail(cudaError_t code, const char *what, const char *file, int line);
 
-/* INVAR_CUDA_TRY("hash.tree", cudaMemsetAsync(...)) */
+/*
+ * Returns from the calling function with invar_cuda_fail if a CUDA call fails. Usage:
+ * INVAR_CUDA_TRY("hash.tree", cudaMemsetAsync(...))
+ */
 #define INVAR_CUDA_TRY(what, call)                                                                 \
     do {                                                                                           \
         cudaError_t invar_cuda_code_ = (call);                                                     \

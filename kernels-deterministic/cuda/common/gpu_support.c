@@ -1,6 +1,5 @@
 /*
- * gpu_support.c - whether this build can run on a GPU, from what is known before anything runs
- * there.
+ * gpu_support.c - checks whether this build can run on a driver and a GPU.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +14,7 @@ invar_status invar_gpu_check_driver(int driver, int runtime)
                           "no NVIDIA driver here (libcuda.so.1): install one for CUDA %d.%d, or "
                           "choose device = cpu",
                           runtime / 1000, runtime % 1000 / 10);
-    // a driver runs what was built with any CUDA of its own major version, and older ones
+    // a driver runs programs that were built with any CUDA of its own major version or an older one
     if (driver / 1000 < runtime / 1000)
         return INVAR_FAIL(INVAR_E_NODEVICE, 0,
                           "the NVIDIA driver is for CUDA %d.%d, this build needs CUDA %d.%d: "

@@ -1,5 +1,10 @@
 /*
- * kernel.cuh - what every kernel uses: launches, views of tensors, elements, guards, REDUCE.
+ * kernel.cuh - building blocks of all kernels: launches, tensor views, elements, guards, REDUCE.
+ *
+ * A kernel cannot fail, and the host cannot read device memory. So indices and row offsets go
+ * through guards, which record a bad one in the context's fault and let the kernel continue with a
+ * harmless value. REDUCE must keep the order of docs/arithmetic.md, section 4: 256 lanes in
+ * ascending order, folded by halves, in chunks of 4096. Which thread holds which lane is free.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,9 +21,10 @@
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /*
- * invar_launch(dev, op, kernel, grid, threads, shared)(arguments...): nothing for an empty grid.
- * Yields an invar_status. Of this file alone: the arguments of two kernels may have types of one
- * name, and the linker must not take one launcher for the other.
+ * invar_launch(dev, op, kernel, grid, threads, shared)(arguments...) launches a kernel on the
+ * device's stream and returns an invar_status; an empty grid launches nothing. The type is local to
+ * each file: argument types of kernels in different files may have the same name, and the linker
+ * must not merge their launchers.
  */
 namespace
 {
@@ -63,8 +69,9 @@ static invar_launcher<Parameters...> invar_launch(const invar_device *dev, invar
 }
 
 /*
- * The same for a kernel whose threads all call invar_grid_begin() (hopper.cuh), or its two halves,
- * before they need what came before: it is started while the kernel before it still runs.
+ * Like invar_launch, for a kernel that may start while the previous kernel of the stream still runs
+ * (programmatic dependent launch). All its threads must call invar_grid_begin (hopper.cuh), or its
+ * two halves, before they need results of earlier kernels.
  */
 template <typename... Parameters>
 static invar_launcher<Parameters...> invar_launch_early(const invar_device *dev, invar_op op,
@@ -79,7 +86,10 @@ static inline __host__ __device__ int64_t invar_ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Blocks of threads along y: a grid has 65535, whose kernel goes on in steps of gridDim.y. */
+/*
+ * Returns the number of thread blocks along y for `wanted` rows. A grid has at most 65535, so the
+ * kernel must loop in steps of gridDim.y.
+ */
 static inline unsigned invar_grid_rows(int64_t wanted)
 {
     return (unsigned)(wanted < 65535 ? wanted : 65535);
@@ -87,7 +97,7 @@ static inline unsigned invar_grid_rows(int64_t wanted)
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-/* Storage types by their C++ type: float, __nv_bfloat16. */
+/* Loads and stores of elements by their C++ storage type, float or __nv_bfloat16. */
 __device__ __forceinline__ float invar_load(const float *p)
 {
     return *p;
@@ -99,8 +109,8 @@ __device__ __forceinline__ float invar_load(const __nv_bfloat16 *p)
 }
 
 /*
- * Two values rounded to bf16, `low` into the low half. Equals invar_bf16_from_f32 on every input,
- * NaN included (docs/arithmetic.md, section 6).
+ * Returns two values rounded to bf16, `low` in the low half. Equals invar_bf16_from_f32 on every
+ * input, NaN included (docs/arithmetic.md, section 6).
  */
 __device__ __forceinline__ uint32_t invar_bf16x2_bits(float low, float high)
 {
@@ -111,8 +121,9 @@ __device__ __forceinline__ uint32_t invar_bf16x2_bits(float low, float high)
 }
 
 /*
- * One value. Not by cvt.rn.bf16.f32: it is slower, and where a single byte of its result is stored,
- * ptxas 13.0 takes the result for an f16 and stores the number converted to an integer.
+ * Returns one value rounded to bf16. cvt.rn.bf16.f32 is not used: it is slower, and if a single
+ * byte of its result is stored, ptxas 13.0 takes the result for an f16 and stores the number
+ * converted to an integer.
  */
 __device__ __forceinline__ uint16_t invar_bf16_bits(float x)
 {
@@ -129,7 +140,7 @@ __device__ __forceinline__ void invar_store(__nv_bfloat16 *p, float x)
     *(uint16_t *)p = invar_bf16_bits(x);
 }
 
-/* Four e4m3 codes as numbers: exact, every e4m3 is an f16. */
+/* Converts four e4m3 codes to f32. This is exact, because every e4m3 value is an f16. */
 __device__ __forceinline__ void invar_e4m3_values(float (&x)[4], uint32_t codes)
 {
 #pragma unroll
@@ -146,7 +157,7 @@ __device__ __forceinline__ void invar_e4m3_values(float (&x)[4], uint32_t codes)
     }
 }
 
-/* The larger; +0 above -0; the canonical NaN if either is NaN: one instruction here. */
+/* Returns the larger value; +0 is above -0. Returns the canonical NaN if either is NaN. */
 __device__ __forceinline__ float invar_max_nan(float a, float b)
 {
     float y;
@@ -155,7 +166,7 @@ __device__ __forceinline__ float invar_max_nan(float a, float b)
     return y;
 }
 
-/* A tensor as a kernel takes it: rows of index 0, everything else flat. */
+/* A tensor as kernels take it: rows along index 0, all other indices flattened to columns. */
 template <typename T> struct invar_view {
     T *data;
     int64_t rows, cols, stride;
@@ -177,9 +188,9 @@ template <typename T> static invar_view<T> invar_view_if_present(const invar_ten
 }
 
 /*
- * Calls `f` with a null pointer of the storage type of dtype:
- *   invar_by_storage(dtype, [&](auto *type) {
- *       using T = std::remove_pointer_t<decltype(type)>; ... })
+ * Calls `f` with a null pointer to the C++ storage type of `dtype` and returns its status:
+ *     invar_by_storage(dtype, [&](auto *type) {
+ *         using T = std::remove_pointer_t<decltype(type)>; ... })
  */
 template <typename F> static invar_status invar_by_storage(invar_dtype dtype, F f)
 {
@@ -191,6 +202,7 @@ template <typename F> static invar_status invar_by_storage(invar_dtype dtype, F 
 
 /* ---- guards ---------------------------------------------------------------------------------- */
 
+/* Records a fault, unless one is recorded already. */
 __device__ __forceinline__ void invar_report(invar_cuda_fault *fault, invar_op op,
                                              invar_cuda_reason reason, int64_t value)
 {
@@ -200,7 +212,7 @@ __device__ __forceinline__ void invar_report(invar_cuda_fault *fault, invar_op o
     }
 }
 
-/* The index, or 0 and a report where it is not in [0, bound). */
+/* Returns `index` if it is in [0, bound); otherwise records a fault and returns 0. */
 __device__ __forceinline__ int64_t invar_guard(invar_cuda_fault *fault, invar_op op, int64_t index,
                                                int64_t bound)
 {
@@ -211,8 +223,8 @@ __device__ __forceinline__ int64_t invar_guard(invar_cuda_fault *fault, invar_op
 }
 
 /*
- * Whether `count` segments ascend from 0 to `rows`, or somewhere between where they are `some` of
- * more, by the whole block; reports where not.
+ * Returns whether `count` segments ascend from 0 to `rows`, or, with `some`, ascend anywhere within
+ * [0, rows]. Records a fault if they do not. All threads of the block must call it.
  */
 static __device__ __forceinline__ bool invar_segments_good(const int64_t *start, int64_t count,
                                                            int64_t rows, invar_op op,
@@ -235,8 +247,8 @@ static __device__ __forceinline__ bool invar_segments_good(const int64_t *start,
 /* ---- REDUCE (docs/arithmetic.md, section 4) -------------------------------------------------- */
 
 /*
- * The fold of 256 lanes held by one warp: thread t holds lanes t, t + 32, ... t + 224 in
- * lane[0..8). Every thread gets the sum.
+ * Folds 256 lanes that one warp holds: thread t has the lanes t, t + 32, ... t + 224 in lane[0..8).
+ * All threads get the sum.
  */
 __device__ __forceinline__ float invar_fold_warp(float lane[8])
 {
@@ -247,14 +259,18 @@ __device__ __forceinline__ float invar_fold_warp(float lane[8])
             lane[j] = lane[j] + lane[j + half];
     }
     float sum = lane[0];
-    // lane j takes lane j + half, and that one takes j: a + b is b + a
+    // lane j adds lane j + half, and that lane adds lane j: a + b is b + a, so both get the same
+    // bits
 #pragma unroll
     for (int half = 16; half > 0; half /= 2)
         sum = sum + __shfl_xor_sync(0xFFFFFFFFu, sum, half);
     return sum;
 }
 
-/* REDUCE of n <= 4096 values by one warp; value(i) is called once for each i in [0, n). */
+/*
+ * Returns the REDUCE of n <= 4096 values, computed by one warp; calls value(i) once for each i in
+ * [0, n).
+ */
 template <typename F> __device__ __forceinline__ float invar_reduce_warp(int64_t n, F value)
 {
     float lane[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
@@ -272,13 +288,13 @@ template <typename F> __device__ __forceinline__ float invar_reduce_warp(int64_t
 }
 
 /*
- * REDUCE of any n by a block of 256 threads, thread j being lane j. `shared` holds one float; every
- * thread gets the sum. Chunks beyond 4096 values nest as the contract says, up to 4096 * 4096.
+ * Folds 256 lanes that a block of 256 threads holds, thread j being lane j. `shared` holds one
+ * float; all threads get the sum.
  */
 __device__ __forceinline__ float invar_fold_block(float lane, float *shared)
 {
     int warp = (int)threadIdx.x / 32, thread = (int)threadIdx.x % 32;
-    // lanes j and j + 128, 64, 32 lie in other warps, j + 16 .. 1 in this one
+    // the partners j + 128, j + 64 and j + 32 are in other warps, so one warp folds all lanes
     __shared__ float lanes[INVAR_REDUCE_LANES];
 
     lanes[threadIdx.x] = lane;
@@ -314,7 +330,7 @@ __device__ __forceinline__ float invar_reduce_block(int64_t n, float *shared, F 
     if (n <= INVAR_REDUCE_CHUNK)
         return invar_reduce_chunk_block(n, shared, value);
 
-    // sum c of a chunk goes to lane c mod 256, ascending
+    // the sum of chunk c goes to lane c mod 256, in ascending order of c
     float lane = 0.0f;
     int64_t chunks = invar_ceil_div(n, INVAR_REDUCE_CHUNK);
     for (int64_t c = 0; c < chunks; c++) {

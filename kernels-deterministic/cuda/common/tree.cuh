@@ -1,10 +1,10 @@
 /*
- * tree.cuh - the leaves of tree hashes, for kernels that read a tensor anyway.
+ * tree.cuh - leaves of tree hashes, for kernels that read or write a tensor anyway.
  *
- * hash.tree reads a tensor for its hash alone. An op that reads or writes it anyway can hash its
- * leaves on the way, a warp each: by invar_tree_bytes, or whole ones by invar_xxh_long with its own
- * source, or by an invar_xxh_stream. invar_cuda_tree_rest then does what is left. The bits are
- * those of hash.tree (hash_tree.cu).
+ * hash.tree reads a tensor only to hash it. An op that has the bytes at hand can hash the leaves of
+ * 16 KiB itself, one warp per leaf: by invar_tree_bytes, or full leaves by invar_xxh_long with a
+ * source of its own, or by an invar_xxh_stream. invar_cuda_tree_rest then computes the rest of the
+ * trees. The bits must be those of hash.tree (hash_tree.cu).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +16,7 @@
 
 static_assert(INVAR_TREE_LEAF_BYTES == INVAR_XXH_MAX, "a warp hashes a leaf");
 
-/* 16 bytes, of which byte i lies at address(i). */
+/* Returns 16 bytes, of which byte i is read from address(i). */
 template <typename F> __device__ __forceinline__ uint4 invar_gather_bytes(F address)
 {
     uint32_t word[4] = {0, 0, 0, 0};
@@ -27,7 +27,7 @@ template <typename F> __device__ __forceinline__ uint4 invar_gather_bytes(F addr
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-/* Without gaps; pieces of 16 bytes are aligned. */
+/* Source of contiguous bytes; pieces of 16 bytes are aligned. */
 struct invar_linear_bytes {
     const uint8_t *at;
 
@@ -36,14 +36,14 @@ struct invar_linear_bytes {
         return *(const uint4 *)(at + offset);
     }
 
-    /* From any offset on. */
+    /* Returns 16 bytes from any offset on. */
     __device__ __forceinline__ uint4 anywhere(uint32_t offset) const
     {
         return invar_gather_bytes([&](int i) { return at + offset + i; });
     }
 };
 
-/* Without gaps, from any address on. */
+/* Source of contiguous bytes from any address on. */
 struct invar_any_bytes : invar_linear_bytes {
     __device__ __forceinline__ uint4 operator()(uint32_t offset) const
     {
@@ -51,7 +51,7 @@ struct invar_any_bytes : invar_linear_bytes {
     }
 };
 
-/* More than 240 bytes. */
+/* Returns the hash of a leaf of more than 240 bytes, computed by one warp. */
 template <typename Source>
 __device__ __forceinline__ invar_xxh_hash invar_tree_long(const invar_xxh_lane &lane,
                                                           const Source &source, uint32_t bytes)
@@ -63,7 +63,7 @@ __device__ __forceinline__ invar_xxh_hash invar_tree_long(const invar_xxh_lane &
     return invar_xxh_long<false>(lane, source, bytes, source.anywhere(last));
 }
 
-/* The same with little code. */
+/* Like invar_tree_long, with fewer instructions. */
 template <typename Source>
 __device__ __forceinline__ invar_xxh_hash invar_tree_looped(const invar_xxh_lane &lane,
                                                             const Source &source, uint32_t bytes)
@@ -74,7 +74,10 @@ __device__ __forceinline__ invar_xxh_hash invar_tree_looped(const invar_xxh_lane
                             bytes % 16 == 0 ? source(last) : source.anywhere(last));
 }
 
-/* Up to 240, of which number i is byte(i). `buffer` is the warp's own, of INVAR_XXH_SHORT. */
+/*
+ * Returns the hash of a leaf of up to 240 bytes, of which number i is byte(i). `buffer` has
+ * INVAR_XXH_SHORT bytes and belongs to the warp.
+ */
 template <typename F>
 __device__ __forceinline__ invar_xxh_hash invar_tree_short(uint32_t bytes, uint8_t *buffer, F byte)
 {
@@ -84,7 +87,10 @@ __device__ __forceinline__ invar_xxh_hash invar_tree_short(uint32_t bytes, uint8
     return invar_xxh_short(buffer, bytes);
 }
 
-/* One warp: the hash of a leaf whose bytes lie together, from an address of 16 on or from any. */
+/*
+ * Returns the hash of a leaf of contiguous bytes, computed by one warp. `data` is aligned to 16
+ * bytes, unless Source is invar_any_bytes.
+ */
 template <typename Source = invar_linear_bytes>
 __device__ __forceinline__ invar_xxh_hash invar_tree_bytes(const invar_xxh_lane &lane,
                                                            const uint8_t *data, uint32_t bytes,
@@ -95,20 +101,20 @@ __device__ __forceinline__ invar_xxh_hash invar_tree_bytes(const invar_xxh_lane 
     return invar_tree_long(lane, Source{data}, bytes);
 }
 
-/* Canonical: big-endian, the high half first. */
+/* Stores a hash in canonical form: big-endian, the high half first. */
 __device__ __forceinline__ void invar_tree_store(invar_digest *out, invar_xxh_hash hash)
 {
     *(ulonglong2 *)out = make_ulonglong2(invar_xxh_swap(hash.high), invar_xxh_swap(hash.low));
 }
 
-/* What hash.tree needs of its workspace for a tensor of one shard. */
-size_t invar_tree_room(int64_t leaves);
+/* Returns the bytes of workspace that hash.tree needs for a tensor of one shard. */
+size_t invar_tree_workspace_bytes(int64_t leaves);
 
 /*
- * Everything of hash.tree but the leaves of tensors that have several, on behalf of `op`: their
- * digests are at the begin of the workspace (invar_cuda_hash_tree_workspace), one tensor's behind
- * the other's, with room for one of each tensor that has a single leaf. One shard; no tensor is
- * quantized or empty.
+ * Computes hash.tree except for the leaves of tensors that have several, on behalf of `op`. The
+ * caller has written the digests of those leaves to the begin of the workspace
+ * (invar_cuda_hash_tree_workspace), tensor after tensor, leaving memory for one digest of each
+ * tensor that has a single leaf. Tensors have one shard, and none of them is quantized or empty.
  */
 invar_status invar_cuda_tree_rest(const invar_device *dev, invar_op op,
                                   const invar_hash_tree_args *a, void *workspace) INVAR_MUST_USE;

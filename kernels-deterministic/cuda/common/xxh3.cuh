@@ -1,12 +1,14 @@
 /*
  * xxh3.cuh - XXH3-128 with seed 0 and the default secret, on the GPU.
  *
- * The bits of XXH3_128bits (xxHash 0.8). Inputs of up to 240 bytes are hashed by one thread. Longer
- * ones are 64-byte stripes, 16 of which form a block. Within a block what stripes add to the eight
- * accumulators does not depend on these: so blocks are summed apart from each other, and only the
- * scrambling between them is a chain. A warp hashes up to 16 KiB, which it reads in order: thread
- * 4r + q takes 16 bytes of the stripes r and r + 8 of every block, and the sums are then traded so
- * that it has the accumulators 2q and 2q + 1 of the blocks r and r + 8.
+ * The bits are those of XXH3_128bits (xxHash 0.8). One thread hashes inputs of up to 240 bytes.
+ * Longer inputs are 64-byte stripes, 16 of which form a block. What the stripes of a block add to
+ * the eight accumulators does not depend on the accumulators, so blocks are summed independently,
+ * and only the scrambling between them is sequential.
+ *
+ * A warp hashes up to 16 KiB, which it reads in order: thread 4r + q reads 16 bytes of the stripes
+ * r and r + 8 of every block, and the sums are then exchanged so that it has the accumulators 2q
+ * and 2q + 1 of the blocks r and r + 8.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,9 +27,9 @@
 #define INVAR_XXH_PRIME64_5 UINT64_C(0x27D4EB2F165667C5)
 
 #define INVAR_XXH_STRIPE 64
-#define INVAR_XXH_STRIPES 16 /* of a block */
+#define INVAR_XXH_STRIPES 16 /* stripes of a block */
 #define INVAR_XXH_BLOCK (INVAR_XXH_STRIPE * INVAR_XXH_STRIPES)
-#define INVAR_XXH_SHORT 240 /* bytes up to which an input is short */
+#define INVAR_XXH_SHORT 240 /* largest size of a short input, in bytes */
 #define INVAR_XXH_MAX (16 * INVAR_XXH_BLOCK)
 
 /* The default secret, 192 bytes, as little-endian words. */
@@ -47,7 +49,7 @@ struct invar_xxh_hash {
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-/* Eight bytes of the secret, from any byte on. */
+/* Returns eight bytes of the secret, from byte `at` on. */
 __device__ __forceinline__ uint64_t invar_xxh_key(int at)
 {
     int word = at / 8, shift = at % 8 * 8;
@@ -82,7 +84,7 @@ __device__ __forceinline__ uint64_t invar_xxh_avalanche(uint64_t x)
     return invar_xxh_shift(invar_xxh_shift(x, 37) * UINT64_C(0x165667919E3779F9), 32);
 }
 
-/* The final mixing of XXH64. */
+/* Final mixing of XXH64. */
 __device__ __forceinline__ uint64_t invar_xxh_avalanche64(uint64_t x)
 {
     x = invar_xxh_shift(x, 33) * INVAR_XXH_PRIME64_2;
@@ -90,7 +92,7 @@ __device__ __forceinline__ uint64_t invar_xxh_avalanche64(uint64_t x)
     return invar_xxh_shift(x, 32);
 }
 
-/* Both halves of a 128-bit product, one over the other. */
+/* Returns both halves of the 128-bit product, combined by exclusive or. */
 __device__ __forceinline__ uint64_t invar_xxh_fold(uint64_t a, uint64_t b)
 {
     return a * b ^ __umul64hi(a, b);
@@ -136,7 +138,7 @@ __device__ __forceinline__ invar_xxh_hash invar_xxh_up_to_16(const uint8_t *p, u
             invar_xxh_avalanche(__umul64hi(low, INVAR_XXH_PRIME64_2) + high * INVAR_XXH_PRIME64_2)};
 }
 
-/* Takes in 16 bytes at p and 16 at q. */
+/* Adds 16 bytes at p and 16 at q to the accumulators; `key` is an offset in the secret. */
 __device__ __forceinline__ void invar_xxh_mix(invar_xxh_hash *acc, const uint8_t *p,
                                               const uint8_t *q, int key)
 {
@@ -149,7 +151,7 @@ __device__ __forceinline__ void invar_xxh_mix(invar_xxh_hash *acc, const uint8_t
     acc->high ^= p0 + p1;
 }
 
-/* 17 to 240 bytes. */
+/* Returns the hash of 17 to 240 bytes. */
 __device__ __forceinline__ invar_xxh_hash invar_xxh_middle(const uint8_t *p, uint32_t bytes)
 {
     invar_xxh_hash acc = {bytes * INVAR_XXH_PRIME64_1, 0};
@@ -172,7 +174,7 @@ __device__ __forceinline__ invar_xxh_hash invar_xxh_middle(const uint8_t *p, uin
                                     bytes * INVAR_XXH_PRIME64_2)};
 }
 
-/* Up to 240 bytes, by one thread. */
+/* Returns the hash of up to 240 bytes, computed by one thread. */
 static __device__ __noinline__ invar_xxh_hash invar_xxh_short(const uint8_t *p, uint32_t bytes)
 {
     if (bytes > 16)
@@ -189,11 +191,11 @@ static __device__ __noinline__ invar_xxh_hash invar_xxh_short(const uint8_t *p, 
 
 /* ---- long inputs, by a warp ------------------------------------------------------------------ */
 
-/* Two neighbouring accumulators, an even one first. */
+/* Two neighboring accumulators, the even one first. */
 struct invar_xxh_pair {
     uint64_t even, odd;
 
-    /* 16 bytes of a stripe, and the secret's words for them. */
+    /* Adds 16 bytes of a stripe; the keys are the words of the secret for them. */
     __device__ __forceinline__ void take(uint4 data, uint64_t key_even, uint64_t key_odd)
     {
         uint64_t x = (uint64_t)data.y << 32 | data.x, y = (uint64_t)data.w << 32 | data.z;
@@ -211,8 +213,8 @@ struct invar_xxh_pair {
 };
 
 /*
- * Thread 4r + q: the accumulators 2q and 2q + 1, of the stripes r and r + 8 of every block. The
- * secret's words are those for these two, and for the scrambling.
+ * Role of thread 4r + q: the accumulators 2q and 2q + 1, of the stripes r and r + 8 of every block.
+ * The keys are the words of the secret for the stripes r and r + 8, and for the scrambling.
  */
 struct invar_xxh_lane {
     int q, r;
@@ -232,8 +234,8 @@ struct invar_xxh_lane {
 };
 
 /*
- * Half of the threads keep the first of two pairs, the others the second; each gets what the thread
- * `distance` away has of its own.
+ * Exchanges sums between threads that are `distance` apart: half of the threads keep the first of
+ * two pairs, the others the second, and each adds its partner's sum of the pair that it keeps.
  */
 __device__ __forceinline__ invar_xxh_pair invar_xxh_trade(invar_xxh_pair first,
                                                           invar_xxh_pair second, int distance)
@@ -246,19 +248,20 @@ __device__ __forceinline__ invar_xxh_pair invar_xxh_trade(invar_xxh_pair first,
 }
 
 /*
- * What the stripes of 4 or 8 blocks from `first` on add, of `stripes` that there are in all: thread
- * 4r + q gets the sum of block first + r % Count. source(offset) yields 16 bytes; a warp reads 512
- * that lie together. `Full`: 16 KiB; then nothing is left out but the last stripe of the last
- * block.
+ * Returns what the stripes of `Count` blocks, 4 or 8, from block `first` on add; `stripes` is the
+ * number of stripes of the input, not counting the last one. Thread 4r + q gets the sum of block
+ * first + r % Count. source(offset) returns 16 bytes; a warp reads 512 contiguous bytes. `Full`
+ * means 16 KiB, of which only the last stripe of the last block is not added here.
  */
 template <int Count, bool Full, typename Source>
 __device__ __forceinline__ invar_xxh_pair invar_xxh_blocks(const invar_xxh_lane &lane,
                                                            const Source &source, int first,
                                                            int stripes)
 {
-    constexpr int batch = 4; // blocks whose loads are under way at once
+    constexpr int batch = 4; // blocks whose loads are in flight at once
     uint32_t begin = (uint32_t)(first * INVAR_XXH_BLOCK + lane.r * INVAR_XXH_STRIPE + 16 * lane.q);
-    int left = stripes - first * INVAR_XXH_STRIPES - lane.r; // stripes from this thread's first on
+    // stripes from this thread's first one on
+    int left = stripes - first * INVAR_XXH_STRIPES - lane.r;
     invar_xxh_pair sum[Count] = {};
 
 #pragma unroll
@@ -296,7 +299,7 @@ __device__ __forceinline__ uint64_t invar_xxh_sum4(uint64_t x)
     return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/* The accumulators before the first block. */
+/* Returns the accumulators before the first block. */
 __device__ __forceinline__ invar_xxh_pair invar_xxh_begin(const invar_xxh_lane &lane)
 {
     switch (lane.q) {
@@ -307,7 +310,7 @@ __device__ __forceinline__ invar_xxh_pair invar_xxh_begin(const invar_xxh_lane &
     }
 }
 
-/* The hash, after the last block; `last` is this thread's part of the last 64 bytes. */
+/* Returns the hash after the last block; `last` is this thread's part of the last 64 bytes. */
 __device__ __forceinline__ invar_xxh_hash invar_xxh_end(const invar_xxh_lane &lane,
                                                         invar_xxh_pair acc, uint32_t bytes,
                                                         uint4 last)
@@ -323,13 +326,13 @@ __device__ __forceinline__ invar_xxh_hash invar_xxh_end(const invar_xxh_lane &la
             invar_xxh_avalanche(~(bytes * INVAR_XXH_PRIME64_2) + high)};
 }
 
-/* More than 240 bytes, 16 KiB at most. `last` is this thread's part of the last 64 bytes. */
+/* Returns the hash of 241 bytes to 16 KiB. `last` is this thread's part of the last 64 bytes. */
 template <bool Full, typename Source>
 __device__ __forceinline__ invar_xxh_hash invar_xxh_long(const invar_xxh_lane &lane,
                                                          const Source &source, uint32_t bytes,
                                                          uint4 last)
 {
-    int blocks = Full ? 15 : (int)(bytes - 1) / INVAR_XXH_BLOCK; // before the last one
+    int blocks = Full ? 15 : (int)(bytes - 1) / INVAR_XXH_BLOCK; // number of blocks before the last
     int stripes = (int)(bytes - 1) / INVAR_XXH_STRIPE;
     invar_xxh_pair part[2], acc = invar_xxh_begin(lane);
 
@@ -348,15 +351,15 @@ __device__ __forceinline__ invar_xxh_hash invar_xxh_long(const invar_xxh_lane &l
 }
 
 /*
- * The same in loops, with far fewer instructions: launches of few warps are over sooner, and those
- * of many are not slower.
+ * Like invar_xxh_long, in loops with far fewer instructions: launches of few warps finish sooner,
+ * and launches of many are not slower.
  */
 template <typename Source>
 __device__ __forceinline__ invar_xxh_hash invar_xxh_looped(const invar_xxh_lane &lane,
                                                            const Source &source, uint32_t bytes,
                                                            uint4 last)
 {
-    int blocks = (int)(bytes - 1) / INVAR_XXH_BLOCK; // before the last one
+    int blocks = (int)(bytes - 1) / INVAR_XXH_BLOCK; // number of blocks before the last
     int stripes = (int)(bytes - 1) / INVAR_XXH_STRIPE;
     invar_xxh_pair part = {}, acc = invar_xxh_begin(lane);
 
@@ -373,19 +376,20 @@ __device__ __forceinline__ invar_xxh_hash invar_xxh_looped(const invar_xxh_lane 
 }
 
 /*
- * The same of 16 KiB that come block by block: fewer registers and more exchanges, for a warp that
- * computes the bytes. Thread 4r + q has 16 bytes of the stripes r and r + 8.
+ * Hash of 16 KiB that are added block by block: fewer registers and more exchanges than
+ * invar_xxh_long, for a warp that computes the bytes. Thread 4r + q passes 16 bytes of the stripes
+ * r and r + 8.
  */
 struct invar_xxh_stream {
     invar_xxh_pair acc;
-    uint4 last; /* what the thread had of its second stripe, the last time */
+    uint4 last; /* this thread's part of stripe r + 8 of the latest block */
 
     __device__ __forceinline__ explicit invar_xxh_stream(const invar_xxh_lane &lane)
         : acc(invar_xxh_begin(lane)), last()
     {
     }
 
-    /* `end`: the last block, whose last stripe counts in a way of its own. */
+    /* Adds a block. `end` marks the last block, whose last stripe is added by end(). */
     __device__ __forceinline__ void take(const invar_xxh_lane &lane, uint4 first, uint4 second,
                                          bool end)
     {

@@ -1,5 +1,5 @@
 /*
- * export.c - what the module invar-cuda.so shows to the program.
+ * export.c - the symbol that the module invar-cuda.so exports.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

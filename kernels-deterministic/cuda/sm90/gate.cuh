@@ -1,9 +1,9 @@
 /*
- * gate.cuh - functions of a gate in bf16 by table.
+ * gate.cuh - functions of bf16 gates by lookup table.
  *
- * Such a gate has few values. A table in shared memory has those of magnitude 2^-14 to 2^6, nearly
- * all that occur, of both signs; the others are computed. It holds what would be computed, so it
- * changes no bit.
+ * A bf16 gate has few values. A table in shared memory holds the function of the magnitudes from
+ * 2^-14 to 2^6, nearly all that occur, of both signs; other gates are computed. The entries are
+ * computed by the same expression, so the table changes no bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,13 +13,16 @@
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
 #include "kernels-deterministic/math/restricted_domain.h"
 
-#define INVAR_GATE_FIRST (UINT32_C(113) << 7) // the bits of 2^-14
+#define INVAR_GATE_FIRST (UINT32_C(113) << 7) // bits of 2^-14
 #define INVAR_GATE_MAGNITUDES (UINT32_C(20) << 7)
 #define INVAR_GATE_ENTRIES (2 * INVAR_GATE_MAGNITUDES)
 
 using invar_bf16_run = invar_run<__nv_bfloat16>;
 
-/* The table of `make` of each gate, by the `threads` threads of a block. */
+/*
+ * Fills the table with make(gate) for each of its gates, by the `threads` threads of a block. The
+ * caller synchronizes the block afterwards.
+ */
 template <typename T, typename F>
 __device__ __forceinline__ void invar_make_gates(T *table, F make, int threads)
 {
@@ -28,7 +31,7 @@ __device__ __forceinline__ void invar_make_gates(T *table, F make, int threads)
                                         i / INVAR_GATE_MAGNITUDES << 31));
 }
 
-/* The entries of a run's gates; false where one has none. */
+/* Finds the entries of the gates of a run. Returns false if one of them has no entry. */
 __device__ __forceinline__ bool invar_find_gates(uint32_t entry[INVAR_RUN],
                                                  const invar_bf16_run &gate)
 {

@@ -1,6 +1,10 @@
 /*
- * hardware_check.cu - the tensor cores on tiles of step/tiles.h, the special function unit, and the
- * facts of a GPU.
+ * hardware_check.cu - compares tensor cores and special function unit with their references.
+ *
+ * Numerics sm90 promises bits, so each GPU is compared before it is used. The tiles of step/tiles.h
+ * run by mma.sync and by wgmma and must equal the integer reference of step/step.h; ex2 and rcp
+ * must equal math/sfu.h. The file also measures the other fields of invar_device_info, such as the
+ * copy bandwidth.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +24,7 @@
 
 enum { STEP_BYTES = 32, MOST_STEPS = INVAR_TILE_MAX_K * 2 / STEP_BYTES };
 
-/* The operands of a tile as the hardware reads them: 32 bytes per row and step. */
+/* Operands of a tile as the instructions read them: 32 bytes per row and step. */
 struct packed_tile {
     uint8_t a[MOST_STEPS][INVAR_TILE_ROWS][STEP_BYTES];
     uint8_t b[MOST_STEPS][INVAR_TILE_COLS][STEP_BYTES];
@@ -30,7 +34,7 @@ struct packed_tile {
 
 typedef float tile_outputs[INVAR_TILE_ROWS][INVAR_TILE_COLS];
 
-/* Register fragment of A: rows g and g+8, bytes 4q and 16+4q, for lane 4g+q. */
+/* Loads the register fragment of A: lane 4g + q has rows g and g + 8, bytes 4q and 16 + 4q. */
 __device__ static void load_a(uint32_t (&a)[4], const packed_tile *t, int s, int lane)
 {
     int g = lane / 4, q = lane % 4;
@@ -57,7 +61,7 @@ __device__ static void store_d(tile_outputs out, const float (&d)[4], int lane)
         out[g + (r >= 2 ? 8 : 0)][2 * q + (r & 1)] = d[r];
 }
 
-__global__ static void by_warp(const packed_tile *tiles, tile_outputs *out)
+__global__ static void tiles_by_warp(const packed_tile *tiles, tile_outputs *out)
 {
     const packed_tile *t = &tiles[blockIdx.x];
     int lane = (int)threadIdx.x, g = lane / 4, q = lane % 4;
@@ -74,9 +78,12 @@ __global__ static void by_warp(const packed_tile *tiles, tile_outputs *out)
     store_d(out[blockIdx.x], d, lane);
 }
 
-/* A warpgroup works on 64 rows: all four warps hold the same 16, the first one stores. */
+/*
+ * Computes tiles by wgmma. A warpgroup works on 64 rows: all four warps hold the same 16 rows, and
+ * the first warp stores them.
+ */
 template <bool E4M3>
-__global__ static void by_warpgroup(const packed_tile *tiles, tile_outputs *out)
+__global__ static void tiles_by_warpgroup(const packed_tile *tiles, tile_outputs *out)
 {
     __shared__ __align__(128) uint8_t shared_b[INVAR_TILE_COLS * STEP_BYTES];
     const packed_tile *t = &tiles[blockIdx.x];
@@ -111,7 +118,7 @@ __global__ static void by_warpgroup(const packed_tile *tiles, tile_outputs *out)
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-static void pack(packed_tile *p, const invar_step_tile *t, invar_tile_form form)
+static void pack_tile(packed_tile *p, const invar_step_tile *t, invar_tile_form form)
 {
     int step = form == INVAR_TILE_BF16 ? INVAR_STEP_BF16 : INVAR_STEP_FP8;
     int width = STEP_BYTES / step;
@@ -129,33 +136,33 @@ static void pack(packed_tile *p, const invar_step_tile *t, invar_tile_form form)
 static invar_status run_tiles(const invar_device *dev, invar_tile_form form, invar_mma_kind by,
                               const packed_tile *tiles, tile_outputs *out, size_t count)
 {
-    invar_op op = INVAR_OP_LINEAR_FWD; // messages name the op that would suffer
+    invar_op op = INVAR_OP_LINEAR_FWD; // messages name an op that depends on these instructions
     dim3 grid((unsigned)count);
 
     if (by == INVAR_HARDWARE_CHECK_WARP)
-        return invar_launch(dev, op, by_warp, grid, 32, 0)(tiles, out);
+        return invar_launch(dev, op, tiles_by_warp, grid, 32, 0)(tiles, out);
     if (form == INVAR_TILE_BF16)
-        return invar_launch(dev, op, by_warpgroup<false>, grid, 128, 0)(tiles, out);
-    return invar_launch(dev, op, by_warpgroup<true>, grid, 128, 0)(tiles, out);
+        return invar_launch(dev, op, tiles_by_warpgroup<false>, grid, 128, 0)(tiles, out);
+    return invar_launch(dev, op, tiles_by_warpgroup<true>, grid, 128, 0)(tiles, out);
 }
 
-/* Inputs and outputs of so many tiles, on the GPU. */
-typedef struct workbench {
-    packed_tile *packed; /* host */
+/* Inputs and outputs of the tiles of one call. */
+typedef struct tile_buffers {
+    packed_tile *packed; /* host memory */
     packed_tile *tiles;
     tile_outputs *out;
-} workbench;
+} tile_buffers;
 
-static void put_away(workbench *w, const invar_device *dev)
+static void free_tile_buffers(tile_buffers *w, const invar_device *dev)
 {
     invar_free(w->packed);
     invar_device_free(dev, w->tiles);
     invar_device_free(dev, w->out);
 }
 
-static invar_status probe_with(workbench *w, uint32_t (*out)[INVAR_TILE_OUTPUTS],
-                               const invar_device *dev, invar_tile_form form, invar_mma_kind by,
-                               const invar_step_tile *tiles, size_t count)
+static invar_status compute_tiles(tile_buffers *w, uint32_t (*out)[INVAR_TILE_OUTPUTS],
+                                  const invar_device *dev, invar_tile_form form, invar_mma_kind by,
+                                  const invar_step_tile *tiles, size_t count)
 {
     INVAR_TRY(invar_alloc((void **)&w->packed, count, sizeof *w->packed, "tiles of the probe"));
     INVAR_TRY(invar_device_alloc(dev, (void **)&w->tiles, count * sizeof *w->tiles,
@@ -163,7 +170,7 @@ static invar_status probe_with(workbench *w, uint32_t (*out)[INVAR_TILE_OUTPUTS]
     INVAR_TRY(
         invar_device_alloc(dev, (void **)&w->out, count * sizeof *w->out, "outputs of the probe"));
     for (size_t n = 0; n < count; n++)
-        pack(&w->packed[n], &tiles[n], form);
+        pack_tile(&w->packed[n], &tiles[n], form);
     INVAR_TRY(invar_device_upload(dev, w->tiles, w->packed, count * sizeof *w->packed));
     INVAR_TRY(run_tiles(dev, form, by, w->tiles, w->out, count));
     return invar_device_download(dev, out, w->out, count * sizeof *w->out);
@@ -174,10 +181,10 @@ invar_status invar_hardware_check_tiles(uint32_t (*out)[INVAR_TILE_OUTPUTS],
                                         invar_mma_kind by, const invar_step_tile *tiles,
                                         size_t count)
 {
-    workbench w = {};
-    invar_status status = probe_with(&w, out, dev, form, by, tiles, count);
+    tile_buffers w = {};
+    invar_status status = compute_tiles(&w, out, dev, form, by, tiles, count);
 
-    put_away(&w, dev);
+    free_tile_buffers(&w, dev);
     return status;
 }
 
@@ -205,10 +212,10 @@ void invar_hardware_check_expected(uint32_t out[INVAR_TILE_OUTPUTS], const invar
     }
 }
 
-/* ---- the probe ------------------------------------------------------------------------------- */
+/* ---- the tensor cores ------------------------------------------------------------------------ */
 
-static int64_t differences(const uint32_t (*got)[INVAR_TILE_OUTPUTS], const invar_step_tile *tiles,
-                           size_t count, invar_tile_form form)
+static int64_t count_differences(const uint32_t (*got)[INVAR_TILE_OUTPUTS],
+                                 const invar_step_tile *tiles, size_t count, invar_tile_form form)
 {
     int64_t differ = 0;
 
@@ -221,7 +228,7 @@ static int64_t differences(const uint32_t (*got)[INVAR_TILE_OUTPUTS], const inva
     return differ;
 }
 
-static invar_status probe_families(int64_t *outputs_out, int64_t *differences_out,
+static invar_status check_families(int64_t *outputs_out, int64_t *differences_out,
                                    const invar_device *dev, invar_step_tile *tiles,
                                    uint32_t (*got)[INVAR_TILE_OUTPUTS], size_t count)
 {
@@ -233,7 +240,7 @@ static invar_status probe_families(int64_t *outputs_out, int64_t *differences_ou
             for (int by = 0; by < ways; by++) {
                 INVAR_TRY(invar_hardware_check_tiles(got, dev, (invar_tile_form)form,
                                                      (invar_mma_kind)by, tiles, count));
-                *differences_out += differences(got, tiles, count, (invar_tile_form)form);
+                *differences_out += count_differences(got, tiles, count, (invar_tile_form)form);
                 *outputs_out += (int64_t)count * INVAR_TILE_OUTPUTS;
             }
         }
@@ -251,7 +258,7 @@ invar_status invar_hardware_check_step(int64_t *outputs_out, int64_t *difference
     INVAR_TRY(invar_alloc((void **)&made, tiles, sizeof *made, "tiles of the probe"));
     status = invar_alloc((void **)&got, tiles, sizeof *got, "outputs of the probe");
     if (status == INVAR_OK)
-        status = probe_families(outputs_out, differences_out, dev, made, got, tiles);
+        status = check_families(outputs_out, differences_out, dev, made, got, tiles);
     invar_free(got);
     invar_free(made);
     return status;
@@ -261,7 +268,7 @@ invar_status invar_hardware_check_step(int64_t *outputs_out, int64_t *difference
 
 enum { UNIT_THREADS = 256, UNIT_SPARSE = 4099 };
 
-/* Arguments first, first + step, ...: so many. The results that differ are counted. */
+/* Counts the differing results for the `count` arguments first, first + step, ... */
 __global__ static void compare_unit(unsigned long long *differ, uint32_t first, uint32_t step,
                                     uint64_t count)
 {
@@ -321,7 +328,7 @@ invar_status invar_hardware_check_unit(int64_t *results_out, int64_t *difference
 enum { FACT_TILES = 256, COPIES = 10 };
 static const size_t COPY_BYTES = (size_t)1 << 30;
 
-/* From one event to the other, COPIES copies within the memory. */
+/* Queues COPIES copies within the GPU's memory between the two events, and waits for them. */
 static invar_status queue_copies(const invar_device *dev, void *to, void *from,
                                  const cudaEvent_t (&at)[2])
 {
@@ -336,7 +343,7 @@ static invar_status queue_copies(const invar_device *dev, void *to, void *from,
     return INVAR_OK;
 }
 
-/* Their seconds, by the GPU's clock. */
+/* Measures the seconds that COPIES copies take, by CUDA events. */
 static invar_status time_copies(double *seconds_out, const invar_device *dev, void *to, void *from)
 {
     cudaEvent_t at[2] = {};
@@ -359,7 +366,7 @@ static invar_status time_copies(double *seconds_out, const invar_device *dev, vo
     return INVAR_OK;
 }
 
-/* Bytes read and written per second; 0 where there is no room to measure it. */
+/* Measures the bytes that copies read and write per second; 0 if the buffers do not fit. */
 static invar_status measure_copies(double *out, const invar_device *dev)
 {
     void *to = NULL, *from = NULL;

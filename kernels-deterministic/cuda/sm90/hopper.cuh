@@ -1,6 +1,9 @@
 /*
- * hopper.cuh - the instructions of sm_90a that C++ has no words for: barriers in shared memory,
- * bulk tensor copies, registers moved between warpgroups. Products of a warpgroup: wgmma.cuh.
+ * hopper.cuh - instructions of sm_90a that C++ does not offer: barriers, bulk copies, registers.
+ *
+ * Barriers lie in shared memory and count arrivals of threads and bytes of bulk copies. A phase of
+ * a barrier has a parity, which alternates; in a ring of stages the parity changes whenever the
+ * ring starts over (invar_ring). Matrix products of a warpgroup are in wgmma.cuh.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,7 +28,10 @@ __device__ __forceinline__ void invar_barrier_init(uint64_t *barrier, uint32_t a
                  "r"(arrivals));
 }
 
-/* After the inits, before anyone else uses them (then __syncthreads or a cluster barrier). */
+/*
+ * Makes initialized barriers visible. Call it after the initializations, then __syncthreads or a
+ * cluster barrier, before other threads use them.
+ */
 __device__ __forceinline__ void invar_barrier_init_done()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -37,7 +43,7 @@ __device__ __forceinline__ void invar_barrier_arrive(uint64_t *barrier)
                  : "memory");
 }
 
-/* Where the barrier at the same place in block `rank` of the cluster lies. */
+/* Returns the cluster address of the barrier at the same offset in block `rank` of the cluster. */
 __device__ __forceinline__ uint32_t invar_barrier_there(uint64_t *barrier, uint32_t rank)
 {
     uint32_t there;
@@ -49,8 +55,8 @@ __device__ __forceinline__ uint32_t invar_barrier_there(uint64_t *barrier, uint3
 }
 
 /*
- * Arrives there. Makes no writes of this thread visible: enough, and much cheaper, where the memory
- * behind the barrier was only read by finished products.
+ * Arrives at the barrier with this cluster address. Makes no writes of this thread visible. That is
+ * enough, and much cheaper, if finished products have only read the memory that the barrier guards.
  */
 __device__ __forceinline__ void invar_barrier_free(uint32_t there)
 {
@@ -62,7 +68,7 @@ __device__ __forceinline__ void invar_barrier_free_at(uint64_t *barrier, uint32_
     invar_barrier_free(invar_barrier_there(barrier, rank));
 }
 
-/* Arrives, and announces so many bytes of bulk copies. */
+/* Arrives, and announces `bytes` bytes of bulk copies. */
 __device__ __forceinline__ void invar_barrier_expect(uint64_t *barrier, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
@@ -71,7 +77,7 @@ __device__ __forceinline__ void invar_barrier_expect(uint64_t *barrier, uint32_t
                  : "memory");
 }
 
-/* Until the phase of this parity is over; parity 1 passes on a fresh barrier. */
+/* Waits until the phase of this parity has completed; parity 1 passes on a new barrier. */
 __device__ __forceinline__ void invar_barrier_wait(uint64_t *barrier, uint32_t parity)
 {
     asm volatile("{.reg .pred over;"
@@ -82,7 +88,7 @@ __device__ __forceinline__ void invar_barrier_wait(uint64_t *barrier, uint32_t p
                  : "memory");
 }
 
-/* Whether that phase is over already. */
+/* Returns whether the phase of this parity has completed. */
 __device__ __forceinline__ bool invar_barrier_over(uint64_t *barrier, uint32_t parity)
 {
     uint32_t over;
@@ -96,7 +102,10 @@ __device__ __forceinline__ bool invar_barrier_over(uint64_t *barrier, uint32_t p
     return over != 0;
 }
 
-/* The same as waiting, with what other blocks of the cluster wrote before they arrived. */
+/*
+ * Like invar_barrier_wait, but also makes visible what other blocks of the cluster wrote before
+ * they arrived.
+ */
 __device__ __forceinline__ void invar_barrier_wait_cluster(uint64_t *barrier, uint32_t parity)
 {
     asm volatile("{.reg .pred over;"
@@ -107,7 +116,7 @@ __device__ __forceinline__ void invar_barrier_wait_cluster(uint64_t *barrier, ui
                  : "memory");
 }
 
-/* A place in a ring of stages, and the parity of its phase. */
+/* Position in a ring of stages, and the parity of its phase. */
 template <int STAGES> struct invar_ring {
     int stage = 0;
     uint32_t parity = 0;
@@ -121,25 +130,28 @@ template <int STAGES> struct invar_ring {
     }
 };
 
-/* Barrier number `id` (1..15) of the block, among `threads` threads. */
+/* Waits for `threads` threads at barrier number `id` (1..15) of the block. */
 __device__ __forceinline__ void invar_named_barrier(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* Arrives there without waiting. */
+/* Arrives at barrier number `id` of the block without waiting. */
 __device__ __forceinline__ void invar_named_arrive(int id, int threads)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* What this thread wrote into shared memory, before copies and products read it. */
+/* Makes this thread's writes to shared memory visible to later bulk copies and products. */
 __device__ __forceinline__ void invar_fence_async()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* True in one thread of the warp, always the same one; by the whole warp. */
+/*
+ * Returns true in one thread of the warp, always the same one. All threads of the warp must call
+ * it.
+ */
 __device__ __forceinline__ bool invar_elect()
 {
     uint32_t mine;
@@ -151,7 +163,9 @@ __device__ __forceinline__ bool invar_elect()
     return mine != 0;
 }
 
-/* A number that is the same in all threads of the warp, so that the compiler knows. */
+/*
+ * Returns `x`, which is the same in all threads of the warp, in a way that tells the compiler so.
+ */
 __device__ __forceinline__ uint32_t invar_uniform(uint32_t x)
 {
     return __reduce_or_sync(0xFFFFFFFFu, x);
@@ -165,7 +179,7 @@ __device__ __forceinline__ uint32_t invar_cluster_rank()
     return rank;
 }
 
-/* All threads of the cluster. */
+/* Waits for all threads of the cluster and makes their writes visible. */
 __device__ __forceinline__ void invar_cluster_sync()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
@@ -173,7 +187,9 @@ __device__ __forceinline__ void invar_cluster_sync()
                      : "memory");
 }
 
-/* The same for no more than that all have come so far: orders no memory, and is cheaper. */
+/*
+ * Waits for all threads of the cluster. Orders no memory, and is cheaper than invar_cluster_sync.
+ */
 __device__ __forceinline__ void invar_cluster_meet()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
@@ -182,21 +198,24 @@ __device__ __forceinline__ void invar_cluster_meet()
 }
 
 /*
- * For kernels launched with programmatic serialization, which may begin while the one before them
- * in the stream still runs: waits until that has ended. Before any global memory is touched.
+ * Waits until the previous kernel of the stream has ended. A kernel of invar_launch_early may begin
+ * while it still runs, and must call this before it touches global memory.
  */
 __device__ __forceinline__ void invar_grid_wait()
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-/* Lets the next such kernel begin as soon as there is room. */
+/*
+ * Lets the next kernel of the stream begin as soon as the GPU has room, if it was launched by
+ * invar_launch_early.
+ */
 __device__ __forceinline__ void invar_grid_release()
 {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-/* Both, at the head of a kernel that has nothing to do before it touches memory. */
+/* Calls invar_grid_release and invar_grid_wait, for kernels that start by touching memory. */
 __device__ __forceinline__ void invar_grid_begin()
 {
     invar_grid_release();
@@ -210,7 +229,10 @@ __device__ __forceinline__ void invar_copy_prefetch(const CUtensorMap *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"((uint64_t)map) : "memory");
 }
 
-/* A box to shared memory; x is the contiguous index. Completes on `barrier`. One thread. */
+/*
+ * Copies a box to shared memory and completes on `barrier`; x is the contiguous index. Called by
+ * one thread.
+ */
 __device__ __forceinline__ void invar_copy_in(void *to, const CUtensorMap *map, int x, int y,
                                               uint64_t *barrier)
 {
@@ -239,7 +261,10 @@ __device__ __forceinline__ void invar_copy_in(void *to, const CUtensorMap *map, 
                  : "memory");
 }
 
-/* The same box to the same place in every block of `mask`, each block's own barrier told. */
+/*
+ * Copies a box to the same offset in every block of `mask`, and completes on the barrier of each
+ * block.
+ */
 __device__ __forceinline__ void invar_copy_in_all(void *to, const CUtensorMap *map, int x, int y,
                                                   uint64_t *barrier, uint16_t mask)
 {
@@ -260,7 +285,10 @@ __device__ __forceinline__ void invar_copy_in_all(void *to, const CUtensorMap *m
         : "memory");
 }
 
-/* A box from shared memory; follow with commit, and wait before the memory is used again. */
+/*
+ * Copies a box from shared memory. Call invar_copy_commit afterwards, and wait before the memory is
+ * written again.
+ */
 __device__ __forceinline__ void invar_copy_out(const CUtensorMap *map, int x, int y, int z,
                                                const void *from)
 {
@@ -276,19 +304,22 @@ __device__ __forceinline__ void invar_copy_commit()
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Until at most PENDING groups of this thread are still being read. */
+/* Waits until shared memory is still being read by at most PENDING groups of this thread. */
 template <int PENDING> __device__ __forceinline__ void invar_copy_wait_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
-/* Until at most PENDING groups of this thread have not been written. */
+/* Waits until at most PENDING groups of this thread have not been written. */
 template <int PENDING> __device__ __forceinline__ void invar_copy_wait()
 {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-/* Consecutive bytes instead of a box: a multiple of 16, both sides aligned to 16. One thread. */
+/*
+ * Copies consecutive bytes to shared memory: a multiple of 16, both addresses aligned to 16. Called
+ * by one thread.
+ */
 __device__ __forceinline__ void invar_copy_in_flat(void *to, const void *from, uint32_t bytes,
                                                    uint64_t *barrier)
 {
@@ -299,13 +330,16 @@ __device__ __forceinline__ void invar_copy_in_flat(void *to, const void *from, u
                  : "memory");
 }
 
-/* Such bytes on their way into the L2 cache, for loads that follow. One thread. */
+/* Prefetches consecutive bytes into the L2 cache, for later loads. Called by one thread. */
 __device__ __forceinline__ void invar_copy_ahead_flat(const void *from, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-/* From shared memory; follow with commit, and wait before the memory is used again. */
+/*
+ * Copies consecutive bytes from shared memory. Call invar_copy_commit afterwards, and wait before
+ * the memory is written again.
+ */
 __device__ __forceinline__ void invar_copy_out_flat(void *to, const void *from, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
@@ -314,7 +348,10 @@ __device__ __forceinline__ void invar_copy_out_flat(void *to, const void *from, 
                  : "memory");
 }
 
-/* 4 bytes, or 16 that are aligned so, of this thread; followed by: arrives when they are there. */
+/*
+ * Asynchronous copies of this thread to shared memory: 4 bytes, or 16 aligned bytes.
+ * invar_load_async_arrive arrives at the barrier when all of them have completed.
+ */
 __device__ __forceinline__ void invar_load_async_4(void *to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(invar_shared_address(to)),
@@ -338,7 +375,7 @@ __device__ __forceinline__ void invar_load_async_arrive(uint64_t *barrier)
 
 /* ---- matrix products of a warp --------------------------------------------------------------- */
 
-/* Four 8 x 8 matrices of bf16 from shared memory; lane l names row l % 8 of matrix l / 8. */
+/* Loads four 8 x 8 matrices of bf16 from shared memory; lane l passes row l % 8 of matrix l / 8. */
 template <bool TRANSPOSED>
 __device__ __forceinline__ void invar_load_matrices(uint32_t (&m)[4], const void *row)
 {
@@ -354,7 +391,9 @@ __device__ __forceinline__ void invar_load_matrices(uint32_t (&m)[4], const void
                      : "memory");
 }
 
-/* Four 8 x 8 matrices of 16 bits to shared memory; lane l names row l % 8 of matrix l / 8. */
+/*
+ * Stores four 8 x 8 matrices of 16 bits to shared memory; lane l passes row l % 8 of matrix l / 8.
+ */
 __device__ __forceinline__ void invar_store_matrices(void *row, const uint32_t (&m)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
@@ -364,8 +403,8 @@ __device__ __forceinline__ void invar_store_matrices(void *row, const uint32_t (
 }
 
 /*
- * acc (16 x 8) += A B^T by one warp: the same step (docs/arithmetic.md, section 2). Layout of
- * wgmma.cuh, for one warp.
+ * acc (16 x 8) += A B^T by one warp, with the step of docs/arithmetic.md, section 2. The layout is
+ * that of wgmma.cuh, for one warp.
  */
 __device__ __forceinline__ void invar_product_warp(float (&acc)[4], const uint32_t (&a)[4],
                                                    const uint32_t (&b)[2])
@@ -378,7 +417,7 @@ __device__ __forceinline__ void invar_product_warp(float (&acc)[4], const uint32
 
 /* ---- registers ------------------------------------------------------------------------------- */
 
-/* The warpgroup gives up, or takes, registers: multiples of 8. */
+/* Shrink or grow the registers of each thread of the warpgroup to COUNT, a multiple of 8. */
 template <int COUNT> __device__ __forceinline__ void invar_registers_down()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));

@@ -1,8 +1,9 @@
 /*
- * sfu.cuh - the special function unit itself: the bits of math/sfu.h, by one instruction each.
+ * sfu.cuh - ex2 and rcp of the special function unit: the bits of math/sfu.h by one instruction
+ * each.
  *
- * These two are the only approximate instructions that a kernel may have: their bits are known
- * (style.cuda), and every GPU is compared with math/sfu.h before it runs numerics sm90
+ * These are the only approximate instructions that a kernel may use (test style.cuda). Their bits
+ * are known, and every GPU is compared with math/sfu.h before it runs numerics sm90
  * (hardware_check.cu).
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -10,7 +11,7 @@
 #ifndef INVAR_KERNELS_CUDA_SM90_SFU_CUH
 #define INVAR_KERNELS_CUDA_SM90_SFU_CUH
 
-/* invar_sfu_ex2(x) */
+/* Returns invar_sfu_ex2(x), in one instruction. */
 __device__ __forceinline__ float invar_unit_ex2(float x)
 {
     float y;
@@ -18,7 +19,7 @@ __device__ __forceinline__ float invar_unit_ex2(float x)
     return y;
 }
 
-/* invar_sfu_rcp(x) */
+/* Returns invar_sfu_rcp(x), in one instruction. */
 __device__ __forceinline__ float invar_unit_rcp(float x)
 {
     float y;

@@ -1,5 +1,5 @@
 /*
- * tensor_map.cu - asks the driver to encode a tensor map.
+ * tensor_map.cu - encodes tensor maps with the driver's cuTensorMapEncodeTiled.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +12,9 @@ typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32
                                     const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* From the driver that is loaded: the program does not link libcuda. */
+/*
+ * Returns the encoder of the loaded driver, NULL if it has none. The program does not link libcuda.
+ */
 static encode_function find_encode()
 {
     cudaDriverEntryPointQueryResult found;

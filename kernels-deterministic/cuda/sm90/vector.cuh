@@ -1,8 +1,10 @@
 /*
- * vector.cuh - runs of elements: what a thread moves at once, and REDUCE over them.
+ * vector.cuh - runs of elements, the unit that a thread moves at once, and REDUCE over them.
  *
- * A run is moved 16 bytes at a time where every run of its tensor is aligned (the host knows), and
- * element by element otherwise, or where a row ends inside it. Both give the same values.
+ * A run is moved 16 bytes at a time if every run of its tensor is aligned, which the host knows,
+ * and element by element otherwise or if a row ends inside it. Both give the same values. Sums keep
+ * the order of REDUCE (docs/arithmetic.md, section 4), in which thread t of a warp holds lanes 8t
+ * .. 8t+7.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,10 +19,10 @@
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* Elements of a run: 16 bytes of bf16, 32 of f32, and a 32nd of REDUCE's lanes. */
+/* Elements of a run: 16 bytes of bf16 or 32 bytes of f32, and 1/32 of REDUCE's lanes. */
 #define INVAR_RUN 8
 
-/* One access each: written as C++, the compiler may take them apart. */
+/* Loads and stores in one access each, which the compiler may split if they are written in C++. */
 __device__ __forceinline__ void invar_load_16(uint32_t word[4], const uint32_t *p)
 {
     asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -46,7 +48,10 @@ __device__ __forceinline__ void invar_store_8(uint32_t *p, const uint32_t word[2
                  : "memory");
 }
 
-/* N elements as stored. Indices are constants of unrolled loops, so all stays in registers. */
+/*
+ * N elements as stored. Indices must be constants of unrolled loops, so that all stays in
+ * registers.
+ */
 template <typename T, int N = INVAR_RUN> struct invar_run {
     static constexpr int words = N * (int)sizeof(T) / 4;
     uint32_t word[words];
@@ -66,7 +71,7 @@ template <typename T, int N = INVAR_RUN> struct invar_run {
             return __uint_as_float(i & 1 ? word[i / 2] & 0xFFFF0000u : word[i / 2] << 16);
     }
 
-    /* Rounded to storage. */
+    /* Sets the elements to `x`, rounded to storage. */
     __device__ __forceinline__ void set(const float x[N])
     {
 #pragma unroll
@@ -78,7 +83,7 @@ template <typename T, int N = INVAR_RUN> struct invar_run {
         }
     }
 
-    /* The first `count` elements at p, all N if there are more; zeros for the others. */
+    /* Loads the first `count` elements at p, at most N; the others become zero. */
     __device__ __forceinline__ void load(const T *p, int64_t count, bool aligned)
     {
         if (aligned && count >= N)
@@ -96,8 +101,8 @@ template <typename T, int N = INVAR_RUN> struct invar_run {
     }
 
     /*
-     * The run from column `first` on of a row of `cols`, zeros behind its end. `Whole`: runs are
-     * aligned and no row ends inside one.
+     * Loads the run from column `first` of a row of `cols` columns, with zeros after its end.
+     * `Whole` means that runs are aligned and no row ends inside one.
      */
     template <bool Whole>
     __device__ __forceinline__ void load(const T *row, int64_t first, int64_t cols)
@@ -174,7 +179,7 @@ template <typename T, int N = INVAR_RUN> struct invar_run {
     }
 };
 
-/* True where every row of every tensor begins at a multiple of 16 bytes, absent ones aside. */
+/* Returns whether every row of every present tensor begins at a multiple of 16 bytes. */
 static inline bool invar_aligned(std::initializer_list<const invar_tensor *> tensors)
 {
     for (const invar_tensor *t : tensors) {
@@ -188,7 +193,10 @@ static inline bool invar_aligned(std::initializer_list<const invar_tensor *> ten
     return true;
 }
 
-/* Calls f with std::true_type or std::false_type: [&](auto flag) { ... kernel<flag.value> ... } */
+/*
+ * Calls f with std::true_type or std::false_type, to choose a kernel by a flag: [&](auto flag) {
+ * ... kernel<flag.value> ... }
+ */
 template <typename F> static invar_status invar_by_flag(bool flag, F f)
 {
     return flag ? f(std::true_type{}) : f(std::false_type{});
@@ -196,7 +204,9 @@ template <typename F> static invar_status invar_by_flag(bool flag, F f)
 
 /* ---- rows as f32 ----------------------------------------------------------------------------- */
 
-/* Runs of rows of one type, as f32; the parameters are those of invar_run. */
+/*
+ * Loads and stores runs of rows of one storage type as f32; the parameters are those of invar_run.
+ */
 template <typename T> struct invar_typed {
     T *data;
     int64_t stride;
@@ -250,9 +260,9 @@ template <typename T> struct invar_typed {
     }
 };
 
-/* The same of either storage type, looked at while the kernel runs: one branch for all threads. */
+/* Like invar_typed, for a storage type that is checked at run time: one branch for all threads. */
 struct invar_any_float_rows {
-    void *data; /* NULL: absent */
+    void *data; /* NULL if the tensor is absent */
     int64_t stride;
     bool bf16;
 
@@ -305,7 +315,10 @@ static inline invar_any_float_rows invar_any_float_rows_of(const invar_tensor *t
 
 /* ---- indices --------------------------------------------------------------------------------- */
 
-/* Refuses indices into nothing: no value is in range, and there is no row 0 to take instead. */
+/*
+ * Rejects indices into a tensor without rows: none is in range, and a guard has no row 0 to use
+ * instead.
+ */
 static inline invar_status invar_indexable(invar_op op, int64_t indices, int64_t bound)
 {
     if (indices > 0 && bound == 0)
@@ -314,7 +327,7 @@ static inline invar_status invar_indexable(invar_op op, int64_t indices, int64_t
     return INVAR_OK;
 }
 
-/* a / b; the short division wherever it does. */
+/* Returns a / b, by a 32-bit division if both fit. */
 __device__ __forceinline__ int64_t invar_divide(int64_t a, int64_t b)
 {
     if (((a | b) >> 32) == 0)
@@ -324,7 +337,7 @@ __device__ __forceinline__ int64_t invar_divide(int64_t a, int64_t b)
 
 /* ---- sums over threads ----------------------------------------------------------------------- */
 
-/* The sum over the threads before this one, of a block of Threads; *total_out = that of all. */
+/* Returns the sum over the lower threads of a block of `Threads`; *total_out = the sum over all. */
 template <int Threads, typename Integer>
 __device__ __forceinline__ Integer invar_sum_before(Integer value, Integer *total_out)
 {
@@ -351,13 +364,18 @@ __device__ __forceinline__ Integer invar_sum_before(Integer value, Integer *tota
 
 /* ---- maxima over threads --------------------------------------------------------------------- */
 
-/* The bits of a float as a number with its order, the canonical NaN above all; and back. */
+/*
+ * Maps the bits of a float to an integer of the same order, the canonical NaN above all, and back.
+ */
 __device__ __forceinline__ int invar_in_order(int bits)
 {
     return bits ^ (bits >> 31 & 0x7FFFFFFF);
 }
 
-/* The maximum is the same in every order; x is not a NaN but the canonical one. */
+/*
+ * Returns the maximum over the warp, which is the same in every order. A NaN must be the canonical
+ * one.
+ */
 __device__ __forceinline__ float invar_largest_of_warp(float x)
 {
     int largest = __reduce_max_sync(0xFFFFFFFFu, invar_in_order(__float_as_int(x)));
@@ -365,7 +383,7 @@ __device__ __forceinline__ float invar_largest_of_warp(float x)
     return __int_as_float(invar_in_order(largest));
 }
 
-/* The same of a block of Threads; `shared` holds Threads / 32 floats. */
+/* Returns the maximum over a block of `Threads` threads; `shared` holds Threads / 32 floats. */
 template <int Threads>
 __device__ __forceinline__ float invar_largest_of_block(float x, float *shared)
 {
@@ -381,7 +399,10 @@ __device__ __forceinline__ float invar_largest_of_block(float x, float *shared)
 
 /* ---- element-wise work ----------------------------------------------------------------------- */
 
-/* f(row, first, count): the run from column `first` on; `count` columns of the row are left. */
+/*
+ * Calls f(row, first, count) for the run from column `first`; `count` is the number of columns that
+ * are left in the row.
+ */
 template <typename F>
 static __global__ void __launch_bounds__(256) invar_map_kernel(F f, int64_t rows, int64_t cols)
 {
@@ -396,8 +417,8 @@ static __global__ void __launch_bounds__(256) invar_map_kernel(F f, int64_t rows
 }
 
 /*
- * Applies f to every run of F::width columns of every row. Where no row has a gap behind it in any
- * tensor, the caller says so by `joined`: then everything is one row.
+ * Applies f to every run of F::width columns of every row. `joined` means that no tensor has gaps
+ * between its rows (invar_joined); all rows are then treated as one.
  */
 template <typename F>
 static invar_status invar_map(const invar_device *dev, invar_op op, int64_t rows, int64_t cols,
@@ -418,7 +439,7 @@ static invar_status invar_map(const invar_device *dev, invar_op op, int64_t rows
     return invar_launch_early(dev, op, invar_map_kernel<F>, grid, threads, 0)(f, rows, cols);
 }
 
-/* True where the rows of all tensors follow each other without gaps; absent ones do not count. */
+/* Returns whether the rows of all present tensors follow each other without gaps. */
 static inline bool invar_joined(std::initializer_list<const invar_tensor *> tensors)
 {
     for (const invar_tensor *t : tensors)
@@ -431,9 +452,10 @@ static inline bool invar_joined(std::initializer_list<const invar_tensor *> tens
 /* ---- REDUCE over runs ------------------------------------------------------------------------ */
 
 /*
- * The fold of REDUCE's lanes by a group of `Group` neighbouring threads, of which thread t holds
- * the lanes 8t .. 8t+7; lanes from 8 * Group on are +0. All threads of the warp call it, and each
- * gets its group's sum. a + b is b + a: both partners of an exchange may keep half of the lanes.
+ * Folds the lanes of REDUCE that a group of `Group` neighboring threads holds; thread t has the
+ * lanes 8t .. 8t+7, and lanes from 8 * Group on are +0. All threads of the warp must call it, and
+ * each gets its group's sum. a + b is b + a, so either partner of an exchange may keep either half
+ * of the lanes.
  */
 template <int Group> __device__ __forceinline__ float invar_fold_runs(float lane[INVAR_RUN])
 {
@@ -452,8 +474,8 @@ template <int Group> __device__ __forceinline__ float invar_fold_runs(float lane
             lane[i] = own + __shfl_xor_sync(0xFFFFFFFFu, sent, half);
         }
     }
-    // the lanes of one run now lie with threads that differ in the three highest bits; a group of
-    // four has two of them in each thread
+    // the lanes of one run are now in threads that differ in the three highest bits; in a group of
+    // four, each thread has two of them
     constexpr int left = Group < INVAR_RUN ? INVAR_RUN / Group : 1;
 #pragma unroll
     for (int half = Group / 2; half > Group / 16; half /= 2)
@@ -464,13 +486,14 @@ template <int Group> __device__ __forceinline__ float invar_fold_runs(float lane
 }
 
 /*
- * REDUCE of a row by one warp, 256 columns at a time: add() for each 256 in order, then sum().
- * Rows of up to 2^24 columns: two levels.
+ * REDUCE of a row by one warp, 256 columns at a time: start(), then add() for each 256 columns in
+ * ascending order, then sum(). Two levels suffice for rows of up to 2^24 columns.
  */
 struct invar_warp_sum {
     float lane[INVAR_RUN];
-    float upper[INVAR_RUN]; /* of the level above: chunk c goes to lane c mod 256 */
-    int chunks, rows;       /* chunks done; 256s of the current one */
+    float upper[INVAR_RUN]; /* lanes of the upper level: the sum of chunk c goes to lane c mod
+                               256 */
+    int chunks, rows;       /* finished chunks; groups of 256 columns in the current chunk */
 
     __device__ __forceinline__ void start()
     {
@@ -480,7 +503,7 @@ struct invar_warp_sum {
         chunks = rows = 0;
     }
 
-    /* The values of this thread's lanes 8t .. 8t+7; +0 behind the row's end. */
+    /* Adds the values of this thread's lanes 8t .. 8t+7, which are +0 after the end of the row. */
     __device__ __forceinline__ void add(const float x[INVAR_RUN])
     {
         if (rows == INVAR_REDUCE_CHUNK / INVAR_REDUCE_LANES)
@@ -516,7 +539,7 @@ struct invar_warp_sum {
 
 #define INVAR_WARP_SUM_MAX (INT64_C(1) << 24)
 
-/* As invar_reduce_warp, for up to 2^24 values. */
+/* Like invar_reduce_warp, for up to 2^24 values. */
 template <typename F> __device__ __forceinline__ float invar_reduce_warp_long(int64_t n, F value)
 {
     float upper[8] = {};

@@ -1,12 +1,12 @@
 /*
  * wgmma.cuh - matrix products of a warpgroup (sm_90a).
  *
- * The instructions are CUTLASS's, which has a type for each width and form; the kernels name them
- * by their numbers. Of CUTLASS nothing else is used: barriers, bulk copies and cluster calls are
- * those of hopper.cuh (docs/adr/0010-cuda.md says why).
+ * The instructions are CUTLASS's, which has a type for each width and form; the kernels select them
+ * by their numbers. Nothing else of CUTLASS is used: barriers, bulk copies and cluster calls are in
+ * hopper.cuh (docs/adr/0010-cuda.md gives the reasons).
  *
- * Accumulator layout of a product (64 x N, f32): thread t of the 128 holds, in acc[4 i + r], row
- * 16 (t / 32) + t % 32 / 4 + 8 (r / 2), column 8 i + 2 (t % 4) + r % 2.
+ * Accumulator layout of a product (64 x N, f32): thread t of the 128 holds, in acc[4 i + r], row 16
+ * (t / 32) + t % 32 / 4 + 8 (r / 2), column 8 i + 2 (t % 4) + r % 2.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,10 +21,11 @@
 #include "kernels-deterministic/cuda/sm90/hopper.cuh"
 
 /*
- * A matrix in shared memory. Offsets in bytes. Swizzle by 128 bytes (layout 1): rows of 128 bytes,
- * 8 of them a block of 1024; K contiguous: `stride` is 1024 and `leading` unused, a step along k
- * adds the bytes of a step to the address; K outermost (transposed): `stride` is the distance of 8
- * rows of k (1024), `leading` that of two runs of 64 elements along m or n.
+ * Descriptor of a matrix in shared memory; offsets are in bytes. Layout 1 swizzles by 128 bytes:
+ * rows have 128 bytes, and 8 of them form a block of 1024. If K is contiguous, `stride` is 1024,
+ * `leading` is unused, and a step along k adds its bytes to the address. If K is outermost
+ * (transposed), `stride` is the distance of 8 rows of k (1024), and `leading` is the distance of
+ * two runs of 64 elements along m or n.
  */
 enum { INVAR_SWIZZLE_NONE = 0, INVAR_SWIZZLE_128 = 1 };
 
@@ -37,7 +38,7 @@ __device__ __forceinline__ uint64_t invar_matrix(const void *at, uint32_t leadin
            (uint64_t)((stride & 0x3FFFF) >> 4) << 32 | (uint64_t)swizzle << 62;
 }
 
-/* Before the first product after registers of accumulators or of A were written. */
+/* Call before the first product after registers of accumulators or of A were written. */
 __device__ __forceinline__ void invar_product_fence()
 {
     cute::warpgroup_arrive();
@@ -48,13 +49,15 @@ __device__ __forceinline__ void invar_product_commit()
     cute::warpgroup_commit_batch();
 }
 
-/* Until at most PENDING groups run. Accumulators of finished groups may be read afterwards. */
+/*
+ * Waits until at most PENDING groups run. Accumulators of finished groups may be read afterwards.
+ */
 template <int PENDING> __device__ __forceinline__ void invar_product_wait()
 {
     cute::warpgroup_wait<PENDING>();
 }
 
-/* Keeps the compiler from moving uses of the accumulators across this place. */
+/* Keeps the compiler from moving uses of the accumulators across this call. */
 template <int COUNT> __device__ __forceinline__ void invar_product_hold(float (&acc)[COUNT])
 {
 #pragma unroll
@@ -62,7 +65,7 @@ template <int COUNT> __device__ __forceinline__ void invar_product_hold(float (&
         cute::warpgroup_fence_operand(acc[i]);
 }
 
-/* The instructions of N columns; _a has A in registers. */
+/* Instructions with N columns; _a has A in registers. */
 template <int N> struct invar_product_of;
 
 #define INVAR_PRODUCT_OF(N)                                                                        \
@@ -96,9 +99,9 @@ __device__ __forceinline__ void invar_product_run(std::integer_sequence<int, I..
 }
 
 /*
- * acc (64 x N) += A B^T, one step of the contract for each element: 16 products of bf16, 32 of
- * e4m3. add = 0 starts from +0 instead of acc. TA, TB: A, B lie with K outermost; in e4m3 K is
- * contiguous in both.
+ * acc (64 x N) += A B^T, one step of the contract for each element: 16 products of bf16 or 32 of
+ * e4m3. add = 0 starts from +0 instead of acc. TA and TB are set if A or B has K outermost; in e4m3
+ * K is contiguous in both.
  */
 template <int N, int TA, int TB>
 __device__ __forceinline__ void invar_product_bf16(float (&acc)[N / 2], uint64_t a, uint64_t b,
@@ -116,7 +119,9 @@ __device__ __forceinline__ void invar_product_e4m3(float (&acc)[N / 2], uint64_t
                                                           acc, add, a, b);
 }
 
-/* A in registers: four times 4 bytes, rows t % 32 / 4 and + 8, bytes 4 (t % 4) and + 16 of k. */
+/*
+ * Products with A in registers: four words, rows t % 32 / 4 and + 8, bytes 4 (t % 4) and + 16 of k.
+ */
 template <int N, int TB>
 __device__ __forceinline__ void invar_product_bf16_a(float (&acc)[N / 2], const uint32_t (&a)[4],
                                                      uint64_t b, int add)

@@ -1,16 +1,18 @@
 /*
- * backward.cu - gradients of attention over packed samples.
+ * backward.cu - attention.bwd: gradients of attention over packed samples.
  *
  * Numerics contract (rev 3), docs/arithmetic.md section 8:
- *   p   2^fma(s, c, -lse2), s as in the forward: bf16 under sm90 by the special function unit, else
- *       EXP2S
- *   ds  p * (dp - delta), where dp is the chain over the head dim of d_o and v, and
- *       delta = REDUCE(d_o * o); then p and ds are rounded to storage
+ *
+ *   p   2^fma(s, c, -lse2), s as in the forward; for bf16 under sm90 by the special function unit,
+ *       otherwise EXP2S
+ *   ds  p * (dp - delta); dp is the chain over the head dim of d_o and v, and
+ *       delta = REDUCE(d_o * o). Then p and ds are rounded to storage.
  *   dv  one chain over (query heads ascending, queries ascending) of p and d_o
- *   dk  likewise of ds and q, then * scale
+ *   dk  one chain in the order of dv, of ds and q, then * scale
  *   dq  per block of keys one chain of ds and k from +0; blocks added descending; then * scale
+ *
  * With spans, dk and dv have one chain per span of queries and dq one sum per span of keys, added
- * ascending. Products that the mask excludes are skipped.
+ * in ascending order. Products that the mask excludes are skipped.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,12 +45,12 @@ size_t invar_cuda_attention_bwd_workspace(const invar_device *dev,
 {
     size_t bytes = 0;
 
-    if (!backward::tensor::takes(dev, args))
+    if (!backward::tensor::supports(dev, args))
         return 0;
     if (args->q.shape[2] == 64)
-        (void)backward::tensor::tables_of<64>(dev, args, NULL, &bytes);
+        (void)backward::tensor::backward_workspace_of<64>(dev, args, NULL, &bytes);
     else
-        (void)backward::tensor::tables_of<128>(dev, args, NULL, &bytes);
+        (void)backward::tensor::backward_workspace_of<128>(dev, args, NULL, &bytes);
     return bytes;
 }
 
@@ -60,14 +62,15 @@ invar_status invar_cuda_attention_bwd(const invar_device *dev, const invar_atten
     if (args->q.shape[0] == 0)
         return INVAR_OK;
     if (args->q.dtype == INVAR_DTYPE_F32)
-        return generic::launch<float, generic::fma_step<float>>(dev, problem_of<float>(dev, args),
-                                                                NULL);
+        return generic::launch_backward<float, generic::fma_step<float>>(
+            dev, problem_of<float>(dev, args), NULL);
 
     problem<__nv_bfloat16> call = problem_of<__nv_bfloat16>(dev, args);
     if (dev->numerics != INVAR_NUMERICS_SM90)
-        return generic::launch<__nv_bfloat16, generic::fma_step<__nv_bfloat16>>(dev, call, NULL);
-    if (!tensor::takes(dev, args))
-        return generic::launch<__nv_bfloat16, generic::tensor_step>(dev, call, NULL);
-    return args->q.shape[2] == 64 ? tensor::launch<64>(dev, args, call, workspace)
-                                  : tensor::launch<128>(dev, args, call, workspace);
+        return generic::launch_backward<__nv_bfloat16, generic::fma_step<__nv_bfloat16>>(dev, call,
+                                                                                         NULL);
+    if (!tensor::supports(dev, args))
+        return generic::launch_backward<__nv_bfloat16, generic::tensor_step>(dev, call, NULL);
+    return args->q.shape[2] == 64 ? tensor::launch_backward<64>(dev, args, call, workspace)
+                                  : tensor::launch_backward<128>(dev, args, call, workspace);
 }

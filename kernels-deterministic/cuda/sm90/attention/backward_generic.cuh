@@ -1,10 +1,12 @@
 /*
- * backward_generic.cuh - gradients of attention for every head dim, storage, numerics,
- * window, span and stride, in one kernel without scratch.
+ * backward_generic.cuh - gradients of attention for any head dim, storage, numerics, window and
+ * span.
  *
- * A task is a tile of 32 queries of one head (dq) or of 32 keys of one kv head (dk, dv); it walks
- * the other side in tiles of 32, whose probabilities it rebuilds in shared memory. Chains stay in
- * registers. A product that the mask excludes never meets a value that is not finite.
+ * One kernel without a workspace. A task is a tile of 32 queries of one head (dq), or of 32 keys of
+ * one kv head (dk, dv). It iterates over the other side in tiles of 32, whose probabilities it
+ * computes again in shared memory; chains stay in registers. An excluded product never meets a
+ * value that is not finite. Order of sums: for dq, spans of keys ascend and blocks of keys descend
+ * in them; for dk and dv, spans, query heads and queries ascend.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +21,7 @@
 namespace backward
 {
 
-/* The arguments of a call, for kernels. */
+/* Arguments of a call, as kernels take them. */
 template <typename T> struct problem {
     invar_cuda_attention_params form;
     invar_view<T> dq, dk, dv;
@@ -27,11 +29,15 @@ template <typename T> struct problem {
     invar_view<const float> lse2;
     invar_row_offsets samples;
     invar_cuda_fault *fault;
-    int32_t head_shards; /* of query heads: 1 where no kv head's are in several */
+    int32_t head_shards; /* shards of query heads; 1 if the query heads of each kv head are in one
+                            shard */
     int64_t head_atom;
 };
 
-/* Where every kv head has its query heads in one shard, the sums are those of one shard. */
+/*
+ * Returns whether the query heads of every kv head are in one shard: its sums are then those of one
+ * shard.
+ */
 static inline bool whole_groups(const invar_attention_bwd_args *a)
 {
     return invar_shard_whole_groups(a->q.shape[1], a->q.shape[1] / a->k.shape[1], a->head_atom,
@@ -41,15 +47,16 @@ static inline bool whole_groups(const invar_attention_bwd_args *a)
 namespace generic
 {
 
-constexpr int TILE = 32;     /* queries, keys */
+constexpr int TILE = 32;     /* queries, or keys, of a tile */
 constexpr int THREADS = 256; /* 8 warps */
-constexpr int RUNS = 8;      /* of 4 sums each in a thread: 32 rows by up to 256 columns */
-constexpr int LEVELS = 3; /* of 2^3 shards, INVAR_LINEAR_MAX_SHARDS; the whole waits for nothing */
+constexpr int RUNS = 8;      /* groups of 4 sums in a thread: 32 rows by up to 256 columns */
+constexpr int LEVELS = 3;    /* levels below the root of the tree over 2^3 shards
+                                (INVAR_LINEAR_MAX_SHARDS) */
 
-/* Of a row in shared memory, so that rows begin in different banks. */
+/* Elements after a row in shared memory, so that rows begin in different banks. */
 template <typename T> constexpr int PADDING = sizeof(T) == 2 ? 8 : 1;
 
-/* Sums of a tile: 32 rows by the head dim, over the 256 threads as the step lays them out. */
+/* Sums of a tile: 32 rows by the head dim, spread over the 256 threads by place() of the step. */
 struct sums {
     float at[RUNS][4];
 
@@ -85,27 +92,27 @@ __device__ __forceinline__ int lane()
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* One product a step: f32 under every numerics, bf16 under ieee. */
+/* Dot-step of one product: f32 under every numerics, bf16 under ieee. */
 template <typename T> struct fma_step {
-    /* The probability of a score, as an exponent of two. */
+    /* Returns the probability of a score that is given as an exponent of two. */
     static __device__ __forceinline__ float probability(float x)
     {
         return invar_attention_exp2s<sizeof(T) == 2>(x);
     }
 
-    /* The query and the key, in the tile, of score e of this thread. */
+    /* Returns the query and the key, within the tile, of score e of this thread. */
     static __device__ __forceinline__ int2 pair(int e)
     {
         return make_int2(4 * warp() + e, lane());
     }
 
-    /* Row and column of sum (i, e). */
+    /* Returns row and column of sum (i, e). */
     static __device__ __forceinline__ int2 place(int i, int e)
     {
         return make_int2(4 * warp() + e, lane() + 32 * i);
     }
 
-    /* score[e] = the chain of the rows of a and b that pair(e) names. */
+    /* score[e] = the chain of the rows of a and b that pair(e) returns. */
     static __device__ void dots(float (&score)[4], const T *a, const T *b, int depth, int pitch)
     {
 #pragma unroll
@@ -119,7 +126,10 @@ template <typename T> struct fma_step {
         }
     }
 
-    /* Chains go on over weights (32, TILE + padding) and values (TILE, pitch), if seen(row, k). */
+    /*
+     * Continues the chains over weights (32, TILE + padding) and values (TILE, pitch), skipping
+     * pairs that are not seen(row, k).
+     */
     template <typename F>
     static __device__ void sum(sums &to, const T *weights, const T *values, int dim, int pitch,
                                F seen)
@@ -143,7 +153,9 @@ template <typename T> struct fma_step {
     }
 };
 
-/* 16 products of bf16 a step: the tensor core, by warps. Warps lie 2 x 4 on a tile. */
+/*
+ * Dot-step of 16 products of bf16: the tensor core, by warps, which are arranged 2 x 4 on a tile.
+ */
 struct tensor_step {
     using T = __nv_bfloat16;
 
@@ -164,7 +176,7 @@ struct tensor_step {
                          8 * (warp() / 2 + 4 * i) + 2 * (lane() % 4) + e % 2);
     }
 
-    /* Rows lane / 4 and + 8 of the 16 of this warp, columns from k on. */
+    /* Loads rows lane / 4 and + 8 of the 16 rows of this warp, columns from k on. */
     static __device__ __forceinline__ void left(uint32_t (&a)[4], const T *rows, int pitch, int k)
     {
         const T *at = rows + (16 * (warp() % 2) + lane() / 4) * pitch + k + 2 * (lane() % 4);
@@ -220,7 +232,7 @@ struct tensor_step {
     }
 
   private:
-    /* 16 rows of 8 columns as the right side of a product; lane l names row l % 16. */
+    /* Loads 16 rows of 8 columns as the right side of a product; lane l passes row l % 16. */
     static __device__ __forceinline__ void load_columns(uint32_t (&b)[2], const T *row)
     {
         asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
@@ -229,7 +241,7 @@ struct tensor_step {
                      : "memory");
     }
 
-    /* Each row with the values that it does not see replaced by +0. */
+    /* Continues the chains row by row, with +0 instead of values that the row does not see. */
     template <typename F>
     static __device__ void row_by_row(float (&acc)[4], const uint32_t (&a)[4],
                                       const uint32_t (&b)[2], F seen)
@@ -256,7 +268,7 @@ struct tensor_step {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Shared memory of a block: rows of `pitch` elements, the head dim filled up to whole groups. */
+/* Shared memory of a block: rows of `pitch` elements, the head dim rounded up to full groups. */
 template <typename T> struct scratch {
     T *q, *d_o, *k, *v;  /* (TILE, pitch) */
     T *p, *ds;           /* (TILE, TILE + PADDING) */
@@ -293,19 +305,22 @@ template <typename T> struct scratch {
     }
 };
 
-/* One task: the rows of its sample and the tile of it that shared memory holds. */
+/* State of a task: the rows of its sample, and the tile of it that shared memory holds. */
 template <typename T, typename STEP, bool SHARDS> struct worker {
     const problem<T> &call;
     scratch<T> w;
-    int64_t row0, length; /* of the sample */
-    int64_t query0, key0; /* of the tile, positions */
+    int64_t row0, length; /* first row and length of the sample */
+    int64_t query0, key0; /* positions of the tile */
 
     __device__ bool sees(int64_t query, int64_t key) const
     {
         return key <= query && query < length && key >= invar_attention_first_key(call.form, query);
     }
 
-    /* Rows of a head from a position on; +0 past the sample's end and past the head dim. */
+    /*
+     * Loads rows of a head from a position on, with +0 after the sample's end and after the head
+     * dim.
+     */
     __device__ void load(T *to, const invar_view<const T> &from, int64_t position, int64_t head)
     {
         int64_t dim = call.form.dim;
@@ -348,8 +363,11 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
         __syncthreads();
     }
 
-    /* p and ds of the tile, rounded; rows of the weights are keys, or queries. */
-    template <bool BY_KEY> __device__ void differentiate()
+    /*
+     * Computes p and ds of the tile, rounded. Rows of these weights are keys if BY_KEY, else
+     * queries.
+     */
+    template <bool BY_KEY> __device__ void compute_p_and_ds()
     {
         int depth = scratch<T>::depth(call.form.dim), pitch = scratch<T>::pitch(call.form.dim);
         float s[4], dp[4];
@@ -372,7 +390,7 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
         __syncthreads();
     }
 
-    /* The rows of a head from `position` on, as far as the sample goes. */
+    /* Stores the rows of a head from `position` on, up to the end of the sample. */
     __device__ void store(const invar_view<T> &to, int64_t position, int64_t head, const sums &sum,
                           float factor)
     {
@@ -390,18 +408,19 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
         }
     }
 
-    /* The chain of one block of keys, [first, end). */
+    /* part = the chain of one block of keys, [first, end). */
     __device__ void query_block(sums &part, int64_t first, int64_t end, int64_t head)
     {
         part.clear();
         for (int64_t key = first; key < end; key += TILE) {
             load_keys(key, head / call.form.group);
-            differentiate<false>();
+            compute_p_and_ds<false>();
             STEP::sum(part, w.ds, w.k, (int)call.form.dim, scratch<T>::pitch(call.form.dim),
                       [&](int q, int k) { return sees(query0 + q, key0 + k); });
         }
     }
 
+    /* Computes dq of the tile of queries at `position`. */
     __device__ void queries(int64_t position, int64_t head)
     {
         const invar_cuda_attention_params &form = call.form;
@@ -426,7 +445,10 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
         store(call.dq, position, head, total, form.scale);
     }
 
-    /* The chains of the tile's keys, over the queries [begin, end) of these heads. */
+    /*
+     * Computes the chains of the tile's keys over the queries [begin, end) of the heads [head,
+     * head_end).
+     */
     __device__ void key_heads(sums &dk, sums &dv, int64_t begin, int64_t end, int64_t head,
                               int64_t head_end)
     {
@@ -438,14 +460,17 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
         for (; head < head_end; head++) {
             for (int64_t position = begin; position < end; position += TILE) {
                 load_queries(position, head);
-                differentiate<true>();
+                compute_p_and_ds<true>();
                 STEP::sum(dk, w.ds, w.q, dim, pitch, seen);
                 STEP::sum(dv, w.p, w.d_o, dim, pitch, seen);
             }
         }
     }
 
-    /* The same of all heads of the group: a chain for each shard of heads, added by a tree. */
+    /*
+     * Computes the sums of one span of queries over all heads of the group: a chain for each shard
+     * of heads, added by a tree.
+     */
     __device__ void key_span(sums &dk, sums &dv, int64_t begin, int64_t end, int64_t kv_head)
     {
         int64_t head = kv_head * call.form.group, head_end = head + call.form.group;
@@ -456,7 +481,7 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
             key_heads(dk, dv, begin, end, head, head_end);
     }
 
-    /* A binary counter; what waits lies in local memory. */
+    /* Adds the shards by a binary counter; waiting sums lie in local memory. */
     __device__ void fold_shards(sums &dk, sums &dv, int64_t begin, int64_t end, int64_t head,
                                 int64_t head_end)
     {
@@ -474,7 +499,7 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
                 dk = waiting[level][0];
                 dv = waiting[level][1];
             }
-            if (v + 1 < call.head_shards) { // finished chains wait
+            if (v + 1 < call.head_shards) { // finished chains wait for the next ones
                 waiting[level][0].clear();
                 waiting[level][0].add(dk);
                 waiting[level][1].clear();
@@ -483,6 +508,7 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
         }
     }
 
+    /* Computes dk and dv of the tile of keys at `position`. */
     __device__ void keys(int64_t position, int64_t kv_head)
     {
         const invar_cuda_attention_params &form = call.form;
@@ -505,7 +531,7 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
     }
 };
 
-/* All segments, by one block. */
+/* Checks all row offsets and records faults, by one block. */
 template <typename T> __device__ void check_segments(const problem<T> &call)
 {
     for (int64_t s = threadIdx.x; s < call.samples.count; s += blockDim.x)
@@ -513,7 +539,7 @@ template <typename T> __device__ void check_segments(const problem<T> &call)
                                       s);
 }
 
-/* Does nothing where `gate` is given and holds 0. */
+/* Does nothing if `gate` is given and holds 0. */
 template <typename T, typename STEP, bool SHARDS>
 __global__ void __launch_bounds__(THREADS)
     attention_backward_generic(const __grid_constant__ problem<T> call, const int32_t *gate)
@@ -546,7 +572,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T, typename STEP>
-static invar_status launch(const invar_device *dev, const problem<T> &call, const int32_t *gate)
+static invar_status launch_backward(const invar_device *dev, const problem<T> &call,
+                                    const int32_t *gate)
 {
     int64_t slots = invar_attention_slots(call.q.rows, call.samples.count, 1, TILE);
     int64_t tasks = slots * call.form.kv_heads * (call.form.group + 1);

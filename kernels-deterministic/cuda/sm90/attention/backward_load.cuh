@@ -1,6 +1,10 @@
 /*
- * backward_load.cuh - the warps of backward_tensor.cuh that move tiles: one
- * brings q, d_o, k and v to shared memory, one brings sums of dq, two store them.
+ * backward_load.cuh - producer warps of backward_tensor.cuh, which move tiles and sums of dq.
+ *
+ * One thread of each warp works: the first hands out tasks and loads q, d_o, k and v to shared
+ * memory, the second loads sums of dq, the other two store one half of them each. A block may add
+ * to a sum only after all blocks before it (accumulation_order): `added` in device memory counts
+ * them, and the second thread waits for it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,8 +19,8 @@ namespace backward
 namespace tensor
 {
 
-/* The place in rings of two, and whether this is an odd round. */
-struct turn {
+/* Position in a ring of STAGES stages, counted in steps. */
+struct ring_position {
     uint32_t count;
 
     __device__ __forceinline__ int stage() const
@@ -30,31 +34,34 @@ struct turn {
     }
 };
 
-/* What the kernel takes. */
-struct arguments {
+/* Arguments of the kernel. */
+struct kernel_args {
     maps map;
-    tables table;
+    backward_workspace table;
     invar_view<bf16> dq, dk, dv;
     float scale, c;
     int32_t group, window;
 };
 
 /*
- * A task's tiles in the order of its chains: spans of queries ascending, in each of them the query
- * heads of the group, of each head the tiles that see the block.
+ * Iterates over the tiles of a task in the order of its chains: spans of queries ascending, in each
+ * span the query heads of the group, for each head the tiles that see the block.
  */
-struct walk {
+struct query_tile_iterator {
     int query_head, tile;
-    int begin, end; /* the span's tiles */
+    int begin, end; /* tiles of the span */
 
-    __device__ __forceinline__ walk(const task &job, const arguments &a)
+    __device__ __forceinline__ query_tile_iterator(const task &job, const kernel_args &a)
         : query_head(job.kv_head * a.group), tile(job.begin), begin(job.begin)
     {
         set_end(job, (job.begin / a.table.query_span + 1) * a.table.query_span);
     }
 
-    /* True where this was the last tile of a span. Behind the last one, tile is job.end. */
-    __device__ __forceinline__ bool advance(const task &job, const arguments &a)
+    /*
+     * Advances to the next tile. Returns true if the tile was the last of its span. After the last
+     * tile of the task, `tile` is job.end.
+     */
+    __device__ __forceinline__ bool advance(const task &job, const kernel_args &a)
     {
         if (++tile < end)
             return false;
@@ -80,21 +87,22 @@ template <int D> struct producer {
     static constexpr int HALF_BYTES = form<D>::HALF * (int)sizeof(float);
 
     shared &m;
-    const arguments &a;
+    const kernel_args &a;
 
-    /* Calls f(task, query head, tile, turn) for all tiles of all tasks. */
+    /* Calls f(task, query head, tile, ring position) for all tiles of all tasks. */
     template <typename F> __device__ void each_tile(F f)
     {
-        turn tile_turn = {0};
+        ring_position tile_turn = {0};
 
-        for (turn now = {0};; now.count++) {
+        for (ring_position now = {0};; now.count++) {
             invar_barrier_wait(&m.task_full[now.stage()], now.parity());
             task job = m.tasks[now.stage()];
             invar_barrier_arrive(&m.task_empty[now.stage()]);
             if (job.length == 0)
                 return;
 #pragma unroll 1
-            for (walk at(job, a); at.tile < job.end; at.advance(job, a), tile_turn.count++)
+            for (query_tile_iterator at(job, a); at.tile < job.end;
+                 at.advance(job, a), tile_turn.count++)
                 f(job, at.query_head, at.tile, tile_turn);
         }
     }
@@ -125,7 +133,7 @@ template <int D> struct producer {
         load_boxes<KEYS>(m.k, &a.map.k, column, row, &m.k_full);
     }
 
-    __device__ void load_queries(const task &job, int query_head, int tile, turn now)
+    __device__ void load_queries(const task &job, int query_head, int tile, ring_position now)
     {
         int stage = now.stage(), row = job.row0 + tile * QUERIES, column = query_head * D;
         constexpr int BYTES = 2 * QUERIES * (int)sizeof(float);
@@ -140,25 +148,26 @@ template <int D> struct producer {
     }
 
     /*
-     * Hands out tasks and loads their operands, in the order in which the task before lets go of
-     * their places: the first tile, v, k.
+     * Hands out tasks and loads their operands, in the order in which the previous task releases
+     * their memory: the first tile, v, k.
      */
     __device__ void load_operands()
     {
-        turn tile_turn = {0};
-        int32_t tasks = a.table.state->tasks, last = a.table.state->last, ticket = -1;
+        ring_position tile_turn = {0};
+        int32_t tasks = a.table.state->tasks, last = a.table.state->last, next_task = -1;
 
-        for (turn now = {0};; now.count++) {
+        for (ring_position now = {0};; now.count++) {
             invar_barrier_wait(&m.task_empty[now.stage()], now.parity() ^ 1);
-            ticket = ticket < last ? atomicAdd(&a.table.state->ticket, 1) : tasks;
-            task job = ticket < tasks ? a.table.tasks[ticket] : task{};
+            next_task = next_task < last ? atomicAdd(&a.table.state->next_task, 1) : tasks;
+            task job = next_task < tasks ? a.table.tasks[next_task] : task{};
             m.tasks[now.stage()] = job;
             invar_barrier_arrive(&m.task_full[now.stage()]);
             if (job.length == 0)
                 return;
             uint32_t first = tile_turn.count;
 #pragma unroll 1
-            for (walk at(job, a); at.tile < job.end; at.advance(job, a), tile_turn.count++) {
+            for (query_tile_iterator at(job, a); at.tile < job.end;
+                 at.advance(job, a), tile_turn.count++) {
                 load_queries(job, at.query_head, at.tile, tile_turn);
                 if (tile_turn.count == first)
                     load_keys(job, now.count);
@@ -167,14 +176,14 @@ template <int D> struct producer {
     }
 
     /*
-     * Loads the sums of dq of each tile, once the block before this one has added to them: first
-     * the half of the second warpgroup, which comes first to it.
+     * Loads the sums of dq of each tile, after the preceding block has added to them. The half of
+     * the second warpgroup comes first, because that warpgroup is the first to use it.
      */
     __device__ void load_sums()
     {
-        each_tile([&](const task &job, int query_head, int tile, turn now) {
+        each_tile([&](const task &job, int query_head, int tile, ring_position now) {
             int stage = now.stage();
-            order in = order_of(job, tile, a.window, a.table.key_span);
+            accumulation_order in = accumulation_order_of(job, tile, a.window, a.table.key_span);
 
             for (int half = 1; half >= 0; half--) {
                 int64_t at = 2 * slot(job, query_head, tile) + half;
@@ -194,13 +203,16 @@ template <int D> struct producer {
         });
     }
 
-    /* Stores one half, and lets the next block add. The last of a span has stored it itself. */
+    /*
+     * Stores one half of each sum and lets the next block add. The last block of a span has stored
+     * the sum itself.
+     */
     __device__ void store_sums(int half)
     {
-        each_tile([&](const task &job, int query_head, int tile, turn now) {
+        each_tile([&](const task &job, int query_head, int tile, ring_position now) {
             int stage = now.stage();
             int64_t at = 2 * slot(job, query_head, tile) + half;
-            order in = order_of(job, tile, a.window, a.table.key_span);
+            accumulation_order in = accumulation_order_of(job, tile, a.window, a.table.key_span);
 
             invar_barrier_wait(&m.sum_added[stage][half], now.parity());
             if (in.last) {

@@ -1,6 +1,11 @@
 /*
- * backward_plan.cuh - what goes before the tensor-core kernel of attention.bwd: the list
- * of its tasks, and -lse2 and delta of all rows, tile by tile.
+ * backward_plan.cuh - task list, workspace and row statistics of backward_tensor.cuh.
+ *
+ * attention_backward_prepare runs before the kernel: its first block lists the tasks, the others
+ * compute -lse2 and delta of all rows, tile by tile. Order of the sums of dq (accumulation_order):
+ * spans of keys ascend, and within a span blocks descend; each block waits for its predecessor.
+ * The bits do not depend on the order of the task list, but the kernel ends only because of it
+ * (planner).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,43 +21,49 @@ namespace tensor
 
 using bf16 = __nv_bfloat16;
 
-constexpr int KEYS = 128;          /* of a block */
-constexpr int QUERIES = 64;        /* of a tile */
-constexpr int BOX = 64;            /* columns of a tile in shared memory: rows of 128 bytes */
-constexpr int ROW_BYTES = BOX * 2; /* of a box */
-constexpr int GROUP_BYTES = 16 * ROW_BYTES; /* a step along rows of a box */
+constexpr int KEYS = 128;                   /* keys of a block */
+constexpr int QUERIES = 64;                 /* queries of a tile */
+constexpr int BOX = 64;                     /* columns of a box, the unit of tiles in shared memory:
+                                               rows of 128 bytes */
+constexpr int ROW_BYTES = BOX * 2;          /* bytes of a row of a box */
+constexpr int GROUP_BYTES = 16 * ROW_BYTES; /* bytes of 16 rows of a box, one step along rows */
 constexpr int STAGES = 2;
 constexpr int CONSUMERS = 256, THREADS = 128 + CONSUMERS;
 constexpr int CONSUMER_WARPS = CONSUMERS / 32;
 
-/* One block of keys of one kv head. length 0: no more tasks. */
+/* Task: one block of keys of one kv head. A length of 0 means that there are no more tasks. */
 struct alignas(16) task {
-    int32_t row0, length; /* of the sample */
+    int32_t row0, length; /* first row and length of the sample */
     int32_t block, kv_head;
-    int32_t slot0;      /* of the sample's first tile of queries */
-    int32_t begin, end; /* tiles of queries */
-    int32_t low;        /* the first block of its span of keys */
+    int32_t slot0;      /* slot of the sample's first tile of queries */
+    int32_t begin, end; /* tiles of queries that see the block */
+    int32_t low;        /* first block of the block's span of keys */
 };
 
+/* Queue from which thread blocks take tasks. */
 struct head {
-    int32_t ticket; /* the next task to hand out */
+    int32_t next_task; /* index of the next task to hand out */
     int32_t tasks;
-    int32_t last; /* whoever takes this task or one behind it, takes no other */
-    int32_t not_finite;
+    int32_t last;       /* a thread block that takes this task or a later one takes no other */
+    int32_t not_finite; /* 1 if a result is NaN: the generic kernel then computes all of them
+                           again */
 };
 
-/* What lies in the workspace. */
-struct tables {
+/* Arrays in the workspace. */
+struct backward_workspace {
     head *state;
     task *tasks;
-    int32_t *added;  /* (heads, slots, 2): blocks that have added to each half of the columns */
-    float *rows;     /* (heads, slots, 2, QUERIES): -lse2, delta */
-    float *sums;     /* (heads, slots, QUERIES * D): dq, of a span of keys */
-    float *totals;   /* the same shape: of all spans before; none if no sample has two spans */
-    float *kept;     /* (workers, 2, 2, KEYS / 2 * D): of each warpgroup dk, dv of such spans */
-    int32_t slots;   /* tiles of queries, empty ones among them */
-    int32_t workers; /* thread blocks that take tasks */
-    int32_t key_span, query_span; /* blocks, tiles */
+    int32_t *added;               /* (heads, slots, 2) blocks that have added to each half of the
+                                     columns */
+    float *rows;                  /* (heads, slots, 2, QUERIES) -lse2, then delta */
+    float *sums;                  /* (heads, slots, QUERIES * D) sums of dq in a span of keys */
+    float *totals;                /* (heads, slots, QUERIES * D) sums of dq of earlier spans; NULL
+                                     if no sample has two spans of keys */
+    float *kept;                  /* (workers, 2, 2, KEYS / 2 * D) dk and dv of earlier spans, for
+                                     each warpgroup; NULL if no sample has two spans of queries */
+    int32_t slots;                /* tiles of queries, including empty ones */
+    int32_t workers;              /* thread blocks that take tasks */
+    int32_t key_span, query_span; /* blocks of a span of keys, tiles of a span of queries */
 };
 
 struct maps {
@@ -61,17 +72,20 @@ struct maps {
 
 template <int D> struct form {
     static constexpr int KV_BYTES = KEYS * D * 2, Q_BYTES = QUERIES * D * 2;
-    static constexpr int HALF = QUERIES * D / 2; /* of a tile of dq, by columns: a warpgroup's */
-    static constexpr int SCORES = QUERIES / 2;   /* of a thread: 64 keys by QUERIES */
-    static constexpr int GRADIENTS = D / 2;      /* of a thread: 64 keys by D */
-    static constexpr int PARTS = D / 4;          /* of a thread: QUERIES by half of D */
+    static constexpr int HALF = QUERIES * D / 2; /* floats of half of a tile of dq, by columns: the
+                                                    half of one warpgroup */
+    static constexpr int SCORES = QUERIES / 2;   /* scores of a thread: 64 keys by QUERIES */
+    static constexpr int GRADIENTS = D / 2;      /* values of dk or dv of a thread: 64 keys by D */
+    static constexpr int PARTS = D / 4;          /* values of dq of a thread: QUERIES by half of
+                                                    D */
 
     struct alignas(1024) shared {
         unsigned char k[KV_BYTES], v[KV_BYTES];                 /* boxes of (KEYS, 64) */
         unsigned char q[STAGES][Q_BYTES], d_o[STAGES][Q_BYTES]; /* boxes of (QUERIES, 64) */
         unsigned char ds[STAGES][KEYS * QUERIES * 2];           /* boxes of (KEYS, 64 queries) */
-        float4 sum[STAGES][2][HALF / 4]; /* (PARTS / 4, thread) of each warpgroup */
-        float rows[STAGES][2][QUERIES];  /* -lse2, delta */
+        float4 sum[STAGES][2][HALF / 4];                        /* (PARTS / 4, thread) sums of dq of
+                                                                   each warpgroup */
+        float rows[STAGES][2][QUERIES];                         /* -lse2, delta */
         task tasks[STAGES];
         uint64_t task_full[STAGES], task_empty[STAGES];
         uint64_t k_full, v_full, k_empty, v_empty, ds_free;
@@ -83,17 +97,18 @@ template <int D> struct form {
 /* ---- the order of the sums of dq ------------------------------------------------------------- */
 
 /*
- * When a task's block adds to the sum of a tile: spans ascend, and in each of them blocks descend.
- * Those that add are from the block of the first key that the tile's first query sees to the block
- * on the diagonal.
+ * Position of a task's block among the blocks that add to the sum of a tile. Spans ascend, and
+ * within a span blocks descend. The first block that adds is on the diagonal, the last one has the
+ * first key that the tile's first query sees.
  */
-struct order {
-    int before;         /* blocks that add before it */
-    bool first, last;   /* of its span */
-    bool opens, closes; /* its span is the tile's first, last */
+struct accumulation_order {
+    int before;         /* number of blocks that add before it */
+    bool first, last;   /* the block is the first, the last one of its span */
+    bool opens, closes; /* the block's span is the first, the last one of the tile */
 };
 
-__device__ __forceinline__ order order_of(const task &job, int tile, int window, int key_span)
+__device__ __forceinline__ accumulation_order accumulation_order_of(const task &job, int tile,
+                                                                    int window, int key_span)
 {
     int first_key = tile * QUERIES - window + 1, lowest = first_key > 0 ? first_key / KEYS : 0;
     int diagonal = tile * QUERIES / KEYS, end = job.low + key_span;
@@ -116,7 +131,7 @@ __device__ __forceinline__ void raise_added(int32_t *added)
     asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(added) : "memory");
 }
 
-/* Between copies of the bulk engine and the counter that says whose turn it is. */
+/* Orders copies of the bulk engine and the counter `added`. */
 __device__ __forceinline__ void fence_copies()
 {
     asm volatile("fence.proxy.async.global;" ::: "memory");
@@ -125,10 +140,11 @@ __device__ __forceinline__ void fence_copies()
 /* ---- preparation ----------------------------------------------------------------------------- */
 
 /*
- * The REDUCE of LANES * 8 products, 8 in each of LANES neighbouring threads: halves of the sum are
- * folded across threads, each of which keeps one half of what it holds. Every thread gets the sum.
+ * Returns the REDUCE of LANES * 8 products, 8 in each of LANES neighboring threads. Halves of the
+ * sum are folded across threads, each of which keeps one half of its values. Every thread gets the
+ * sum.
  */
-template <int LANES> __device__ __forceinline__ float fold(float (&x)[8])
+template <int LANES> __device__ __forceinline__ float fold_products(float (&x)[8])
 {
     int held = 8;
 
@@ -152,9 +168,12 @@ template <int LANES> __device__ __forceinline__ float fold(float (&x)[8])
     return x[0];
 }
 
-/* -lse2 and delta of one tile of queries of one head. */
+/*
+ * Computes -lse2 and delta of one tile of queries of one head, and clears the counters of the tile.
+ */
 template <int D>
-__device__ void prepare_rows(const problem<bf16> &call, const tables &t, int64_t slot, int head)
+__device__ void prepare_rows(const problem<bf16> &call, const backward_workspace &t, int64_t slot,
+                             int head)
 {
     constexpr int LANES = D / 8, PER_PASS = 256 / LANES;
     int64_t first, sample = invar_attention_slot(&first, call.samples.offsets, call.samples.count,
@@ -181,7 +200,7 @@ __device__ void prepare_rows(const problem<bf16> &call, const tables &t, int64_t
             products[2 * i + 1] =
                 0.0f + __uint_as_float(a[i] & 0xFFFF0000u) * __uint_as_float(b[i] & 0xFFFF0000u);
         }
-        float delta = fold<LANES>(products);
+        float delta = fold_products<LANES>(products);
         if (part == 0) {
             rows[r] = real ? -call.lse2.row(row)[head] : 0.0f;
             rows[QUERIES + r] = delta;
@@ -189,7 +208,7 @@ __device__ void prepare_rows(const problem<bf16> &call, const tables &t, int64_t
     }
 }
 
-/* `x` summed over the threads before this one; `all` gets the whole sum. 256 threads. */
+/* Returns the sum of `x` over the lower threads; *all = the sum over all 256 threads. */
 __device__ __forceinline__ int sum_before(int x, int *all)
 {
     __shared__ int sums[2][256];
@@ -207,23 +226,25 @@ __device__ __forceinline__ int sum_before(int x, int *all)
 }
 
 /*
- * The list of tasks. No bit depends on its order, but that the kernel ends does: a block waits for
- * the one above it in its span, and the first of a span for the span before. So a sample's spans
- * ascend, within a span of a head blocks descend, and nobody waits for a task behind its own; all
- * heads of a span go before the next span, whose tasks then rarely wait. Samples go from long to
- * short; but the tasks of a head get longer, which would leave the longest ones for the end. So the
- * last heads of the last span go through the list side by side, and halfway turn round: first the
- * shorter half of their tasks, ascending, then the longest, descending. They are as many as there
- * are thread blocks for all longer halves at once: nobody takes two of these, so each is taken
- * while others wait for it. To turn round earlier would leave shorter tasks for the end, but those
- * are the ones that a long task of many query heads soon waits for.
+ * Lists the tasks. The order changes no bit, but the kernel must be able to end: a block waits for
+ * the block above it in its span, and the first block of a span for the previous span. So the spans
+ * of a sample ascend, the blocks of a head in a span descend, and no task waits for a later one.
+ * All heads of a span come before the next span, whose tasks then rarely wait.
+ *
+ * Samples go from long to short. But the tasks of a head get longer, which would leave the longest
+ * ones for the end. So the last heads of the last span are listed side by side and turn around
+ * halfway: first the shorter half of their tasks, ascending in length, then the longer half,
+ * descending. Tasks of the longer half wait for later ones. This is safe because there are no more
+ * of them than thread blocks, and a thread block takes only one (head.last): each is taken while
+ * others wait for it. Turning around earlier would leave shorter tasks for the end, but those are
+ * the ones for which a long task of many query heads soon waits.
  */
 struct planner {
     const problem<bf16> &call;
-    const tables &t;
-    int32_t *place; /* (256) of the next sample of each kind, in blocks */
+    const backward_workspace &t;
+    int32_t *place; /* (256) index of the next task of each kind, in blocks */
 
-    /* The kinds, in the order of the list: number of blocks, descending. */
+    /* Returns the kind of a sample. Kinds are listed in order of descending numbers of blocks. */
     static __device__ __forceinline__ int kind(int blocks)
     {
         return blocks < 255 ? 255 - blocks : 0;
@@ -252,13 +273,16 @@ struct planner {
         return job;
     }
 
-    /* Blocks of a sample's spans of keys, but for the last one. */
+    /* Returns the blocks of a span of keys of a sample; its last span may have fewer. */
     __device__ int span_of(int blocks) const
     {
         return blocks < t.key_span ? blocks : t.key_span;
     }
 
-    /* The tasks of a sample, by a warp. Those from `turned` on are of the heads that turn round. */
+    /*
+     * Lists the tasks of a sample, by one warp. Tasks from `turned` on belong to the `heads` heads
+     * that turn around.
+     */
     __device__ void list(int64_t s, int turned, int heads) const
     {
         int blocks = blocks_of(s), kv_heads = (int)call.form.kv_heads, at = 0;
@@ -280,7 +304,7 @@ struct planner {
         }
     }
 
-    /* All of it, by a block of 256 threads. */
+    /* Lists all tasks, by a block of 256 threads. Lists none if a row offset is invalid. */
     __device__ void run()
     {
         __shared__ int32_t last_kind;
@@ -329,7 +353,7 @@ struct planner {
 template <int D>
 __global__ void __launch_bounds__(256)
     attention_backward_prepare(const __grid_constant__ problem<bf16> call,
-                               const __grid_constant__ tables t)
+                               const __grid_constant__ backward_workspace t)
 {
     int heads = (int)(call.form.kv_heads * call.form.group);
 

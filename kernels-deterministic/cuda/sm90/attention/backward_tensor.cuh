@@ -1,32 +1,30 @@
 /*
- * backward_tensor.cuh - gradients of attention at tensor-core speed: bf16 under sm90,
- * head dim 64 or 128.
+ * backward_tensor.cuh - gradients of attention on tensor cores: bf16, sm90, head dim 64 or 128.
  *
  * A task is a block of 128 keys of one kv head. Its two consumer warpgroups hold dk and dv of 64
- * keys each in registers while they walk the query heads of the group, and of each head the tiles
- * of queries that see the block, ascending:
+ * keys each in registers while they iterate over the query heads of the group, and for each head
+ * over the tiles of 64 queries that see the block, ascending:
  *
  *   S^T = K Q^T   P^T = 2^(...)   dP^T = V dO^T   dS^T = P^T (dP^T - delta)
  *   dv += P^T dO   dk += dS^T Q   part of dq = dS K
  *
- * P^T goes from accumulators straight into the left side of its product; dS^T lies in shared
- * memory, for dq and dk: there are no registers for it while P^T is in use. A tile's sum of dq lies
- * in device memory, in the order of accumulators.
- * Blocks add to it descending, from the diagonal on, each waiting for the one before it: `added`
- * counts them. A block starts on its diagonal, so the one before it is ahead of it; and a block is
- * handed out when the one before it is, or is sure to be (backward_plan.cuh), so nobody
- * waits for a block that nobody works on. The block that adds last writes dq.
+ * P^T goes from accumulators straight into the left side of its product. dS^T lies in shared
+ * memory, for dq and dk, because no registers are left for it while P^T is in use. The warps of the
+ * first warpgroup move tiles and sums (backward_load.cuh).
  *
- * Of samples longer than a span of keys, the last block of each span adds the span's sum of dq to
- * that of all spans before, also in device memory. Of those longer than a span of queries, each
- * thread adds the chains of dk and dv to what it keeps there, whenever a span ends.
+ * The sum of dq of a tile lies in device memory, in the order of accumulators. Blocks add to it in
+ * descending order, from the diagonal on, and each waits for the block before it, which `added`
+ * counts. A block starts on its diagonal, so the block before it is ahead of it; and a block is
+ * handed out only if the block before it is, or is sure to be (backward_plan.cuh), so no block
+ * waits forever. The block that adds last writes dq.
  *
- * Excluded pairs have weight +0 and are multiplied all the same. This goes wrong only where the
- * value is not finite, and then leaves a NaN in the result: so a NaN anywhere raises a flag, upon
- * which the generic kernel computes everything again. Values of the next sample behind a sample's
- * end are excluded pairs, too.
+ * In samples longer than a span of keys, the last block of each span adds the span's sum of dq to
+ * that of all earlier spans, also in device memory. In samples longer than a span of queries, each
+ * thread adds its chains of dk and dv to those of earlier spans there, whenever a span ends.
  *
- * The warps of the first warpgroup move tiles and sums (backward_load.cuh).
+ * Excluded pairs have weight +0 and are multiplied all the same; rows of the next sample after a
+ * sample's end are excluded pairs, too. This goes wrong only if a value is not finite, and then
+ * leaves a NaN in the result. So any NaN raises a flag, and the generic kernel computes all again.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -50,9 +48,9 @@ template <int D> struct consumer {
     static constexpr int GROUPS = QUERIES / 16; /* steps of a tile along queries */
 
     shared &m;
-    const arguments &a;
-    int which;  /* warpgroup: 0, 1 */
-    int thread; /* of the warpgroup */
+    const kernel_args &a;
+    int which;  /* consumer warpgroup, 0 or 1 */
+    int thread; /* thread of the warpgroup */
 
     __device__ __forceinline__ int warp() const
     {
@@ -64,7 +62,7 @@ template <int D> struct consumer {
         return thread % 32;
     }
 
-    /* Of accumulators: the first row, and the first column, of this thread. */
+    /* Returns the first row of this thread in accumulators; column() returns its first column. */
     __device__ __forceinline__ int row() const
     {
         return 16 * warp() + lane() / 4;
@@ -75,7 +73,7 @@ template <int D> struct consumer {
         return 2 * (lane() % 4);
     }
 
-    /* One arrival of each warp. */
+    /* Arrives once for each warp. */
     __device__ __forceinline__ void release(uint64_t *barrier) const
     {
         __syncwarp();
@@ -83,7 +81,7 @@ template <int D> struct consumer {
             invar_barrier_arrive(barrier);
     }
 
-    /* acc = the chain over D of this warpgroup's 64 keys (of k or v) and a tile (of q or d_o). */
+    /* acc = the chains over D of this warpgroup's 64 keys (of k or v) and a tile (of q or d_o). */
     __device__ __forceinline__ void dots(float (&acc)[SCORES], const unsigned char *keys,
                                          const unsigned char *tile) const
     {
@@ -99,7 +97,7 @@ template <int D> struct consumer {
         invar_product_commit();
     }
 
-    /* The chains of 64 keys by D continue over a tile of queries. */
+    /* Continues the chains of 64 keys by D over a tile of queries, with weights in registers. */
     __device__ __forceinline__ void accumulate(float (&acc)[GRADIENTS],
                                                const uint32_t (&weights)[GROUPS][4],
                                                const unsigned char *tile, int add) const
@@ -114,7 +112,10 @@ template <int D> struct consumer {
         invar_product_commit();
     }
 
-    /* The same with the weights in shared memory, where all warps have put theirs. */
+    /*
+     * Continues the chains of 64 keys by D over a tile of queries, with weights in shared memory,
+     * which all warps have written.
+     */
     __device__ __forceinline__ void accumulate(float (&acc)[GRADIENTS],
                                                const unsigned char *weights,
                                                const unsigned char *tile, int add) const
@@ -130,7 +131,7 @@ template <int D> struct consumer {
         invar_product_commit();
     }
 
-    /* part = the chain over the block's keys: the tile's queries by half of the columns of dq. */
+    /* part = the chains over the block's keys: the tile's queries by half of the columns of dq. */
     __device__ __forceinline__ void query_part(float (&part)[PARTS], const unsigned char *ds) const
     {
         int half = D == 128 ? which * KEYS * ROW_BYTES : which * ROW_BYTES / 2;
@@ -146,10 +147,10 @@ template <int D> struct consumer {
     }
 
     /*
-     * Which queries of a tile a thread's keys row() and row() + 8 see, as [low, high) of queries
-     * counted from the thread's first one.
+     * Queries of a tile that a thread's keys row() and row() + 8 see, as [low, high) counted from
+     * the thread's first query.
      */
-    struct sight {
+    struct visible_queries {
         int low[2], high[2];
 
         __device__ __forceinline__ bool operator()(int i, int e) const
@@ -160,9 +161,9 @@ template <int D> struct consumer {
         }
     };
 
-    __device__ __forceinline__ sight sight_of(const task &job, int tile) const
+    __device__ __forceinline__ visible_queries visible_queries_of(const task &job, int tile) const
     {
-        sight s;
+        visible_queries s;
 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -175,7 +176,7 @@ template <int D> struct consumer {
         return s;
     }
 
-    /* Whether some pair of the warpgroup's keys and the tile is excluded. */
+    /* Returns whether a pair of the warpgroup's keys and the tile's queries is excluded. */
     __device__ __forceinline__ bool partial(const task &job, int tile) const
     {
         int key = job.block * KEYS + which * 64, query = tile * QUERIES;
@@ -184,8 +185,10 @@ template <int D> struct consumer {
                query + QUERIES - 1 - key >= a.window;
     }
 
-    /* -lse2 or delta of a thread's queries. The first two are asked for ahead of what waits. */
-    struct numbers {
+    /*
+     * -lse2 or delta of a thread's queries. The first two are loaded early, before the code waits.
+     */
+    struct row_stats {
         const float *rows;
         float2 first;
 
@@ -195,14 +198,14 @@ template <int D> struct consumer {
         }
     };
 
-    __device__ __forceinline__ numbers numbers_of(const float *rows) const
+    __device__ __forceinline__ row_stats row_stats_of(const float *rows) const
     {
         rows += column();
         return {rows, *(const float2 *)rows};
     }
 
-    /* Scores of excluded pairs become -inf: their p is +0, and so, with its sign, their ds. */
-    static __device__ __forceinline__ void exclude(float (&s)[SCORES], const sight &seen)
+    /* Sets the scores of excluded pairs to -inf: their p is +0, and their ds is a zero. */
+    static __device__ __forceinline__ void exclude(float (&s)[SCORES], const visible_queries &seen)
     {
 #pragma unroll
         for (int i = 0; i < QUERIES / 8; i++)
@@ -211,9 +214,9 @@ template <int D> struct consumer {
                 s[4 * i + e] = seen(i, e) ? s[4 * i + e] : -INFINITY;
     }
 
-    /* Scores become probabilities: s in f32, p rounded. */
-    __device__ __forceinline__ void weigh(float (&s)[SCORES], uint32_t (&p)[GROUPS][4],
-                                          const numbers &minus_lse2) const
+    /* Turns scores into probabilities: f32 in s, rounded in p. */
+    __device__ __forceinline__ void scores_to_probs(float (&s)[SCORES], uint32_t (&p)[GROUPS][4],
+                                                    const row_stats &minus_lse2) const
     {
 #pragma unroll
         for (int i = 0; i < QUERIES / 8; i++) {
@@ -227,11 +230,11 @@ template <int D> struct consumer {
         }
     }
 
-    /* ds = p (dp - delta), rounded. */
+    /* Computes ds = p (dp - delta), rounded. */
     static __device__ __forceinline__ void differentials(const float (&p)[SCORES],
                                                          const float (&dp)[SCORES],
                                                          uint32_t (&ds)[GROUPS][4],
-                                                         const numbers &deltas)
+                                                         const row_stats &deltas)
     {
 #pragma unroll
         for (int i = 0; i < QUERIES / 8; i++) {
@@ -245,11 +248,11 @@ template <int D> struct consumer {
         }
     }
 
-    /* 16 rows by 16 columns from registers in the order of a product's left side. */
+    /* Stores 16 rows by 16 columns from registers, in the order of a product's left side. */
     __device__ __forceinline__ void put_matrices(unsigned char *box, int row0, int chunk,
                                                  const uint32_t (&x)[4]) const
     {
-        // lane l names row l % 8 of matrix l / 8: rows 0-7, 8-15 of columns 0-7, then of 8-15
+        // lane l passes row l % 8 of matrix l / 8: rows 0-7, 8-15 of columns 0-7, then of 8-15
         int r = row0 + lane() % 16, at = chunk + lane() / 16;
 
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
@@ -270,10 +273,10 @@ template <int D> struct consumer {
     /* A tile of queries of one head. */
     struct position {
         int query_head, tile;
-        turn now;
+        ring_position now;
     };
 
-    /* Field by field: a choice between the two as they are would keep them in memory. */
+    /* Selects field by field: a selection of whole structs would keep them in memory. */
     static __device__ __forceinline__ position choose(bool one, const position &x,
                                                       const position &y)
     {
@@ -295,13 +298,15 @@ template <int D> struct consumer {
         x[3] = old.w + x[3];
     }
 
-    /* Adds the part to the tile's sum, in shared memory, unless this part is a span's last. */
+    /*
+     * Adds the part to the tile's sum in shared memory, or ends the span if the part is its last.
+     */
     __device__ __forceinline__ void add_part(const task &job, const position &at,
                                              float (&part)[PARTS]) const
     {
-        turn now = at.now;
+        ring_position now = at.now;
         float4 *sum = m.sum[now.stage()][which] + thread;
-        order in = order_of(job, at.tile, a.window, a.table.key_span);
+        accumulation_order in = accumulation_order_of(job, at.tile, a.window, a.table.key_span);
 
         invar_barrier_wait(&m.sum_ready[now.stage()][which], now.parity());
 #pragma unroll
@@ -318,9 +323,10 @@ template <int D> struct consumer {
         release(&m.sum_added[now.stage()][which]);
     }
 
-    /* Adds the sum of a span to that of those before; or writes dq, if there are no more. */
+    /* Adds the sum of a span to that of earlier spans; writes dq if there are no more. */
     __device__ __forceinline__ void finish_span(const task &job, const position &at,
-                                                const order &in, float (&sum)[PARTS]) const
+                                                const accumulation_order &in,
+                                                float (&sum)[PARTS]) const
     {
         int64_t slot = at.query_head * (int64_t)a.table.slots + job.slot0 + at.tile;
         float4 *total = (float4 *)(a.table.totals + (2 * slot + which) * form<D>::HALF) + thread;
@@ -367,14 +373,14 @@ template <int D> struct consumer {
         report_nan(nan);
     }
 
-    /* Where this thread keeps dk or dv of the spans of queries before. */
+    /* Returns this thread's memory for dk or dv of earlier spans of queries. */
     __device__ __forceinline__ float4 *kept(int dv) const
     {
         return (float4 *)a.table.kept +
                (((int)blockIdx.x * 2 + which) * 2 + dv) * (GRADIENTS / 4 * 128) + thread;
     }
 
-    /* A finished chain, plus those of the spans before. */
+    /* Adds the sums of earlier spans to a finished chain. */
     static __device__ __forceinline__ void add_kept(float (&chain)[GRADIENTS], const float4 *before)
     {
 #pragma unroll
@@ -389,7 +395,7 @@ template <int D> struct consumer {
             to[i * 128] = four(sum + 4 * i);
     }
 
-    /* dk or dv of the warpgroup's keys, by way of its own rows of the ds buffers. */
+    /* Writes dk or dv of the warpgroup's keys, through its own rows of the ds buffers. */
     __device__ __forceinline__ void write_keys(const invar_view<bf16> &to, const task &job,
                                                const float (&sum)[GRADIENTS], float factor) const
     {
@@ -420,14 +426,14 @@ template <int D> struct consumer {
         meet();
     }
 
-    /* The gradients of a warpgroup's keys, and the scores of a tile. */
+    /* dk and dv of a warpgroup's keys, and the scores of a tile. */
     struct registers {
         float dk[GRADIENTS], dv[GRADIENTS], s[SCORES];
     };
 
     /*
-     * The two warpgroups take turns: while one feeds the tensor cores, the other computes. Each
-     * waits here for its turn, and then knows that the other one's ds are there.
+     * The two warpgroups take turns: while one issues products, the other computes. wait_turn waits
+     * for this warpgroup's turn; after it, the other one's ds are in shared memory.
      */
     __device__ __forceinline__ void wait_turn() const
     {
@@ -439,41 +445,41 @@ template <int D> struct consumer {
         invar_named_arrive(2 - which, CONSUMERS);
     }
 
-    /* The warps of this warpgroup. */
+    /* Waits for all warps of this warpgroup. */
     __device__ __forceinline__ void meet() const
     {
         invar_named_barrier(3 + which, 128);
     }
 
     /*
-     * One tile. The scores of the next one are under way at the end; if there are no more, this
-     * one's once again: a step without them would be a second copy of all these instructions, and
-     * their cache is small. The first warpgroup is ahead of the second by half a step: its part of
-     * dq is that of the tile before.
+     * Processes one tile. At its end the scores of the next tile are in flight; after the last
+     * tile, those of this tile again, because a step without them would be a second copy of all
+     * these instructions, and the instruction cache is small.
      *
-     * A product is over for each warp by itself, so a warp overwrites ds only when all of them are
-     * done with it. What dk and the second warpgroup's dq have read is older than the last turn,
-     * where the warps met. The first one's dq reads the ds of a tile in the step behind it, after
-     * its turn: ds_free counts the warps that have.
+     * The first warpgroup is half a step ahead of the second: its part of dq is that of the
+     * previous tile. A warp sees only the end of its own products, so it overwrites ds only when
+     * all warps have read it. The products of dk and of the second warpgroup's dq that read it are
+     * older than the last turn, where the warps met. The first warpgroup's dq reads the ds of a
+     * tile in the next step, after its turn; ds_free counts the warps that have finished.
      */
     __device__ __forceinline__ void step(registers &r, const task &job, const position &here,
                                          const position &before, int add, bool begun,
                                          bool more) const
     {
         int stage = here.now.stage();
-        turn next = {here.now.count + 1};
+        ring_position next = {here.now.count + 1};
         float dp[SCORES], part[PARTS];
         uint32_t p[GROUPS][4], ds[GROUPS][4];
-        numbers minus_lse2 = numbers_of(m.rows[stage][0]);
+        row_stats minus_lse2 = row_stats_of(m.rows[stage][0]);
 
         invar_barrier_wait(&m.d_o_full[stage], here.now.parity());
         dots(dp, m.v, m.d_o[stage]);
-        // the branch also keeps the exponentials behind all of the products above
+        // the branch also keeps the exponentials after all of the products above
         if (partial(job, here.tile))
-            exclude(r.s, sight_of(job, here.tile));
-        weigh(r.s, p, minus_lse2);
+            exclude(r.s, visible_queries_of(job, here.tile));
+        scores_to_probs(r.s, p, minus_lse2);
         accumulate(r.dv, p, m.d_o[stage], add);
-        numbers delta = numbers_of(m.rows[stage][1]);
+        row_stats delta = row_stats_of(m.rows[stage][1]);
         invar_product_wait<1>();
         invar_product_hold(dp);
         if (!more)
@@ -485,7 +491,7 @@ template <int D> struct consumer {
 
         wait_turn();
         accumulate(r.dk, m.ds[stage], m.q[stage], add);
-        invar_product_wait<1>(); // dv is over: part and scores need the room of p
+        invar_product_wait<1>(); // dv is complete: part and scores need the registers of p
         invar_product_hold(r.dv);
         query_part(part, m.ds[which == 0 ? 1 - stage : stage]);
         if (more)
@@ -504,7 +510,9 @@ template <int D> struct consumer {
         release(&m.tile_empty[stage]);
     }
 
-    /* The part of dq that the first warpgroup is behind with; then ds is free. */
+    /*
+     * Computes the part of dq that the first warpgroup has not computed yet; ds is free afterwards.
+     */
     __device__ __forceinline__ void finish_queries(const task &job, const position &last) const
     {
         wait_turn();
@@ -519,13 +527,14 @@ template <int D> struct consumer {
         }
     }
 
-    /* All tiles of one task. */
-    __device__ __forceinline__ void run(const task &job, uint32_t tasks_before, turn &now) const
+    /* Processes all tiles of one task. */
+    __device__ __forceinline__ void run(const task &job, uint32_t tasks_before,
+                                        ring_position &now) const
     {
         registers r;
         int tiles = (job.end - job.begin) * a.group, add = 0;
-        bool begun = false, later = false; // tiles; spans of queries
-        walk at(job, a);
+        bool begun = false, later = false; // not the first tile; not the first span of queries
+        query_tile_iterator at(job, a);
         position here = {at.query_head, at.tile, now}, before = here;
 
         invar_barrier_wait(&m.k_full, tasks_before & 1);
@@ -565,7 +574,10 @@ template <int D> struct consumer {
         write_keys(a.dk, job, r.dk, a.scale);
     }
 
-    /* In uniform registers: from shared memory, each step would wait for it behind products. */
+    /*
+     * Moves a task to uniform registers: if it stayed in shared memory, each step would wait for it
+     * after products.
+     */
     static __device__ __forceinline__ task uniform(const task &x)
     {
         task y = x;
@@ -583,9 +595,9 @@ template <int D> struct consumer {
 
     __device__ void consume()
     {
-        turn tile_turn = {0};
+        ring_position tile_turn = {0};
 
-        for (turn now = {0};; now.count++) {
+        for (ring_position now = {0};; now.count++) {
             invar_barrier_wait(&m.task_full[now.stage()], now.parity());
             task job = uniform(m.tasks[now.stage()]);
             if (job.length == 0)
@@ -622,11 +634,11 @@ template <int D> __device__ void open_barriers(typename form<D>::shared &m)
 
 template <int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    attention_backward_tensor(const __grid_constant__ arguments a)
+    attention_backward_tensor(const __grid_constant__ kernel_args a)
 {
     extern __shared__ __align__(1024) unsigned char tensor_memory[];
     typename form<D>::shared &m = *(typename form<D>::shared *)tensor_memory;
-    // the same in all threads of a warp, and known to be
+    // a uniform value, so that the compiler knows that a warp does not diverge
     int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0);
     int thread = (int)threadIdx.x % 128;
 
@@ -651,8 +663,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* Rows, heads and addresses that the kernel can take, whatever the samples are. */
-static bool takes(const invar_device *dev, const invar_attention_bwd_args *args)
+/* Returns whether the kernel supports the rows, heads and addresses, whatever the samples are. */
+static bool supports(const invar_device *dev, const invar_attention_bwd_args *args)
 {
     const invar_tensor *all[] = {&args->q,   &args->k,  &args->v,  &args->o,
                                  &args->d_o, &args->dq, &args->dk, &args->dv};
@@ -661,7 +673,7 @@ static bool takes(const invar_device *dev, const invar_attention_bwd_args *args)
     if (dev->numerics != INVAR_NUMERICS_SM90 || args->q.dtype != INVAR_DTYPE_BF16 ||
         (dim != 64 && dim != 128) || !whole_groups(args))
         return false;
-    // everything is numbered in 32 bits
+    // all numbers have 32 bits
     if (rows > most || args->samples.count > most || args->q.shape[1] > most ||
         (invar_attention_slots(rows, args->samples.count, 1, QUERIES) + 1) * args->q.shape[1] >
             most)
@@ -672,24 +684,26 @@ static bool takes(const invar_device *dev, const invar_attention_bwd_args *args)
     return true;
 }
 
-/* Where a sample may have two spans. */
-static bool cuts(int64_t rows, int64_t span)
+/* Returns whether a sample may have two spans. */
+static bool has_two_spans(int64_t rows, int64_t span)
 {
     return span > 0 && span < rows;
 }
 
-/* In units of `size`; more than there are, where nothing is cut. */
+/*
+ * Returns the length of a span in units of `size`, or more than any sample has if nothing is cut.
+ */
 static int32_t span_of(int64_t rows, int64_t span, int size)
 {
-    return cuts(rows, span) ? (int32_t)(span / size) : INT32_C(1) << 24;
+    return has_two_spans(rows, span) ? (int32_t)(span / size) : INT32_C(1) << 24;
 }
 
-/* Hands out consecutive pieces of the workspace; from NULL, only counts. */
-struct piece_of {
+/* Carves aligned arrays out of the workspace; from NULL, it only counts their bytes. */
+struct workspace_carver {
     unsigned char *base;
     size_t used;
 
-    template <typename T> T *take(int64_t count)
+    template <typename T> T *carve(int64_t count)
     {
         T *at = base ? (T *)(base + used) : NULL;
 
@@ -699,33 +713,34 @@ struct piece_of {
 };
 
 template <int D>
-static tables tables_of(const invar_device *dev, const invar_attention_bwd_args *args,
-                        void *workspace, size_t *bytes_out)
+static backward_workspace backward_workspace_of(const invar_device *dev,
+                                                const invar_attention_bwd_args *args,
+                                                void *workspace, size_t *bytes_out)
 {
     int64_t rows = args->q.shape[0], heads = args->q.shape[1], count = args->samples.count;
     int64_t slots = invar_attention_slots(rows, count, 1, QUERIES);
     int64_t blocks = invar_attention_slots(rows, count, 1, KEYS);
-    piece_of piece = {(unsigned char *)workspace, 0};
-    tables t = {};
+    workspace_carver piece = {(unsigned char *)workspace, 0};
+    backward_workspace t = {};
 
     t.slots = (int32_t)slots;
     t.workers = invar_cuda_of(dev)->multiprocessors;
     t.key_span = span_of(rows, args->shape.kv_span, KEYS);
     t.query_span = span_of(rows, args->shape.q_span, QUERIES);
-    t.state = piece.take<head>(1);
-    t.tasks = piece.take<task>(blocks * args->k.shape[1]);
-    t.added = piece.take<int32_t>(heads * slots * 2);
-    t.rows = piece.take<float>(heads * slots * 2 * QUERIES);
-    t.sums = piece.take<float>(heads * slots * QUERIES * D);
-    if (cuts(rows, args->shape.kv_span))
-        t.totals = piece.take<float>(heads * slots * QUERIES * D);
-    if (cuts(rows, args->shape.q_span))
-        t.kept = piece.take<float>((int64_t)t.workers * 2 * KEYS * D);
+    t.state = piece.carve<head>(1);
+    t.tasks = piece.carve<task>(blocks * args->k.shape[1]);
+    t.added = piece.carve<int32_t>(heads * slots * 2);
+    t.rows = piece.carve<float>(heads * slots * 2 * QUERIES);
+    t.sums = piece.carve<float>(heads * slots * QUERIES * D);
+    if (has_two_spans(rows, args->shape.kv_span))
+        t.totals = piece.carve<float>(heads * slots * QUERIES * D);
+    if (has_two_spans(rows, args->shape.q_span))
+        t.kept = piece.carve<float>((int64_t)t.workers * 2 * KEYS * D);
     *bytes_out = piece.used;
     return t;
 }
 
-/* (T, heads, D) in boxes of 64 columns. */
+/* Encodes the map of a tensor (T, heads, D) with boxes of 64 columns. */
 static invar_status map_of(CUtensorMap *out, const invar_tensor *t, int rows)
 {
     invar_tensor_box box = {};
@@ -742,8 +757,8 @@ static invar_status map_of(CUtensorMap *out, const invar_tensor *t, int rows)
     return invar_tensor_map(out, &box);
 }
 
-/* All thread blocks at once, or none yet: the order of the last tasks relies on it. */
-template <int D> static invar_status launch_together(const invar_device *dev, const arguments &a)
+/* Launches all thread blocks together or not at all: the order of the last tasks relies on it. */
+template <int D> static invar_status launch_together(const invar_device *dev, const kernel_args &a)
 {
     const char *name = invar_op_name(INVAR_OP_ATTENTION_BWD);
     cudaLaunchAttribute together = {};
@@ -764,14 +779,14 @@ template <int D> static invar_status launch_together(const invar_device *dev, co
 }
 
 template <int D>
-static invar_status launch(const invar_device *dev, const invar_attention_bwd_args *args,
-                           const problem<bf16> &call, void *workspace)
+static invar_status launch_backward(const invar_device *dev, const invar_attention_bwd_args *args,
+                                    const problem<bf16> &call, void *workspace)
 {
     int64_t heads = args->q.shape[1], most = INT64_C(1) << 30;
     size_t bytes;
-    arguments a = {};
+    kernel_args a = {};
 
-    a.table = tables_of<D>(dev, args, workspace, &bytes);
+    a.table = backward_workspace_of<D>(dev, args, workspace, &bytes);
     INVAR_TRY(map_of(&a.map.q, &args->q, QUERIES));
     INVAR_TRY(map_of(&a.map.d_o, &args->d_o, QUERIES));
     INVAR_TRY(map_of(&a.map.k, &args->k, KEYS));
@@ -786,7 +801,8 @@ static invar_status launch(const invar_device *dev, const invar_attention_bwd_ar
     INVAR_TRY(invar_launch(dev, INVAR_OP_ATTENTION_BWD, attention_backward_prepare<D>,
                            (unsigned)(1 + a.table.slots * heads), 256, 0)(call, a.table));
     INVAR_TRY(launch_together<D>(dev, a));
-    return generic::launch<bf16, generic::tensor_step>(dev, call, &a.table.state->not_finite);
+    return generic::launch_backward<bf16, generic::tensor_step>(dev, call,
+                                                                &a.table.state->not_finite);
 }
 
 } // namespace tensor

@@ -1,12 +1,12 @@
 /*
- * forward.cu - attention.fwd and attention.paged: arguments to problems, problems to
- * kernels.
+ * forward.cu - attention.fwd and attention.paged: builds the problem and chooses the kernel.
  *
- * Both attentions are one problem: a sequence's query rows are its last positions, all of them for
- * a packed sample, and keys lie in rows or in pages. So prefill in any chunking and decode in any
- * batch give the bits of the training forward.
+ * Both ops are one problem: the query rows of a sequence are its last positions, which are all of
+ * them in a packed sample, and keys lie in rows or in pages. So prefill in any chunks and decoding
+ * in any batch give the bits of the training forward.
  *
- * Numerics contract (rev 3): docs/arithmetic.md, section 8. Which kernel runs decides no bit.
+ * Numerics contract (rev 3): docs/arithmetic.md, section 8. The choice of the kernel changes no
+ * bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -38,7 +38,7 @@ void set_keys(invar_attention_problem *p, const invar_tensor *k, const invar_ten
     p->v_stride = v->row_stride;
 }
 
-invar_attention_problem packed(const invar_device *dev, const invar_attention_fwd_args *a)
+invar_attention_problem packed_problem(const invar_device *dev, const invar_attention_fwd_args *a)
 {
     invar_attention_problem p = {};
 
@@ -53,7 +53,7 @@ invar_attention_problem packed(const invar_device *dev, const invar_attention_fw
     return p;
 }
 
-invar_attention_problem paged(const invar_device *dev, const invar_attention_paged_args *a)
+invar_attention_problem paged_problem(const invar_device *dev, const invar_attention_paged_args *a)
 {
     invar_attention_problem p = {};
 
@@ -71,22 +71,23 @@ invar_attention_problem paged(const invar_device *dev, const invar_attention_pag
     return p;
 }
 
-size_t workspace_of(const invar_device *dev, const invar_attention_problem *p)
+size_t workspace_bytes(const invar_device *dev, const invar_attention_problem *p)
 {
-    if (invar_attention_decode_takes(dev, p))
+    if (invar_attention_decode_supports(dev, p))
         return invar_attention_decode_workspace(dev, p);
-    return invar_attention_wgmma_takes(dev, p) ? invar_attention_wgmma_workspace(dev, p) : 0;
+    return invar_attention_wgmma_supports(dev, p) ? invar_attention_wgmma_workspace(dev, p) : 0;
 }
 
-invar_status run(const invar_device *dev, const invar_attention_problem *p, void *workspace)
+invar_status launch_kernel(const invar_device *dev, const invar_attention_problem *p,
+                           void *workspace)
 {
     if (p->n_rows == 0)
         return INVAR_OK;
-    if (invar_attention_decode_takes(dev, p))
+    if (invar_attention_decode_supports(dev, p))
         return invar_attention_decode(dev, p, workspace);
-    if (invar_attention_wgmma_takes(dev, p))
+    if (invar_attention_wgmma_supports(dev, p))
         return invar_attention_wgmma(dev, p, workspace);
-    if (invar_attention_mma_takes(dev, p))
+    if (invar_attention_mma_supports(dev, p))
         return invar_attention_mma(dev, p);
     return invar_attention_fma(dev, p);
 }
@@ -98,31 +99,31 @@ invar_status run(const invar_device *dev, const invar_attention_problem *p, void
 size_t invar_cuda_attention_fwd_workspace(const invar_device *dev,
                                           const invar_attention_fwd_args *args)
 {
-    invar_attention_problem p = packed(dev, args);
+    invar_attention_problem p = packed_problem(dev, args);
 
-    return workspace_of(dev, &p);
+    return workspace_bytes(dev, &p);
 }
 
 invar_status invar_cuda_attention_fwd(const invar_device *dev, const invar_attention_fwd_args *args,
                                       void *workspace)
 {
-    invar_attention_problem p = packed(dev, args);
+    invar_attention_problem p = packed_problem(dev, args);
 
-    return run(dev, &p, workspace);
+    return launch_kernel(dev, &p, workspace);
 }
 
 size_t invar_cuda_attention_paged_workspace(const invar_device *dev,
                                             const invar_attention_paged_args *args)
 {
-    invar_attention_problem p = paged(dev, args);
+    invar_attention_problem p = paged_problem(dev, args);
 
-    return workspace_of(dev, &p);
+    return workspace_bytes(dev, &p);
 }
 
 invar_status invar_cuda_attention_paged(const invar_device *dev,
                                         const invar_attention_paged_args *args, void *workspace)
 {
-    invar_attention_problem p = paged(dev, args);
+    invar_attention_problem p = paged_problem(dev, args);
 
-    return run(dev, &p, workspace);
+    return launch_kernel(dev, &p, workspace);
 }

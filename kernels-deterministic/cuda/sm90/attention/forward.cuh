@@ -1,9 +1,11 @@
 /*
- * forward.cuh - the forward of attention as its kernels take it, and the softmax of
- * a row in the layout of tensor-core accumulators.
+ * forward.cuh - forward of attention: problem, sequences, tiles, and the softmax of a row.
  *
- * forward.cu turns the arguments of attention.fwd and attention.paged into one problem
- * and hands it to the first kernel that takes it. A kernel never decides bits.
+ * forward.cu turns the arguments of attention.fwd and attention.paged into an
+ * invar_attention_problem and passes it to the first kernel that supports it. All kernels give the
+ * same bits. The softmax works on rows in the layout of tensor-core accumulators (wgmma.cuh) and
+ * keeps the order of docs/arithmetic.md, section 8: blocks of keys ascend, 8 lanes per row, spans
+ * merge in ascending order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,8 +17,9 @@
 #include "kernels-deterministic/cuda/sm90/sfu.cuh"
 
 /*
- * Query rows of sequence s are [rows.offsets[s], rows.offsets[s + 1]), its last positions. Keys lie
- * in rows like the queries (a sequence has as many keys as queries), or in pages.
+ * One call of the forward. The query rows of sequence s are [rows.offsets[s], rows.offsets[s + 1]);
+ * they are its last positions. Keys lie in rows like the queries (a sequence then has as many keys
+ * as queries), or in pages.
  */
 typedef struct invar_attention_problem {
     invar_op op;
@@ -25,37 +28,37 @@ typedef struct invar_attention_problem {
     invar_dtype dtype;
     void *o; /* (n_rows, HQ, D) */
     const void *q;
-    float *lse2; /* (n_rows, HQ), NULL: not wanted */
+    float *lse2; /* (n_rows, HQ); NULL if it is not wanted */
     int64_t o_stride, q_stride, lse2_stride;
     const void *k, *v;          /* (n_rows, HKV, D) or (n_pages, page_size, HKV, D) */
-    int64_t k_stride, v_stride; /* of rows or of pages */
-    bool paged;                 /* what follows is for pages only, but for the rows */
-    const int32_t *pages;       /* (S, max_pages) */
+    int64_t k_stride, v_stride; /* elements between rows, or between pages */
+    bool paged;                 /* keys lie in pages; if not, the fields of pages are unused */
+    const int32_t *pages;       /* (S, max_pages) page numbers of each sequence */
     int64_t pages_stride, page_size, n_pages, max_pages;
-    invar_row_offsets rows;
+    invar_row_offsets rows; /* query rows of each sequence */
     int64_t n_rows;
-    const int64_t *lengths; /* (S) */
+    const int64_t *lengths; /* (S) keys of each sequence; used with pages only */
 } invar_attention_problem;
 
 /*
  * ---- forward_wgmma.cu: bf16 on the tensor cores, head dim 64 or 128, tiles of 128 rows
  */
 
-bool invar_attention_wgmma_takes(const invar_device *dev, const invar_attention_problem *p);
+bool invar_attention_wgmma_supports(const invar_device *dev, const invar_attention_problem *p);
 size_t invar_attention_wgmma_workspace(const invar_device *dev, const invar_attention_problem *p);
 invar_status invar_attention_wgmma(const invar_device *dev, const invar_attention_problem *p,
                                    void *workspace) INVAR_MUST_USE;
 
 /* ---- forward_decode.cu: bf16, few rows of each sequence -------------------------------------- */
 
-bool invar_attention_decode_takes(const invar_device *dev, const invar_attention_problem *p);
+bool invar_attention_decode_supports(const invar_device *dev, const invar_attention_problem *p);
 size_t invar_attention_decode_workspace(const invar_device *dev, const invar_attention_problem *p);
 invar_status invar_attention_decode(const invar_device *dev, const invar_attention_problem *p,
                                     void *workspace) INVAR_MUST_USE;
 
 /* ---- forward_mma.cu: bf16 on the tensor cores, any shape ------------------------------------- */
 
-bool invar_attention_mma_takes(const invar_device *dev, const invar_attention_problem *p);
+bool invar_attention_mma_supports(const invar_device *dev, const invar_attention_problem *p);
 invar_status invar_attention_mma(const invar_device *dev,
                                  const invar_attention_problem *p) INVAR_MUST_USE;
 
@@ -66,16 +69,19 @@ invar_status invar_attention_fma(const invar_device *dev,
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-#define INVAR_ATTENTION_MAX (INT32_MAX - 1024) /* positions of a sequence */
+#define INVAR_ATTENTION_MAX (INT32_MAX - 1024) /* largest number of positions of a sequence */
 
 typedef struct invar_attention_sequence {
     int64_t number;
-    int64_t row0; /* of position 0 in q, o and packed keys; may lie before their start */
-    int before;   /* positions whose queries came earlier */
-    int length;   /* keys */
+    int64_t row0; /* row that position 0 has in q, o and packed keys; may be before their start */
+    int before;   /* positions before the first query row */
+    int length;   /* number of keys */
 } invar_attention_sequence;
 
-/* False, and a report, where the sequence is not what the check asks of it. */
+/*
+ * Finds sequence `number`. Returns false and records a fault if its offsets, its length or its
+ * number of pages is invalid.
+ */
 __device__ __forceinline__ bool invar_attention_find(invar_attention_sequence *out,
                                                      const invar_attention_problem &p,
                                                      int64_t number)
@@ -99,7 +105,9 @@ __device__ __forceinline__ bool invar_attention_find(invar_attention_sequence *o
     return true;
 }
 
-/* The page of a position, by its number in the list of pages. */
+/*
+ * Returns the page at `index` in the page list of the sequence; records a fault if it is invalid.
+ */
 __device__ __forceinline__ int64_t invar_attention_page(const invar_attention_problem &p,
                                                         const invar_attention_sequence &s,
                                                         unsigned index)
@@ -108,7 +116,7 @@ __device__ __forceinline__ int64_t invar_attention_page(const invar_attention_pr
 }
 
 /*
- * Rows of one sequence that share a kv head: row r is query head (head + r) % group of that kv
+ * Rows of one sequence that share a kv head. Row r is query head (head + r) % group of that kv
  * head's group, at position + (head + r) / group.
  */
 typedef struct invar_attention_tile {
@@ -120,8 +128,8 @@ typedef struct invar_attention_tile {
 } invar_attention_tile;
 
 /*
- * The sequence of a slot of tiles (invar_attention_slot), searched by all threads of a warp: few
- * steps, because each waits for memory.
+ * Returns the sequence of a tile slot (invar_attention_slot). All threads of a warp search
+ * together, in few steps, because each step waits for memory.
  */
 __device__ __forceinline__ int64_t invar_attention_find_slot(const invar_attention_problem &p,
                                                              int size, int64_t slot)
@@ -137,7 +145,10 @@ __device__ __forceinline__ int64_t invar_attention_find_slot(const invar_attenti
     return low;
 }
 
-/* Tile `index` of `size` rows; the longest come first. By whole warps. */
+/*
+ * Finds tile `index`, of up to `size` rows. Later tiles, which see more keys of their sequence,
+ * come first. Returns false if the slot is empty or the sequence is invalid. Called by whole warps.
+ */
 __device__ __forceinline__ bool invar_attention_tile_of(invar_attention_tile *out,
                                                         const invar_attention_problem &p, int size,
                                                         int64_t index)
@@ -178,13 +189,13 @@ __device__ __forceinline__ int invar_attention_head(const invar_attention_proble
     return t.kv_head * group + (t.head + r) % group;
 }
 
-/* The first key that a position of the tile sees. */
+/* Returns the first key that a position of the tile sees. */
 __device__ __forceinline__ int invar_attention_first(const invar_attention_problem &p, int position)
 {
     return (int)invar_attention_first_key(p.form, position);
 }
 
-/* Offsets of one key of the tile's sequence and kv head in k and v. */
+/* Returns the offsets of one key of the tile's sequence and kv head in k and v. */
 __device__ __forceinline__ void invar_attention_key(int64_t *k_at, int64_t *v_at,
                                                     const invar_attention_problem &p,
                                                     const invar_attention_tile &t, int key)
@@ -200,7 +211,7 @@ __device__ __forceinline__ void invar_attention_key(int64_t *k_at, int64_t *v_at
     *v_at = row * p.v_stride + inside;
 }
 
-/* The part of [begin, end) that lies in `count` places from `first` on, counted from there. */
+/* Clips [begin, end) to `count` positions from `first` on, and counts from `first`. */
 __device__ __forceinline__ void invar_attention_clip(int *begin_out, int *end_out, int begin,
                                                      int end, int first, int count)
 {
@@ -211,12 +222,12 @@ __device__ __forceinline__ void invar_attention_clip(int *begin_out, int *end_ou
 /* ---- softmax --------------------------------------------------------------------------------- */
 
 /*
- * Two rows of a warp's accumulators (wgmma.cuh): s[4 i + 2 row + e] is column 8 i + 2 (t % 4) + e,
- * so a thread holds two lanes of each row's sum.
+ * Softmax of two rows of a warp's accumulators (wgmma.cuh). s[4 i + 2 row + e] is column 8 i + 2 (t
+ * % 4) + e, so a thread holds two lanes of each row's sum.
  */
 typedef struct invar_attention_softmax {
-    float m[2]; /* references */
-    float l[2][2];
+    float m[2];    /* reference of each row */
+    float l[2][2]; /* two lanes of each row's sum of p */
 } invar_attention_softmax;
 
 __device__ __forceinline__ void invar_attention_start(invar_attention_softmax &x)
@@ -228,7 +239,7 @@ __device__ __forceinline__ void invar_attention_start(invar_attention_softmax &x
     }
 }
 
-/* Scores outside [begin, end) of their row become -inf: their p is +0. */
+/* Sets scores outside of [begin, end) of their row to -inf: their p is +0. */
 template <int COUNT>
 __device__ __forceinline__ void invar_attention_mask(float (&s)[COUNT], const int (&begin)[2],
                                                      const int (&end)[2])
@@ -250,7 +261,7 @@ __device__ __forceinline__ void invar_attention_mask(float (&s)[COUNT], const in
     }
 }
 
-/* The largest score of a row, NaN if one is; every thread of the row gets it. */
+/* Returns the largest score of a row, NaN if one is NaN, in every thread of the row. */
 template <int COUNT>
 __device__ __forceinline__ float invar_attention_largest(const float (&s)[COUNT], int row)
 {
@@ -266,8 +277,8 @@ __device__ __forceinline__ float invar_attention_largest(const float (&s)[COUNT]
 }
 
 /*
- * A number that no score of a row in this thread is above, or NaN if one is: as integers the
- * largest is the largest score, or it is 0, and none is positive.
+ * Returns an upper bound of this thread's scores of a row, or NaN if one is NaN. Scores are
+ * compared as integers: the maximum is the largest score, or 0 if no score is positive.
  */
 template <int COUNT>
 __device__ __forceinline__ float invar_attention_most(const float (&s)[COUNT], int row)
@@ -281,9 +292,9 @@ __device__ __forceinline__ float invar_attention_most(const float (&s)[COUNT], i
 }
 
 /*
- * True where, for all rows of the warp, the scores of a block do not raise the reference. False
- * says nothing. Without branches: products may be under way. Leaves the bounds of the thread's
- * scores of each row.
+ * Returns true if the scores of a block raise no reference of the warp's rows; false is
+ * inconclusive. most[row] = the bound of the thread's scores. Has no branches, because products may
+ * be in flight.
  */
 template <int COUNT>
 __device__ __forceinline__ bool invar_attention_calm(float (&most)[2],
@@ -300,7 +311,10 @@ __device__ __forceinline__ bool invar_attention_calm(float (&most)[2],
     return __all_sync(0xFFFFFFFFu, calm);
 }
 
-/* Of the threads' bounds those of the rows. True: they are the largest scores. */
+/*
+ * Combines the bounds of the threads into those of the rows. Returns true if these are the largest
+ * scores.
+ */
 __device__ __forceinline__ bool invar_attention_gather(float (&most)[2])
 {
 #pragma unroll
@@ -313,8 +327,8 @@ __device__ __forceinline__ bool invar_attention_gather(float (&most)[2])
 }
 
 /*
- * The references of rows for a block with these largest scores; what was summed before is scaled
- * where they rise. A row that sees no key of the block (all its scores are -inf) stays as it is.
+ * Updates the references of rows for a block with these largest scores, and scales the earlier sums
+ * of rows whose reference rises. A row that sees no key of the block keeps its state.
  */
 template <int SUMS>
 __device__ __forceinline__ void invar_attention_rise(invar_attention_softmax &x, float (&o)[SUMS],
@@ -325,7 +339,7 @@ __device__ __forceinline__ void invar_attention_rise(invar_attention_softmax &x,
     for (int row = 0; row < 2; row++) {
         float m = seen[row] ? invar_softmax_reference(x.m[row], most[row] * c) : x.m[row];
 
-        // where m was -inf, the sums are zero or NaN and stay it
+        // if m was -inf, the sums are zero or NaN and need no factor
         if (__any_sync(0xFFFFFFFFu, m != x.m[row] && x.m[row] != -INFINITY)) {
             float alpha = seen[row] ? invar_attention_factor(x.m[row], m) : 1.0f;
             x.l[row][0] = x.l[row][0] * alpha;
@@ -340,22 +354,22 @@ __device__ __forceinline__ void invar_attention_rise(invar_attention_softmax &x,
     }
 }
 
-/* What is taken from the scores of a row that sees the block, or none of its keys. */
+/* Returns what is subtracted from a row's scores: m, or 0 if the row sees no key of the block. */
 __device__ __forceinline__ float invar_attention_base(float m, bool seen)
 {
-    return seen ? m : 0.0f; // all scores are -inf: less an m of -inf they would be NaN
+    return seen ? m : 0.0f; // all scores are -inf, and subtracting an m of -inf would give NaN
 }
 
-/* p of a score: flushed to +0 where it is small, +0 for -inf, NaN for NaN. */
+/* Returns p of a score: flushed to +0 if it is small, +0 for -inf, NaN for NaN. */
 __device__ __forceinline__ float invar_attention_weight(float s, float c, float base)
 {
     return invar_unit_ex2(invar_fmaf(s, c, -base));
 }
 
 /*
- * 16 keys: scores s[at..at + 8) become p, enter the sums and are rounded to an A operand. Written
- * side by side, because one after the other is how the assembler leaves them otherwise, and each
- * operation waits for the one before it.
+ * Turns the scores s[at .. at + 8) of 16 keys into p, adds them to the sums and rounds them to an A
+ * operand. Each loop holds independent operations: the assembler keeps the order of the code, and
+ * dependent operations side by side would wait for each other.
  */
 template <int COUNT>
 __device__ __forceinline__ void
@@ -375,7 +389,10 @@ invar_attention_weigh_step(invar_attention_softmax &x, uint32_t (&a)[4], const f
         a[j] = invar_bf16x2_bits(p[2 * j], p[2 * j + 1]);
 }
 
-/* The scores of a block become weights; halved: only those of the first half of its keys. */
+/*
+ * Turns the scores of a block into weights; with `halved`, only those of the first half of its
+ * keys.
+ */
 template <int COUNT>
 __device__ __forceinline__ void
 invar_attention_weigh(invar_attention_softmax &x, uint32_t (&a)[COUNT / 8][4],
@@ -391,7 +408,7 @@ invar_attention_weigh(invar_attention_softmax &x, uint32_t (&a)[COUNT / 8][4],
         invar_attention_weigh_step(x, a[i / 8], s, i, c, base);
 }
 
-/* The 8 lanes of a row, folded by 4, 2, 1; every thread of the row gets the sum. */
+/* Folds the 8 lanes of a row by 4, 2, 1; every thread of the row gets the sum. */
 __device__ __forceinline__ float invar_attention_fold(const float (&l)[2])
 {
     float even = l[0] + __shfl_xor_sync(0xFFFFFFFFu, l[0], 2);
@@ -402,7 +419,7 @@ __device__ __forceinline__ float invar_attention_fold(const float (&l)[2])
     return even + odd;
 }
 
-/* The spans of a row that are closed. */
+/* Merged result of the closed spans of two rows. */
 typedef struct invar_attention_total {
     float m[2];
     float l[2];
@@ -410,8 +427,9 @@ typedef struct invar_attention_total {
 } invar_attention_total;
 
 /*
- * Adds the span that just ended, for rows that see one of its keys. What its o is to become: o =
- * fma(o, beta, old * alpha) with the two factors of each row, old being the o of the spans before.
+ * Merges the span that just ended into `total`, for rows that see one of its keys. The caller then
+ * merges o with the two factors of each row: o = fma(o, beta, old * alpha), old being the merged o
+ * of the earlier spans.
  */
 __device__ __forceinline__ void invar_attention_merge(invar_attention_total &total,
                                                       float (&alpha)[2], float (&beta)[2],
@@ -420,7 +438,7 @@ __device__ __forceinline__ void invar_attention_merge(invar_attention_total &tot
 {
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-        float l = invar_attention_fold(x.l[row]); // by all threads of the warp
+        float l = invar_attention_fold(x.l[row]); // all threads of the warp take part
         float m = fmaxf(total.m[row], x.m[row]);
 
         alpha[row] = invar_attention_factor(total.m[row], m);
@@ -439,8 +457,8 @@ __device__ __forceinline__ float invar_attention_lse2(float l, float m)
 }
 
 /*
- * o[4 i + 2 row + e] = o / l[row] + 0. A correctly rounded reciprocal and two corrections by exact
- * remainders give the correctly rounded quotient wherever no remainder underflows; elsewhere, and
+ * Computes o[4 i + 2 row + e] = o / l[row] + 0. A correctly rounded reciprocal and two corrections
+ * by exact remainders give the correctly rounded quotient unless a remainder underflows; then, and
  * for zeros, it is a division.
  */
 template <int COUNT>
@@ -453,7 +471,7 @@ __device__ __forceinline__ void invar_attention_divide(float (&o)[COUNT], const 
         least = fminf(least, fabsf(o[i]));
         most = fmaxf(most, fabsf(o[i]));
     }
-    // a NaN may hide from both: it passes through either way
+    // neither bound may show a NaN, which both branches keep
     if (least >= 0x1p-40f && most <= 0x1p40f) {
         float r[2] = {1.0f / l[0], 1.0f / l[1]};
 #pragma unroll
@@ -471,17 +489,17 @@ __device__ __forceinline__ void invar_attention_divide(float (&o)[COUNT], const 
 }
 
 /*
- * w = o / l + 0 rounded to f32, then to bf16, in pairs. o times the rounded reciprocal is at most
- * two units of the last place off. This changes the bf16 only near the middle between two of them:
- * there, where a result is tiny or zero, and for odd l it returns false, and w is to be computed by
- * invar_attention_divide.
+ * Computes w = o / l + 0, rounded to f32, then to bf16, in pairs. o times the rounded reciprocal is
+ * at most two units in the last place off, which changes the bf16 only near the middle between two
+ * of them. Returns false if a result is that close to a middle, tiny or zero, or if l is out of
+ * range; then invar_attention_divide must be used.
  */
 template <int COUNT>
 __device__ __forceinline__ bool
 invar_attention_quotients(uint32_t (&w)[COUNT / 2], const float (&o)[COUNT], const float (&l)[2])
 {
     const float r[2] = {1.0f / l[0], 1.0f / l[1]};
-    // the low half is the smallest distance above the middle less 2; the smallest |w|, twice
+    // low half: the smallest distance above (middle - 2); least: the smallest |w|, doubled
     uint32_t middle[2] = {0xFFFFFFFFu, 0xFFFFFFFFu}, least = 0xFFFFFFFFu;
 
 #pragma unroll
@@ -499,8 +517,8 @@ invar_attention_quotients(uint32_t (&w)[COUNT / 2], const float (&o)[COUNT], con
 }
 
 /*
- * o (16 x 8) continues its chain by one step of 16 keys, where values may be infinite or NaN and
- * rows see different keys: row by row, with the values that the row does not see replaced by +0. b
+ * Continues the chain of o (16 x 8) by one step of 16 keys when values may be infinite or NaN and
+ * rows see different keys. Works row by row, with +0 instead of values that the row does not see. b
  * holds the values of the keys key + 2 (t % 4), + 1, + 8, + 9; begin and end are those of the
  * thread's two rows.
  */

@@ -1,17 +1,17 @@
 /*
- * forward_decode.cu - the forward of attention in bf16 under sm90 for few rows of each
- * sequence: decoding, limited by memory.
+ * forward_decode.cu - forward of attention for few rows per sequence (decoding): bf16, sm90.
  *
- * Persistent blocks of the grid take tiles of up to 8 or 16 rows (query heads that share a kv head,
- * positions in order) with all or one span of their keys. Two warps bring queries and keys, and
- * values, into rings of slots, ahead of the others and across tiles: boxes of a page by bulk copies
- * where pages and blocks of keys divide each other, else words of 16 bytes. Four warps share the
- * work of a block of keys: each has a quarter of the keys in the scores and a quarter of the
- * columns in the sums. Keys and columns are the rows of the products, query rows their columns, so
- * that few query rows cost little. With spans in parallel, a second kernel merges.
+ * The kernel is limited by memory. Persistent blocks take jobs: tiles of up to 8 or 16 rows (query
+ * heads that share a kv head, positions in order) with all of their keys or one span of them. Two
+ * warps load queries and keys, and values, into a ring, ahead of the other warps and across tiles
+ * (forward_jobs.cuh): boxes of a page by bulk copies if pages and blocks of keys divide each other,
+ * else words of 16 bytes. Four warps share a block of keys: each has a quarter of the keys in the
+ * scores and a quarter of the columns in the sums. Keys and columns are the rows of the products
+ * and query rows their columns, so that few query rows cost little. If spans are computed in
+ * parallel, merge_spans merges them in ascending order.
  *
- * Numerics contract (rev 3): docs/arithmetic.md, section 8. A step does not know which of its
- * operands is which.
+ * Numerics contract (rev 3): docs/arithmetic.md, section 8. Exchanging the two operands of a step
+ * changes no bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,8 +27,9 @@ namespace
 template <int DIM, int TILES, bool BOXES> struct worker {
     using shape = layout<DIM, TILES, BOXES>;
     static constexpr int block = shape::block;
-    static constexpr int key_tiles = block / 64;                 // of 16, of a warp
-    static constexpr int column_tiles = DIM < 64 ? 1 : DIM / 64; // of 16, of a warp
+    static constexpr int key_tiles = block / 64; // tiles of 16 keys that a warp has
+    // tiles of 16 columns that a warp has
+    static constexpr int column_tiles = DIM < 64 ? 1 : DIM / 64;
 
     const invar_attention_problem &p;
     shape &memory;
@@ -36,10 +37,11 @@ template <int DIM, int TILES, bool BOXES> struct worker {
     invar_ring<shape::ahead> job_at;
     invar_attention_tile t;
     key_range keys;
-    int last;                                // position of the last row
-    int position[TILES][2], first[TILES][2]; // of the thread's rows 8 i + 2 (t % 4) + e
+    int last; // position of the last row
+    // of rows 8 i + 2 (t % 4) + e: position, first key that it sees
+    int position[TILES][2], first[TILES][2];
     float m[TILES][2];
-    float l; // lane t % 8 of row t / 8
+    float l; // lane t % 8 of the sum of row t / 8
     uint32_t q[DIM / 16][TILES][2];
     float o[column_tiles][TILES][4], total[column_tiles][TILES][4];
 
@@ -58,13 +60,13 @@ template <int DIM, int TILES, bool BOXES> struct worker {
         return 8 * tile + 2 * (lane() % 4) + e;
     }
 
-    /* The thread that keeps lane t % 8 of row t / 8. */
+    /* Returns whether this thread t keeps a lane of a sum: lane t % 8 of row t / 8. */
     __device__ __forceinline__ bool sums_row() const
     {
         return (int)threadIdx.x < 8 * shape::rows;
     }
 
-    /* The first of the warp's columns; DIM where it has none. */
+    /* Returns the first of the warp's columns; DIM or more if it has none. */
     __device__ __forceinline__ int first_column() const
     {
         return warp() * 16 * column_tiles;
@@ -78,7 +80,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
         at.advance();
     }
 
-    /* The next job and its queries; false: there is none. */
+    /* Takes the next job and its queries. Returns false if there is none. */
     __device__ __forceinline__ bool take_job(job *out)
     {
         invar_barrier_wait(&memory.ready[job_at.stage], job_at.parity);
@@ -107,7 +109,10 @@ template <int DIM, int TILES, bool BOXES> struct worker {
 
     /* ---- one block of keys ---- */
 
-    /* s = chains over the head dim, keys of the warp by rows; then keys that are not seen: -inf. */
+    /*
+     * Computes s, chains over the head dim with the warp's keys as rows; scores of keys that a row
+     * does not see become -inf.
+     */
     __device__ __forceinline__ void score(float (&s)[key_tiles][TILES][4], int key0)
     {
         const uint16_t *k = memory.slot[at.stage];
@@ -142,9 +147,14 @@ template <int DIM, int TILES, bool BOXES> struct worker {
         }
     }
 
-    /* The references of all rows, given all warps' scores; the factors alpha go to memory too. */
-    __device__ __forceinline__ void rise(float (&base)[TILES][2], float (&alpha)[TILES][2],
-                                         const float (&s)[key_tiles][TILES][4], int key0)
+    /*
+     * Updates the references of all rows from the scores of all warps; the factors alpha go to
+     * shared memory too.
+     */
+    __device__ __forceinline__ void raise_references(float (&base)[TILES][2],
+                                                     float (&alpha)[TILES][2],
+                                                     const float (&s)[key_tiles][TILES][4],
+                                                     int key0)
     {
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
@@ -180,9 +190,9 @@ template <int DIM, int TILES, bool BOXES> struct worker {
         }
     }
 
-    /* p, as it is and rounded, to memory. */
-    __device__ __forceinline__ void weigh(const float (&s)[key_tiles][TILES][4],
-                                          const float (&base)[TILES][2])
+    /* Writes p to shared memory, unrounded and rounded. */
+    __device__ __forceinline__ void scores_to_probs(const float (&s)[key_tiles][TILES][4],
+                                                    const float (&base)[TILES][2])
     {
 #pragma unroll
         for (int j = 0; j < key_tiles; j++) {
@@ -213,13 +223,16 @@ template <int DIM, int TILES, bool BOXES> struct worker {
             l = l + memory.p[j + lane8][row];
     }
 
-    /* Keys of the block, up to the end of the last group of 32 that there is. */
-    __device__ __forceinline__ int used(int key0) const
+    /* Returns the number of the block's keys up to the end of the last group of 32 that exists. */
+    __device__ __forceinline__ int used_keys(int key0) const
     {
         return min(block, (keys.end - key0 + 31) / 32 * 32);
     }
 
-    /* True where a value of the block is not finite and some row of the tile does not see it. */
+    /*
+     * Returns whether a value of the block is not finite while some row of the tile does not see
+     * all of the block.
+     */
     __device__ __forceinline__ bool needs_exact(int key0)
     {
         uint32_t special = 0;
@@ -230,7 +243,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
         if (invar_attention_first(p, last) <= max(key0, keys.first) &&
             t.position + 1 >= min(key0 + block, keys.end))
             return false;
-        for (int i = (int)threadIdx.x; i < used(key0) * (DIM / 2); i += workers)
+        for (int i = (int)threadIdx.x; i < used_keys(key0) * (DIM / 2); i += workers)
             special |= invar_attention_special(
                 *(const uint32_t *)&memory
                      .slot[at.stage][shape::place(i / (DIM / 2), i % (DIM / 2) * 2)]);
@@ -244,13 +257,16 @@ template <int DIM, int TILES, bool BOXES> struct worker {
         return all != 0;
     }
 
-    /* One step of 16 keys for 16 columns and 8 rows, where each row has its own values. */
+    /*
+     * Continues chains by one step of 16 keys, for 16 columns and 8 rows, when each row has its own
+     * values: +0 replaces those that the row does not see.
+     */
     __device__ __forceinline__ void step_exact(float (&sum)[4], const uint32_t (&a)[4],
                                                const uint32_t (&b)[2], int key, int tile)
     {
 #pragma unroll 1
         for (int r = 0; r < 8; r++) {
-            // any thread t with t % 4 = r / 2 knows the row
+            // any thread t with t % 4 = r / 2 has the row
             int from = __shfl_sync(0xFFFFFFFFu, r % 2 ? first[tile][1] : first[tile][0], r / 2);
             int to = __shfl_sync(0xFFFFFFFFu, r % 2 ? position[tile][1] : position[tile][0], r / 2);
             float own[4] = {sum[0], sum[1], sum[2], sum[3]};
@@ -272,13 +288,13 @@ template <int DIM, int TILES, bool BOXES> struct worker {
     }
 
     /*
-     * o continues its chains over the block's keys, columns of the warp by rows. WHOLE: all of the
-     * block is there.
+     * Continues the chains of o over the block's keys, with the warp's columns as rows. WHOLE means
+     * that all keys of the block exist.
      */
     template <bool EXACT, bool WHOLE> __device__ __forceinline__ void sum_values(int key0)
     {
         const uint16_t *v = memory.slot[at.stage];
-        int end = WHOLE ? block : used(key0);
+        int end = WHOLE ? block : used_keys(key0);
 
         if (first_column() >= DIM)
             return;
@@ -310,11 +326,13 @@ template <int DIM, int TILES, bool BOXES> struct worker {
         }
     }
 
-    /* Boxes bring what lies beside the keys, or nothing: values there are +0. */
+    /*
+     * Sets values outside of the keys to +0: boxes bring other rows of the page there, or nothing.
+     */
     __device__ __forceinline__ void clear_outside(int key0)
     {
         int before = max(keys.first - key0, 0), end = keys.end - key0;
-        int count = before + max(used(key0) - end, 0);
+        int count = before + max(used_keys(key0) - end, 0);
 
         if (count == 0)
             return;
@@ -324,19 +342,19 @@ template <int DIM, int TILES, bool BOXES> struct worker {
             *(uint4 *)&memory.slot[at.stage][shape::place(key, i % (DIM / 8) * 8)] =
                 make_uint4(0, 0, 0, 0);
         }
-        invar_fence_async(); // before a copy comes here
+        invar_fence_async(); // order these writes and the next copy into the slot
         sync_workers();
     }
 
-    __device__ __forceinline__ void take_block(int key0)
+    __device__ __forceinline__ void process_block(int key0)
     {
         float s[key_tiles][TILES][4], base[TILES][2], alpha[TILES][2];
 
         invar_barrier_wait(&memory.full[at.stage], at.parity);
         score(s, key0);
         release();
-        rise(base, alpha, s, key0);
-        weigh(s, base);
+        raise_references(base, alpha, s, key0);
+        scores_to_probs(s, base);
         sync_workers();
         sum_weights();
 #pragma unroll
@@ -353,7 +371,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
             clear_outside(key0);
         if (needs_exact(key0))
             sum_values<true, false>(key0);
-        else if (used(key0) < block)
+        else if (used_keys(key0) < block)
             sum_values<false, false>(key0);
         else
             sum_values<false, true>(key0);
@@ -373,7 +391,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
             (&o[0][0][0])[i] = 0.0f;
     }
 
-    /* The lanes of a row folded by 4, 2, 1; thread 8 i has row i's sum. */
+    /* Folds the lanes of a row by 4, 2, 1; thread 8 i gets the sum of row i. */
     __device__ __forceinline__ float fold() const
     {
         float sum = l;
@@ -383,7 +401,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
         return sum;
     }
 
-    /* Ends the span [span0, stop): rows that see one of its keys merge it. */
+    /* Ends the span [span0, stop): merges it for rows that see one of its keys. */
     __device__ __forceinline__ void close_span(int64_t span0, int64_t stop)
     {
         float folded = fold();
@@ -451,7 +469,10 @@ template <int DIM, int TILES, bool BOXES> struct worker {
         start_span();
     }
 
-    /* With all of the thread's results: put(where its row is, column, value). */
+    /*
+     * Passes all results of the thread to `put`: put(row and head, row of the tile) returns a
+     * function of column and value.
+     */
     template <typename PUT> __device__ __forceinline__ void each_result(PUT put)
     {
 #pragma unroll
@@ -461,7 +482,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
                 int row = row_of(i, e);
                 if (row >= t.count)
                     continue;
-                auto put_row = put(home_of(p, t, row), row);
+                auto put_row = put(row_and_head_of(p, t, row), row);
 #pragma unroll
                 for (int j = 0; j < column_tiles; j++) {
 #pragma unroll
@@ -478,37 +499,37 @@ template <int DIM, int TILES, bool BOXES> struct worker {
     __device__ __forceinline__ void store()
     {
         if (p.lse2 && (int)threadIdx.x < t.count) {
-            home own = home_of(p, t, (int)threadIdx.x);
+            row_and_head own = row_and_head_of(p, t, (int)threadIdx.x);
             p.lse2[own.row * p.lse2_stride + own.head] =
                 invar_attention_lse2(memory.l[threadIdx.x], memory.m[threadIdx.x]);
         }
-        each_result([&](home own, int row) {
+        each_result([&](row_and_head own, int row) {
             uint16_t *o_row = (uint16_t *)p.o + own.row * p.o_stride + own.head * p.form.dim;
             float sum = memory.l[row];
             return [=](int column, float x) { o_row[column] = invar_bf16_bits(x / sum + 0.0f); };
         });
     }
 
-    /* m, l and o of the one span, for the merge. */
-    __device__ __forceinline__ void store_part(const parts &to, int span)
+    /* Stores m, l and o of the job's span, for merge_spans. */
+    __device__ __forceinline__ void store_part(const span_partials &to, int span)
     {
         int64_t heads = p.form.kv_heads * p.form.group, width = p.form.dim + 2;
-        auto part = [&](home own) {
+        auto part = [&](row_and_head own) {
             return to.at + ((own.row * heads + own.head) * to.spans + span) * width;
         };
 
         if ((int)threadIdx.x < t.count) {
-            float *at_row = part(home_of(p, t, (int)threadIdx.x));
+            float *at_row = part(row_and_head_of(p, t, (int)threadIdx.x));
             at_row[0] = memory.m[threadIdx.x];
             at_row[1] = memory.l[threadIdx.x];
         }
-        each_result([&](home own, int) {
+        each_result([&](row_and_head own, int) {
             float *at_row = part(own) + 2;
             return [=](int column, float x) { at_row[column] = x; };
         });
     }
 
-    __device__ __forceinline__ void run(const job &work, const parts &to)
+    __device__ __forceinline__ void run(const job &work, const span_partials &to)
     {
         int64_t span = p.form.kv_span, span0 = work.keys.begin;
 
@@ -517,7 +538,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
         span0 = span0 < span ? 0 : span0 / span * span;
         start();
         for (int key0 = keys.begin; key0 < keys.end; key0 += block) {
-            take_block(key0);
+            process_block(key0);
             if (key0 + block == span0 + span || key0 + block >= keys.end) {
                 close_span(span0, span0 + span);
                 start_span();
@@ -534,7 +555,8 @@ template <int DIM, int TILES, bool BOXES> struct worker {
 template <int DIM, int TILES, bool BOXES>
 __global__ void __launch_bounds__(threads, 2 / TILES)
     forward_decode(const __grid_constant__ invar_attention_problem p,
-                   const __grid_constant__ maps map, const __grid_constant__ parts to, int64_t jobs)
+                   const __grid_constant__ maps map, const __grid_constant__ span_partials to,
+                   int64_t jobs)
 {
     extern __shared__ __align__(1024) char shared[];
     using shape = layout<DIM, TILES, BOXES>;
@@ -554,7 +576,7 @@ __global__ void __launch_bounds__(threads, 2 / TILES)
     __syncthreads();
     if (threadIdx.x >= workers) {
         bool keys = threadIdx.x < workers + 32;
-        source from = {keys ? p.k : p.v, keys ? &map.k : &map.v};
+        load_source from = {keys ? p.k : p.v, keys ? &map.k : &map.v};
         if (BOXES && threadIdx.x % 32 == 0)
             invar_copy_prefetch(from.map);
         loader<DIM, TILES, BOXES> own = {p, to, jobs, memory, from, keys};
@@ -569,8 +591,8 @@ __global__ void __launch_bounds__(threads, 2 / TILES)
 
 /* ---- merging spans --------------------------------------------------------------------------- */
 
-/* One block per row and head: the spans that it sees, ascending. */
-__global__ void merge_spans(const __grid_constant__ invar_attention_problem p, parts from)
+/* Merges the spans that a row sees, in ascending order; one block for each row and head. */
+__global__ void merge_spans(const __grid_constant__ invar_attention_problem p, span_partials from)
 {
     int64_t heads = p.form.kv_heads * p.form.group, width = p.form.dim + 2;
     int64_t row = blockIdx.x / heads, head = blockIdx.x % heads, low = 0, high = p.rows.count - 1;
@@ -613,9 +635,13 @@ __global__ void merge_spans(const __grid_constant__ invar_attention_problem p, p
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
+/* Largest workspace for spans that are computed in parallel, in bytes. */
 constexpr int64_t most_part_bytes = INT64_C(256) << 20;
 
-/* Spans that a row can see, if they are computed apart: cases where nothing else fills the GPU. */
+/*
+ * Returns the number of spans that a row can see if they are computed in parallel, which is done
+ * when nothing else fills the GPU; otherwise 1.
+ */
 int64_t spans_apart(const invar_device *dev, const invar_attention_problem *p)
 {
     int64_t positions = p->paged ? p->max_pages * p->page_size : p->n_rows;
@@ -629,7 +655,10 @@ int64_t spans_apart(const invar_device *dev, const invar_attention_problem *p)
     return spans;
 }
 
-/* Pages cut blocks of keys evenly, or blocks pages; a thread of a loader has at most one box. */
+/*
+ * Returns whether blocks are copied as boxes: pages and blocks of keys divide each other, and a
+ * thread of a loader has at most one box.
+ */
 template <int DIM> bool takes_boxes(const invar_attention_problem *p)
 {
     constexpr int64_t block = layout<DIM, 1, true>::block, most = INT64_C(1) << 31;
@@ -660,7 +689,8 @@ invar_status map_of(CUtensorMap *out, const invar_attention_problem *p, const vo
 }
 
 template <int DIM, int TILES, bool BOXES>
-invar_status launch(const invar_device *dev, const invar_attention_problem *p, const parts &to)
+invar_status launch(const invar_device *dev, const invar_attention_problem *p,
+                    const span_partials &to)
 {
     using shape = layout<DIM, TILES, BOXES>;
     int64_t jobs = invar_attention_tiles(p, shape::rows) * to.spans;
@@ -677,7 +707,8 @@ invar_status launch(const invar_device *dev, const invar_attention_problem *p, c
 }
 
 template <int DIM, bool BOXES>
-invar_status launch(const invar_device *dev, const invar_attention_problem *p, const parts &to)
+invar_status launch(const invar_device *dev, const invar_attention_problem *p,
+                    const span_partials &to)
 {
     if (p->n_rows * p->form.group <= 8 * p->rows.count)
         return launch<DIM, 1, BOXES>(dev, p, to);
@@ -685,7 +716,8 @@ invar_status launch(const invar_device *dev, const invar_attention_problem *p, c
 }
 
 template <int DIM>
-invar_status launch(const invar_device *dev, const invar_attention_problem *p, const parts &to)
+invar_status launch(const invar_device *dev, const invar_attention_problem *p,
+                    const span_partials &to)
 {
     if constexpr (DIM == 64 || DIM == 128) {
         if (takes_boxes<DIM>(p))
@@ -696,10 +728,13 @@ invar_status launch(const invar_device *dev, const invar_attention_problem *p, c
 
 } // namespace
 
-/* Query rows of a sequence that still are few: nine positions of eight heads, five tiles of 16. */
+/*
+ * Query rows of a sequence that still count as few: nine positions of eight heads, five tiles of
+ * 16.
+ */
 constexpr int64_t most_few = 72;
 
-bool invar_attention_decode_takes(const invar_device *dev, const invar_attention_problem *p)
+bool invar_attention_decode_supports(const invar_device *dev, const invar_attention_problem *p)
 {
     int64_t few = p->paged && p->n_rows <= 9 * p->rows.count ? most_few : 16;
 
@@ -722,7 +757,7 @@ size_t invar_attention_decode_workspace(const invar_device *dev, const invar_att
 invar_status invar_attention_decode(const invar_device *dev, const invar_attention_problem *p,
                                     void *workspace)
 {
-    parts to = {nullptr, (int)spans_apart(dev, p)};
+    span_partials to = {nullptr, (int)spans_apart(dev, p)};
     int64_t dim = p->form.dim;
 
     if (to.spans > 1)

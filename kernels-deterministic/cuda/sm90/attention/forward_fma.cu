@@ -1,11 +1,11 @@
 /*
- * forward_fma.cu - the forward of attention by fused multiply-adds: f32 under every
- * numerics, bf16 under ieee; any shape.
+ * forward_fma.cu - forward of attention by fused multiply-adds: f32, and bf16 under ieee; any
+ * shape.
  *
- * 128 threads own 16 rows: query heads that share a kv head, positions in order. Scores: a thread
- * has a key and all rows, or half of them. Softmax: a warp has 4 rows. Sums: a thread has one or
- * two columns and some of the rows. Products that a row does not see are skipped, so nothing can
- * reach it.
+ * 128 threads have 16 rows: query heads that share a kv head, positions in order. In the scores, a
+ * thread has one key and all rows or half of them; in the softmax, a warp has 4 rows; in the sums,
+ * a thread has one or two columns and some of the rows. Products that a row does not see are
+ * skipped, so nothing can reach it.
  *
  * Numerics contract (rev 3): docs/arithmetic.md, section 8.
  *
@@ -20,31 +20,31 @@ namespace
 
 constexpr int threads = 128;
 constexpr int tile_rows = 16;
-constexpr int warp_rows = 4; // of the softmax
+constexpr int warp_rows = 4; // rows of a warp in the softmax
 
-/* Head dims up to DIM. */
+/* Shared memory for head dims up to DIM. */
 template <int DIM> struct layout {
     static constexpr int block = DIM > 128 ? 64 : 128;
-    static constexpr int score_rows = tile_rows * block / threads; // of a thread, in the scores
-    static constexpr int columns = DIM < 128 ? DIM : 128;          // that threads lie side by side
-    static constexpr int thread_columns = DIM / columns;           // of a thread, in the sums
+    static constexpr int score_rows = tile_rows * block / threads; // rows of a thread in the scores
+    // columns that neighboring threads have
+    static constexpr int columns = DIM < 128 ? DIM : 128;
+    // columns of a thread in the sums
+    static constexpr int thread_columns = DIM / columns;
     static constexpr int sum_rows = tile_rows * columns / threads;
 
     float q[tile_rows][DIM + 4];
     float x[block][DIM + 1];          // keys, then values
     float s[tile_rows][block + 4];    // scores, then p
-    float p[block][tile_rows + 4];    // rounded to storage
-    int64_t k_at[block], v_at[block]; // of each key; -1: no row sees it
-    uint16_t seen[block];             // by which rows
-    // factors of what was summed before, of the span that ends, and the divisor of each row
+    float p[block][tile_rows + 4];    // p, rounded to storage
+    int64_t k_at[block], v_at[block]; // offset of each key; -1 if no row sees it
+    uint16_t seen[block];             // bit mask of the rows that see each key
+    // factors of earlier sums and of the span that ends, and the divisor of each row
     float alpha[tile_rows], beta[tile_rows], l[tile_rows];
     bool started[tile_rows], sees[tile_rows];
-    int position[tile_rows], first[tile_rows]; // first: the first key that the row sees
+    int position[tile_rows], first[tile_rows]; // first: first key that the row sees
 };
 
-/*
- * The softmax of one row, by one warp. Thread t holds lane t % 8 of row t / 8 of the warp's four.
- */
+/* Softmax of a warp's four rows. Thread t holds lane t % 8 of row t / 8 of them. */
 struct softmax_state {
     float m[warp_rows], total_m[warp_rows], total_l[warp_rows];
     bool started[warp_rows];
@@ -60,7 +60,7 @@ template <typename T, int DIM> struct tile_run {
     const invar_attention_problem &p;
     const invar_attention_tile &t;
     memory_type &memory;
-    int first, end; // no row sees a key outside
+    int first, end; // no row sees a key outside of [first, end)
     softmax_state state;
     float o[sum_rows][thread_columns], total[sum_rows][thread_columns];
 
@@ -74,7 +74,7 @@ template <typename T, int DIM> struct tile_run {
         return (int)threadIdx.x % 32;
     }
 
-    /* The first row and the first column of this thread's sums. */
+    /* Returns the first row of this thread's sums; sum_column() returns their first column. */
     __device__ __forceinline__ int sum_row() const
     {
         return (int)threadIdx.x / memory_type::columns * sum_rows;
@@ -106,7 +106,7 @@ template <typename T, int DIM> struct tile_run {
         }
     }
 
-    /* Where the keys of a block lie, and which rows see them. */
+    /* Finds the offsets of the keys of a block, and which rows see them. */
     __device__ __forceinline__ void locate(int key0)
     {
         for (int j = (int)threadIdx.x; j < block; j += threads) {
@@ -126,7 +126,7 @@ template <typename T, int DIM> struct tile_run {
         __syncthreads();
     }
 
-    /* +0 where no row sees the key, and behind the head dim. */
+    /* Loads a block of keys or values, with +0 if no row sees the key, and after the head dim. */
     __device__ __forceinline__ void load_block(const void *from, const int64_t *at)
     {
         for (int i = (int)threadIdx.x; i < block * DIM; i += threads) {
@@ -172,8 +172,8 @@ template <typename T, int DIM> struct tile_run {
         __syncthreads();
     }
 
-    /* One row of a warp: its scores become p; yields the factor of what was summed before. */
-    __device__ __forceinline__ float take_row(int index)
+    /* Turns the scores of one of the warp's rows into p. Returns the factor of earlier sums. */
+    __device__ __forceinline__ float row_to_probs(int index)
     {
         int row = warp() * warp_rows + index;
         constexpr bool narrow = !std::is_same<T, float>::value;
@@ -201,13 +201,13 @@ template <typename T, int DIM> struct tile_run {
         return alpha;
     }
 
-    __device__ __forceinline__ void take_scores()
+    __device__ __forceinline__ void scores_to_probs()
     {
         int own = lane() / INVAR_ATTENTION_LANES;
 
 #pragma unroll
         for (int index = 0; index < warp_rows; index++) {
-            float alpha = take_row(index);
+            float alpha = row_to_probs(index);
             if (lane() == 0)
                 memory.alpha[warp() * warp_rows + index] = alpha;
             if (own == index)
@@ -250,7 +250,7 @@ template <typename T, int DIM> struct tile_run {
 
     /* ---- spans ---- */
 
-    /* The lanes of the warp's four rows, folded by 4, 2, 1: thread 8 i has row i's. */
+    /* Folds the lanes of the warp's four rows by 4, 2, 1; thread 8 i gets the sum of row i. */
     __device__ __forceinline__ float fold()
     {
         float l = state.l;
@@ -362,7 +362,7 @@ template <typename T, int DIM> struct tile_run {
             load_block(p.k, memory.k_at);
             score();
             load_block(p.v, memory.v_at);
-            take_scores();
+            scores_to_probs();
             sum_values(min(end - key0, block));
             if (key0 + block == span0 + p.form.kv_span || key0 + block >= end)
                 close_span(span0);

@@ -1,6 +1,10 @@
 /*
- * forward_jobs.cuh - what goes before the products of forward_decode.cu: the
- * jobs, the memory of a block, and the two warps that bring queries and keys, and values, into it.
+ * forward_jobs.cuh - jobs, shared memory and loader warps of forward_decode.cu.
+ *
+ * A job is a tile of rows with all of its keys, or with those of one span. One warp loads queries
+ * and keys, another one loads values. Both fill the same ring, whose slots hold blocks of keys and
+ * of values alternately. Each slot has the barriers `full` and `empty`, each job `ready` and
+ * `taken`.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +21,7 @@ namespace jobs
 
 constexpr int workers = 128; // threads that compute
 constexpr int threads = 192;
-/* Two blocks with 8 rows fit on a multiprocessor, or one with 16. */
+/* Bytes of the ring: two blocks with 8 rows fit on a multiprocessor, or one with 16. */
 constexpr int ring_bytes(int tiles)
 {
     return tiles == 1 ? 104 << 10 : 205 << 10;
@@ -25,42 +29,42 @@ constexpr int ring_bytes(int tiles)
 
 /* The keys of a tile: all that its rows see, or those of one span. */
 struct key_range {
-    int first, end; // no row sees a key outside
-    int begin;      // of the first block
+    int first, end; // no row sees a key outside of [first, end)
+    int begin;      // first key of the first block
 };
 
-/* One piece of work: a tile of rows and its keys. */
+/* One job: a tile of rows and its keys. */
 struct job {
-    invar_attention_tile tile; // of no rows: there is no more work
+    invar_attention_tile tile; // without rows, it means that there are no more jobs
     key_range keys;
     int span;
 };
 
 /*
- * Head dims up to DIM, TILES * 8 rows. A slot holds a block of keys or values row by row or, with
- * BOXES, box by box: boxes of 64 columns, swizzled by 128 bytes.
+ * Shared memory for head dims up to DIM and TILES * 8 rows. A slot holds a block of keys or values
+ * row by row or, with BOXES, box by box: boxes of 64 columns, swizzled by 128 bytes.
  */
 template <int DIM, int TILES, bool BOXES> struct layout {
     static constexpr int rows = 8 * TILES;
     static constexpr int block = DIM > 128 ? 64 : 128;
-    static constexpr int padded = DIM + 8; // 8 rows of 16 bytes fall on different banks
+    static constexpr int padded = DIM + 8; // 8 rows of 16 bytes are in different banks
     static constexpr int pitch = BOXES ? DIM : padded;
     static constexpr int most = ring_bytes(TILES) / (block * pitch * 2);
     static constexpr int slots = most < 8 ? most : 8;
-    static constexpr int ahead = BOXES ? 2 : 1; // jobs
+    static constexpr int ahead = BOXES ? 2 : 1; // jobs whose queries are loaded ahead
 
-    alignas(BOXES ? 1024 : 16) uint16_t slot[slots][block * pitch]; // keys, values, keys ...
+    alignas(BOXES ? 1024 : 16) uint16_t slot[slots][block * pitch]; // keys, values, keys, ...
     alignas(16) uint16_t q[ahead][rows][padded];
     alignas(16) uint16_t weights[rows][block + 8]; // p, rounded
     job work[ahead];
     float p[block][rows + 1];
-    float top[4][rows]; // the largest score of each warp's keys
-    // factors of what was summed before, of the span that ends; what the spans sum up to
+    float top[4][rows]; // largest score of each warp's keys
+    // factors of earlier sums and of the span that ends; reference and sum of the merged spans
     float alpha[rows], beta[rows], m[rows], l[rows];
     bool started[rows], sees[rows];
     uint64_t full[slots], empty[slots], ready[ahead], taken[ahead];
 
-    /* Where a slot has a column of a key. */
+    /* Returns the index in a slot of a column of a key. */
     static __device__ __forceinline__ int place(int key, int column)
     {
         if constexpr (BOXES)
@@ -71,14 +75,14 @@ template <int DIM, int TILES, bool BOXES> struct layout {
     }
 };
 
-/* The cache as boxes: up to a block of keys of one page, 64 columns of one head. */
+/* Tensor maps of the cache. A box has up to a block of keys of one page, 64 columns of one head. */
 struct maps {
     CUtensorMap k, v;
 };
 
-/* Where results go while spans are apart: (row and head, span, DIM + 2): m, l, o. */
-struct parts {
-    float *at; // NULL: one block of the grid has all spans
+/* Results of spans that are computed in parallel: (row and head, span, DIM + 2), of m, l and o. */
+struct span_partials {
+    float *at; // NULL if one block of the grid has all spans
     int spans;
 };
 
@@ -87,14 +91,14 @@ __device__ __forceinline__ void sync_workers()
     invar_named_barrier(1, workers);
 }
 
-/* A row of a tile, among the rows of q and o. */
-struct home {
+/* Row and head, in q and o, of a row of a tile. */
+struct row_and_head {
     int64_t row;
     int head;
 };
 
-__device__ __forceinline__ home home_of(const invar_attention_problem &p,
-                                        const invar_attention_tile &t, int r)
+__device__ __forceinline__ row_and_head row_and_head_of(const invar_attention_problem &p,
+                                                        const invar_attention_tile &t, int r)
 {
     unsigned group = (unsigned)p.form.group, at = (unsigned)(t.head + r), position = at / group;
 
@@ -102,10 +106,10 @@ __device__ __forceinline__ home home_of(const invar_attention_problem &p,
             (int)(t.kv_head * group + at - position * group)};
 }
 
-/* Job `index`; false: there is nothing to do. By whole warps. */
+/* Finds job `index`. Returns false if it has nothing to do. Called by whole warps. */
 template <int DIM, int TILES, bool BOXES>
-__device__ __forceinline__ bool job_of(job *out, const invar_attention_problem &p, const parts &to,
-                                       int64_t index)
+__device__ __forceinline__ bool job_of(job *out, const invar_attention_problem &p,
+                                       const span_partials &to, int64_t index)
 {
     using shape = layout<DIM, TILES, BOXES>;
     key_range &keys = out->keys;
@@ -128,7 +132,7 @@ __device__ __forceinline__ bool job_of(job *out, const invar_attention_problem &
 
 /* ---- loading: a warp for queries and keys, one for values ------------------------------------ */
 
-/* 16 bytes to shared memory without waiting; zeros where `there` is false. */
+/* Copies 16 bytes to shared memory without waiting, or zeros if `there` is false. */
 __device__ __forceinline__ void copy_word(void *to, const void *from, bool there)
 {
     asm volatile(
@@ -137,7 +141,7 @@ __device__ __forceinline__ void copy_word(void *to, const void *from, bool there
         : "memory");
 }
 
-/* Arrives at the barrier as soon as what this thread has copied so far is there. */
+/* Arrives at the barrier as soon as all earlier copies of this thread are complete. */
 __device__ __forceinline__ void copy_arrive(uint64_t *barrier)
 {
     asm volatile(
@@ -145,32 +149,32 @@ __device__ __forceinline__ void copy_arrive(uint64_t *barrier)
         : "memory");
 }
 
-/* What is brought to the slots of one of the two. */
-struct source {
+/* Keys or values as a loader reads them. */
+struct load_source {
     const void *data;
     const CUtensorMap *map;
 };
 
 template <int DIM, int TILES, bool BOXES> struct loader {
     using shape = layout<DIM, TILES, BOXES>;
-    static constexpr int words = DIM / 8;                // of a row
-    static constexpr int runs = DIM < 64 ? 1 : DIM / 64; // of columns, a box each
+    static constexpr int words = DIM / 8;                // words of 16 bytes in a row
+    static constexpr int runs = DIM < 64 ? 1 : DIM / 64; // runs of columns in a row, one box each
 
-    /* A block of keys of a job; with BOXES, where the thread's box of it is. */
-    struct piece {
+    /* A block of keys of a job; with BOXES, also the box that this thread copies. */
+    struct loaded_key_block {
         job work;
         int64_t index;
         int key0;
-        int page; // as the table has it: nobody has waited for it yet
+        int page; // number from the page table; still in flight until it is used
         int inside;
     };
 
     const invar_attention_problem &p;
-    const parts &to;
+    const span_partials &to;
     int64_t jobs;
     shape &memory;
-    source from;
-    bool keys; // else values
+    load_source from;
+    bool keys; // loads queries and keys, not values
     invar_ring<shape::slots> at;
     invar_ring<shape::ahead> job_at;
 
@@ -181,7 +185,9 @@ template <int DIM, int TILES, bool BOXES> struct loader {
 
     /* ---- jobs ---- */
 
-    /* To the workers, with its queries; columns that are not there are zeros. */
+    /*
+     * Passes a job to the computing warps with its queries; columns after the head dim are zeros.
+     */
     __device__ __forceinline__ void hand_over(const job &work)
     {
         invar_barrier_wait(&memory.taken[job_at.stage], job_at.parity ^ 1);
@@ -190,7 +196,7 @@ template <int DIM, int TILES, bool BOXES> struct loader {
         for (int i = lane(); i < work.tile.count * words; i += 32) {
             int r = i / words, column = i % words * 8;
             bool there = column < p.form.dim;
-            home own = home_of(p, work.tile, r);
+            row_and_head own = row_and_head_of(p, work.tile, r);
             copy_word(&memory.q[job_at.stage][r][column],
                       (const uint16_t *)p.q + own.row * p.q_stride + own.head * p.form.dim +
                           (there ? column : 0),
@@ -202,8 +208,11 @@ template <int DIM, int TILES, bool BOXES> struct loader {
         job_at.advance();
     }
 
-    /* The first block of job x.index or of the next one that there is; false: none is left. */
-    __device__ __forceinline__ bool begin(piece &x)
+    /*
+     * Finds the first block of job x.index, or of the next job that has work. Returns false if
+     * there is none.
+     */
+    __device__ __forceinline__ bool begin(loaded_key_block &x)
     {
         while (x.index < jobs && !job_of<DIM, TILES, BOXES>(&x.work, p, to, x.index))
             x.index += gridDim.x;
@@ -211,7 +220,7 @@ template <int DIM, int TILES, bool BOXES> struct loader {
         return x.index < jobs;
     }
 
-    __device__ __forceinline__ bool advance(piece &x)
+    __device__ __forceinline__ bool advance(loaded_key_block &x)
     {
         x.key0 += shape::block;
         if (x.key0 < x.work.keys.end)
@@ -227,13 +236,13 @@ template <int DIM, int TILES, bool BOXES> struct loader {
         return p.page_size < shape::block ? (int)p.page_size : shape::block;
     }
 
-    /* The first key of the thread's box. */
-    __device__ __forceinline__ int box_key(const piece &x) const
+    /* Returns the first key of the thread's box. */
+    __device__ __forceinline__ int box_key(const loaded_key_block &x) const
     {
         return x.key0 + lane() / runs * box_rows();
     }
 
-    __device__ __forceinline__ bool has_box(const piece &x) const
+    __device__ __forceinline__ bool has_box(const loaded_key_block &x) const
     {
         int key = box_key(x);
 
@@ -241,7 +250,7 @@ template <int DIM, int TILES, bool BOXES> struct loader {
                key + box_rows() > x.work.keys.first;
     }
 
-    __device__ __forceinline__ void look_up(piece &x)
+    __device__ __forceinline__ void look_up_page(loaded_key_block &x)
     {
         unsigned key = (unsigned)box_key(x), size = (unsigned)p.page_size, number = key / size;
 
@@ -249,7 +258,7 @@ template <int DIM, int TILES, bool BOXES> struct loader {
         x.page = has_box(x) ? p.pages[x.work.tile.sequence.number * p.pages_stride + number] : 0;
     }
 
-    __device__ __forceinline__ void copy_boxes(const piece &x)
+    __device__ __forceinline__ void copy_boxes(const loaded_key_block &x)
     {
         int rows = box_rows(), run = lane() % runs;
         bool mine = has_box(x);
@@ -268,9 +277,10 @@ template <int DIM, int TILES, bool BOXES> struct loader {
 
     /* ---- words ---- */
 
-    __device__ __forceinline__ void copy_words(const piece &x)
+    __device__ __forceinline__ void copy_words(const loaded_key_block &x)
     {
-        constexpr int each = shape::block / 32, together = 32 / words; // keys
+        // keys that a thread locates, and that the warp copies at once
+        constexpr int each = shape::block / 32, together = 32 / words;
         int own = lane() / words, column = lane() % words * 8;
         int64_t row[each];
 
@@ -300,10 +310,12 @@ template <int DIM, int TILES, bool BOXES> struct loader {
 
     /* ---- all ---- */
 
-    /* Every other slot, from the first or from the second one on. */
+    /*
+     * Fills every other slot, from the first one on with keys, from the second one on with values.
+     */
     __device__ __forceinline__ void run()
     {
-        piece now;
+        loaded_key_block now;
         bool more;
 
         if (!keys)
@@ -311,12 +323,12 @@ template <int DIM, int TILES, bool BOXES> struct loader {
         now.index = blockIdx.x;
         more = begin(now);
         if (BOXES && more)
-            look_up(now);
+            look_up_page(now);
         while (more) {
-            piece next = now;
+            loaded_key_block next = now;
             more = advance(next);
             if (BOXES && more)
-                look_up(next); // on its way while this one is copied
+                look_up_page(next); // in flight while the current block is copied
             if constexpr (BOXES)
                 copy_boxes(now);
             else

@@ -1,11 +1,11 @@
 /*
- * forward_mma.cu - the forward of attention in bf16 under sm90, any head dim, any
- * strides, packed or paged keys.
+ * forward_mma.cu - forward of attention in bf16 under sm90: any head dim and strides, rows or
+ * pages.
  *
- * A warp owns 16 rows: query heads that share a kv head, positions in order. One warp alone (few
- * rows of many sequences: decoding), or four warps over the same keys. A block of keys and one of
- * values lie in shared memory; each is loaded anew as soon as it has been used, so that keys travel
- * while values are summed and values while scores are computed.
+ * A tile has 64 rows: query heads that share a kv head, positions in order; each of four warps has
+ * 16 of them. One block of keys and one of values lie in shared memory. Each is loaded again as
+ * soon as it has been used, so that keys are in flight while values are summed, and values while
+ * scores are computed.
  *
  * Numerics contract (rev 3): docs/arithmetic.md, section 8.
  *
@@ -19,17 +19,17 @@ namespace
 constexpr int tile_rows = 64;
 constexpr int threads = 128;
 
-/* Head dims up to DIM. */
+/* Shared memory for head dims up to DIM. */
 template <int DIM> struct layout {
     static constexpr int block = DIM > 128 ? 64 : 128;
-    static constexpr int pitch = DIM + 8; // 8 rows of 16 bytes fall on different banks
+    static constexpr int pitch = DIM + 8; // 8 rows of 16 bytes are in different banks
 
-    int64_t k_at[block], v_at[block]; // of each key; -1: no row sees it
-    int64_t q_at[tile_rows];          // of each row; -1: behind the last one
+    int64_t k_at[block], v_at[block]; // offset of each key; -1 if no row sees it
+    int64_t q_at[tile_rows];          // offset of each row; -1 after the last one
     alignas(16) uint16_t q[tile_rows][pitch];
     alignas(16) uint16_t k[block][pitch];
     alignas(16) uint16_t v[block][pitch];
-    float total[1]; // with spans: [DIM / 2][threads]
+    float total[1]; // (DIM / 2, threads) merged spans; allocated only if there are several
 
     static size_t bytes(bool spans)
     {
@@ -39,7 +39,7 @@ template <int DIM> struct layout {
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* 16 bytes to shared memory, or 16 zeros. */
+/* Copies 16 bytes to shared memory without waiting, or 16 zeros. */
 __device__ __forceinline__ void copy_16(void *to, const void *from, bool zeros)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(invar_shared_address(to)),
@@ -57,7 +57,7 @@ template <int PENDING> __device__ __forceinline__ void copy_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-/* Rows of `dim` elements from `from + at[row]`, zeros where that is -1 and behind `dim`. */
+/* Copies rows of `dim` elements from `from + at[row]`, with zeros if that is -1 and after `dim`. */
 template <int DIM, int PITCH>
 __device__ __forceinline__ void copy_rows(uint16_t (*to)[PITCH], const uint16_t *from,
                                           const int64_t *at, int rows, int dim, bool aligned)
@@ -79,10 +79,10 @@ __device__ __forceinline__ void copy_rows(uint16_t (*to)[PITCH], const uint16_t 
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* Accumulators 4 i .. 4 i + 3 as one tile of 8 columns. */
+/* Adds one step to accumulators 4 i .. 4 i + 3, a tile of 8 columns. */
 template <int COUNT>
-__device__ __forceinline__ void step(float (&acc)[COUNT], int i, const uint32_t (&a)[4],
-                                     uint32_t b0, uint32_t b1)
+__device__ __forceinline__ void multiply_tile(float (&acc)[COUNT], int i, const uint32_t (&a)[4],
+                                              uint32_t b0, uint32_t b1)
 {
     float tile[4] = {acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]};
     uint32_t b[2] = {b0, b1};
@@ -93,10 +93,10 @@ __device__ __forceinline__ void step(float (&acc)[COUNT], int i, const uint32_t 
         acc[4 * i + j] = tile[j];
 }
 
-/* s (16, block) = chains over the head dim; the first `keys` are wanted. */
+/* Computes s (16, block), chains over the head dim; only the first `keys` columns are needed. */
 template <int DIM, int BLOCK, int PITCH>
-__device__ __forceinline__ void score(float (&s)[BLOCK / 2], const uint16_t (*q)[PITCH],
-                                      const uint16_t (*k)[PITCH], int dim, int keys)
+__device__ __forceinline__ void compute_scores(float (&s)[BLOCK / 2], const uint16_t (*q)[PITCH],
+                                               const uint16_t (*k)[PITCH], int dim, int keys)
 {
     int lane = (int)threadIdx.x % 32;
 
@@ -115,14 +115,14 @@ __device__ __forceinline__ void score(float (&s)[BLOCK / 2], const uint16_t (*q)
                 uint32_t b[4];
                 invar_load_matrices<false>(b,
                                            &k[n + lane % 8 + lane / 16 * 8][d + lane / 8 % 2 * 8]);
-                step(s, n / 8, a, b[0], b[1]);
-                step(s, n / 8 + 1, a, b[2], b[3]);
+                multiply_tile(s, n / 8, a, b[0], b[1]);
+                multiply_tile(s, n / 8 + 1, a, b[2], b[3]);
             }
         }
     }
 }
 
-/* o (16, D) continues its chains over the first `keys` keys. */
+/* Continues the chains of o (16, D) over the first `keys` keys. */
 template <int DIM, int BLOCK, int PITCH>
 __device__ __forceinline__ void sum_values(float (&o)[DIM / 2], const uint32_t (&p)[BLOCK / 16][4],
                                            const uint16_t (*v)[PITCH], int dim, int keys)
@@ -138,14 +138,14 @@ __device__ __forceinline__ void sum_values(float (&o)[DIM / 2], const uint32_t (
             if (d < dim) {
                 uint32_t b[4];
                 invar_load_matrices<true>(b, &v[16 * g + lane % 16][d + lane / 16 * 8]);
-                step(o, d / 8, p[g], b[0], b[1]);
-                step(o, d / 8 + 1, p[g], b[2], b[3]);
+                multiply_tile(o, d / 8, p[g], b[0], b[1]);
+                multiply_tile(o, d / 8 + 1, p[g], b[2], b[3]);
             }
         }
     }
 }
 
-/* The same where values are not finite and rows see different keys. */
+/* Like sum_values, if values are not finite and rows see different keys. */
 template <int DIM, int BLOCK, int PITCH>
 __device__ __forceinline__ void
 sum_values_exact(float (&o)[DIM / 2], const uint32_t (&p)[BLOCK / 16][4],
@@ -183,12 +183,13 @@ sum_values_exact(float (&o)[DIM / 2], const uint32_t (&p)[BLOCK / 16][4],
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* The two rows of a thread. */
+/* Visible keys of the two rows of a thread, of its warp and of the tile. */
 struct thread_rows {
-    bool live[2];              // false: behind the last row of the tile
-    int position[2], first[2]; // first: the first key that is seen
-    int earliest, latest;      // of the warp: keys above and below some row does not see
-    int tile_first, tile_end;  // of the tile: no row sees a key outside
+    bool live[2];              // false after the last row of the tile
+    int position[2], first[2]; // first: first key that the row sees
+    // in the warp, some row does not see keys above `earliest` or below `latest`
+    int earliest, latest;
+    int tile_first, tile_end; // no row of the tile sees a key outside of [tile_first, tile_end)
     int tile_earliest, tile_latest;
 };
 
@@ -227,7 +228,7 @@ template <int DIM> struct tile_run {
     invar_attention_total total;
     float o[DIM / 2];
 
-    /* Where the keys of a block lie. */
+    /* Finds the offsets of the keys of a block. */
     __device__ __forceinline__ void locate(int key0)
     {
         for (int j = (int)threadIdx.x; j < block; j += threads) {
@@ -241,7 +242,10 @@ template <int DIM> struct tile_run {
         __syncthreads();
     }
 
-    /* Nothing, but a group of its own, behind the last block. */
+    /*
+     * Loads a block of keys or values. Without `any`, it only starts an empty group, so that the
+     * number of groups in flight is the same after the last block.
+     */
     __device__ __forceinline__ void load(uint16_t (*to)[memory_type::pitch], const void *from,
                                          const int64_t *at, bool any)
     {
@@ -260,7 +264,10 @@ template <int DIM> struct tile_run {
                        aligned);
     }
 
-    /* True where a value of the block is not finite and some row of the tile does not see it. */
+    /*
+     * Returns whether a value of the block is not finite while some row of the tile does not see
+     * all of the block.
+     */
     __device__ __forceinline__ bool needs_exact(int key0)
     {
         uint32_t special = 0;
@@ -274,8 +281,11 @@ template <int DIM> struct tile_run {
         return __syncthreads_or(special != 0) != 0;
     }
 
-    /* One block of keys; `next` is the one after it, if it is below the tile's end. */
-    __device__ __forceinline__ void take_block(int key0, int next)
+    /*
+     * Processes one block of keys; `next` is the first key of the next one, which exists if it is
+     * below the tile's end.
+     */
+    __device__ __forceinline__ void process_block(int key0, int next)
     {
         float s[block / 2];
         uint32_t a[block / 16][4];
@@ -285,7 +295,7 @@ template <int DIM> struct tile_run {
 
         copy_wait<1>();
         __syncthreads();
-        score<DIM, block>(s, memory.q + 16 * warp, memory.k, (int)p.form.dim, keys);
+        compute_scores<DIM, block>(s, memory.q + 16 * warp, memory.k, (int)p.form.dim, keys);
         __syncthreads();
         if (more)
             locate(next);
@@ -316,7 +326,10 @@ template <int DIM> struct tile_run {
         load(memory.v, p.v, memory.v_at, more);
     }
 
-    /* Ends the span [span0, stop): rows that see one of its keys merge it, all begin anew. */
+    /*
+     * Ends the span [span0, stop): merges it for rows that see one of its keys, and resets all
+     * rows.
+     */
     __device__ __forceinline__ void close_span(int64_t span0, int64_t stop)
     {
         float alpha[2], beta[2];
@@ -354,7 +367,7 @@ template <int DIM> struct tile_run {
         for (int i = 0; i < DIM / 2; i++)
             o[i] = 0.0f;
         for (int key0 = first; key0 < rows.tile_end; key0 += block) {
-            take_block(key0, key0 + block);
+            process_block(key0, key0 + block);
             int64_t span0 = key0 / p.form.kv_span * p.form.kv_span;
             if (p.form.kv_span < INVAR_ATTENTION_FAR &&
                 (key0 + block == span0 + p.form.kv_span || key0 + block >= rows.tile_end))
@@ -420,7 +433,7 @@ template <int DIM> invar_status launch(const invar_device *dev, const invar_atte
 
 } // namespace
 
-bool invar_attention_mma_takes(const invar_device *dev, const invar_attention_problem *p)
+bool invar_attention_mma_supports(const invar_device *dev, const invar_attention_problem *p)
 {
     return p->dtype == INVAR_DTYPE_BF16 && dev->numerics == INVAR_NUMERICS_SM90;
 }

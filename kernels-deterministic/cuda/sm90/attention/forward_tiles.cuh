@@ -1,7 +1,10 @@
 /*
- * forward_tiles.cuh - what goes before the products of forward_wgmma.cu: the
- * list of tiles, and the warps that bring queries, keys and values to shared memory and search
- * values that are not finite.
+ * forward_tiles.cuh - tile list, shared memory, loader and searcher warps of forward_wgmma.cu.
+ *
+ * plan_tiles lists the tiles of 128 rows, those with most keys first. In the kernel, one warp loads
+ * queries, keys and values into rings by bulk copies, with barriers `full` and `empty` for each
+ * stage. Three warps search the values of masked blocks for infinities and NaN, which must not meet
+ * a row that does not see them; `searched` says that a stage has been searched.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,15 +20,17 @@ namespace tiles
 {
 
 constexpr int tile_rows = 128;
-constexpr int warp_rows = 16; // of a tile, by each warp that computes
+constexpr int warp_rows = 16; // rows of a tile that a computing warp has
 constexpr int block_keys = 128;
-constexpr int threads = 384;   // a warpgroup that loads, two that compute
-constexpr int searchers = 3;   // warps
+constexpr int threads = 384;   // one warpgroup loads, two compute
+constexpr int searchers = 3;   // warps that search
 constexpr int run_bytes = 128; // 64 elements: the width of a swizzled run
 constexpr int run_block = tile_rows * run_bytes;
-constexpr int64_t farthest = INVAR_ATTENTION_MAX; // of what is counted by 32 bits here
+constexpr int64_t farthest = INVAR_ATTENTION_MAX; // limit of numbers that have 32 bits here
 
-/* A number that all threads of a warp have alike, told to the compiler. */
+/*
+ * Returns `x`, which is the same in all threads of the warp, in a way that tells the compiler so.
+ */
 template <typename T> __device__ __forceinline__ T uniform(T x)
 {
     return __shfl_sync(0xFFFFFFFFu, x, 0);
@@ -33,15 +38,15 @@ template <typename T> __device__ __forceinline__ T uniform(T x)
 
 /* ---- the list of tiles ----------------------------------------------------------------------- */
 
-/* 128 rows of a sequence, whatever the head. */
+/* Tile of up to 128 rows of a sequence, for any head. */
 struct tile_entry {
-    int sequence, row0, before, length; // as in invar_attention_sequence
-    int tile;                           // positions from 128 tile on
+    int sequence, row0, before, length; // fields of invar_attention_sequence
+    int tile;                           // positions from 128 * tile on
 };
 
 struct tile_plan {
-    int next;  // tiles (and heads) that were taken behind the first of each block
-    int count; // of entries
+    int next;  // tiles (of any head) that were taken after the first one of each block
+    int count; // number of entries
     tile_entry entries[1];
 };
 
@@ -52,7 +57,7 @@ __host__ __device__ int64_t plan_slots(const invar_attention_problem &p)
     return p.n_rows / tile_rows + 2 * p.rows.count;
 }
 
-/* The first block of keys that the tile sees; the last one is that of its own rows. */
+/* Returns the first block of keys that the tile sees; the last one is that of its own rows. */
 __device__ __forceinline__ int first_block(const invar_cuda_attention_params &form,
                                            const tile_entry &e)
 {
@@ -61,16 +66,20 @@ __device__ __forceinline__ int first_block(const invar_cuda_attention_params &fo
     return (int)invar_attention_first_key(form, position) / block_keys;
 }
 
-/* True where some row of the tile does not see all keys of block b. */
+/* Returns whether some row of the tile does not see all keys of block b. */
 template <bool WINDOW>
-__device__ __forceinline__ bool cut(const invar_cuda_attention_params &form, int tile, int b)
+__device__ __forceinline__ bool is_masked_block(const invar_cuda_attention_params &form, int tile,
+                                                int b)
 {
     return b == tile || (WINDOW && b * block_keys < (int)invar_attention_first_key(
                                                         form, (tile + 1) * tile_rows - 1));
 }
 
-/* The entry of a slot, and its weight; false: the slot is empty. Sequence s has the slots from
- * start[s] / 128 + 2 s on: rows that are not aligned to tiles touch up to two more of them. */
+/*
+ * Finds the entry of a slot and its weight, which grows with the number of its blocks. Returns
+ * false if the slot is empty. Sequence s has the slots from offsets[s] / 128 + 2 s on: rows that
+ * are not aligned to tiles touch up to two more of them.
+ */
 __device__ bool plan_slot(tile_entry *out, int *weight_out, const invar_attention_problem &p,
                           int64_t slot)
 {
@@ -96,14 +105,15 @@ __device__ bool plan_slot(tile_entry *out, int *weight_out, const invar_attentio
     return true;
 }
 
-/* One block: entries sorted by weight, the heaviest first. */
+/* Lists all entries by descending weight, by one block: a counting sort. */
 __global__ void __launch_bounds__(plan_threads)
     plan_tiles(const __grid_constant__ invar_attention_problem p, tile_plan *plan)
 {
-    __shared__ int place[plan_threads]; // of weight plan_threads - 1 - i: how many, then from where
+    // entries of weight plan_threads - 1 - i, later the index of the next
+    __shared__ int place[plan_threads];
     int64_t slots = plan_slots(p);
     int own = (int)threadIdx.x, weight, own_weight = 0;
-    tile_entry entry, own_entry; // the first one is kept
+    tile_entry entry, own_entry; // own_entry: entry of the first slot
 
     invar_grid_begin();
     bool taken = own < slots && plan_slot(&own_entry, &own_weight, p, own);
@@ -140,16 +150,17 @@ __global__ void __launch_bounds__(plan_threads)
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
-/* What the loader tells the others with the queries of a tile. */
-struct tile_order {
+/* Assignment that the loader passes to the other warps with the queries of a tile. */
+struct tile_assignment {
     tile_entry entry;
-    int head; // -1: no more tiles
+    int head; // -1 if there are no more tiles
 };
 
 template <int DIM> struct memory_layout {
     static constexpr int stages = DIM == 64 ? 4 : 2;
     static constexpr int runs = DIM / 64;
-    static constexpr int bytes = runs * run_block; // of a tile of queries, a block of keys
+    // bytes of a tile of queries, or of a block of keys
+    static constexpr int bytes = runs * run_block;
 
     char q[2][bytes]; // [run][row][64], swizzled; later the tile's results
     char k[stages][bytes];
@@ -157,12 +168,11 @@ template <int DIM> struct memory_layout {
     uint64_t q_full[2], q_empty[2];
     uint64_t k_full[stages], k_empty[stages], v_full[stages], v_empty[stages];
     uint64_t searched[stages];
-    tile_order order[2];
-    int special[stages]
-               [searchers]; // a value of the block is not finite, by each warp that searched
+    tile_assignment order[2];
+    int special[stages][searchers]; // each searching warp: a value of the block is not finite
 };
 
-/* Of a thread, in the memory for the sum of spans. */
+/* Returns the floats of a thread in the memory for merged spans. */
 template <int DIM> __device__ constexpr int span_floats()
 {
     return DIM / 2 + 4;
@@ -170,33 +180,37 @@ template <int DIM> __device__ constexpr int span_floats()
 
 struct tensor_maps {
     CUtensorMap q, k, v;
-    CUtensorMap o; // of one run of a warp's rows
+    CUtensorMap o; // boxes have one run of a warp's rows
 };
 
-/* What the kernel takes besides the problem. */
-struct run_order {
+/* Arguments of the kernel besides the problem. */
+struct launch_params {
     tile_plan *plan;
-    float *spans; // of each block and thread, span_floats; NULL: one span
-    int section;  // heads whose keys stay in the L2 together
+    // (blocks, span_floats, 256) merged spans of the computing threads; NULL if there is one span
+    float *spans;
+    int section; // heads whose keys stay in the L2 cache together
     int heads;
 };
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* By one warp; thread 0 copies, but for pages, which the threads share. */
+/* Loader warp. Lane 0 issues the copies, except those of pages, which the lanes share. */
 template <int DIM> struct loader {
     using layout = memory_layout<DIM>;
 
     const invar_attention_problem &p;
     const tensor_maps &maps;
-    const run_order &order;
+    const launch_params &order;
     layout &memory;
     int lane;
-    invar_ring<layout::stages> at; // of keys and values alike
+    invar_ring<layout::stages> at; // stage of keys and of values
     invar_ring<2> q_at;
 
-    /* Work number w: sections of heads, in each the tiles in order, in each the section's heads. */
-    __device__ __forceinline__ bool find(tile_order *out, int w)
+    /*
+     * Finds the work of number w: sections of heads, in each section the tiles in order, for each
+     * tile the heads of the section. Returns false after the last one.
+     */
+    __device__ __forceinline__ bool find(tile_assignment *out, int w)
     {
         int count = order.plan->count, whole = count * order.section;
         int section = w / max(whole, 1), first = section * order.section;
@@ -209,7 +223,7 @@ template <int DIM> struct loader {
         return true;
     }
 
-    /* Behind the first tiles, which blocks have by their number. */
+    /* Returns the number of the next work. Blocks have their first work by their own number. */
     __device__ __forceinline__ int next()
     {
         int w = lane == 0 ? atomicAdd(&order.plan->next, 1) : 0;
@@ -217,7 +231,10 @@ template <int DIM> struct loader {
         return uniform(w) + (int)gridDim.x;
     }
 
-    /* What a block has of pages or of parts of a page: [begin, end), the thread's page. */
+    /*
+     * Pages, or parts of a page, that a block of keys needs, [begin, end); `own` is the page that
+     * this thread copies, -1 if there is none.
+     */
     struct pages {
         int begin, end, own;
     };
@@ -227,7 +244,7 @@ template <int DIM> struct loader {
         return min((int)p.page_size, block_keys);
     }
 
-    __device__ __forceinline__ pages find_pages(const tile_order &t, int block) const
+    __device__ __forceinline__ pages find_pages(const tile_assignment &t, int block) const
     {
         int key0 = block * block_keys, top = max(t.entry.before, t.entry.tile * tile_rows);
         int end = min(key0 + block_keys, min(t.entry.length, (t.entry.tile + 1) * tile_rows));
@@ -243,7 +260,7 @@ template <int DIM> struct loader {
         return x;
     }
 
-    /* Pages of [begin, end), whole: what else they hold is masked. */
+    /* Loads the pages [begin, end) completely; other keys in them are masked. */
     __device__ __forceinline__ void load_paged(char *to, const CUtensorMap *map, int head,
                                                const pages &x, uint64_t *full)
     {
@@ -268,7 +285,7 @@ template <int DIM> struct loader {
         }
     }
 
-    __device__ __forceinline__ void load_block(const tile_order &t, int block)
+    __device__ __forceinline__ void load_block(const tile_assignment &t, int block)
     {
         int head = t.head / (int)p.form.group * layout::runs;
         int row = t.entry.row0 + block * block_keys;
@@ -291,7 +308,7 @@ template <int DIM> struct loader {
 
     __device__ __forceinline__ void run()
     {
-        tile_order t;
+        tile_assignment t;
         int w = (int)blockIdx.x;
 
         while (find(&t, w)) {
@@ -315,7 +332,7 @@ template <int DIM> struct loader {
 
 /* ---- searching ------------------------------------------------------------------------------- */
 
-/* Looks at the values of every block that is cut, before anybody sums them. */
+/* Searcher warps: check the values of every masked block before they are summed. */
 template <int DIM, bool WINDOW> struct searcher {
     using layout = memory_layout<DIM>;
 
@@ -324,7 +341,7 @@ template <int DIM, bool WINDOW> struct searcher {
     invar_ring<layout::stages> at;
     invar_ring<2> q_at;
 
-    /* True where one of the values of the slot is an infinity or a NaN; each warp has a share. */
+    /* Returns whether a value of the slot, in the share of this warp, is an infinity or a NaN. */
     __device__ __forceinline__ bool special()
     {
         const uint4 *words = (const uint4 *)memory.v[at.stage];
@@ -346,12 +363,12 @@ template <int DIM, bool WINDOW> struct searcher {
 
         for (;;) {
             invar_barrier_wait(&memory.q_full[q_at.stage], q_at.parity);
-            tile_order t = memory.order[q_at.stage];
+            tile_assignment t = memory.order[q_at.stage];
             if (t.head < 0)
                 break;
             for (int b = first_block(p.form, t.entry); b <= t.entry.tile; b++) {
                 invar_barrier_wait(&memory.v_full[at.stage], at.parity);
-                bool found = cut<WINDOW>(p.form, t.entry.tile, b) && special();
+                bool found = is_masked_block<WINDOW>(p.form, t.entry.tile, b) && special();
                 __syncwarp();
                 if (first) {
                     memory.special[at.stage][warp] = found;

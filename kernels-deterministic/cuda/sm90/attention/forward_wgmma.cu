@@ -1,18 +1,18 @@
 /*
- * forward_wgmma.cu - the forward of attention in bf16 under sm90, head dim 64 or 128, by
- * warpgroup products: training and prefill.
+ * forward_wgmma.cu - forward of attention for training and prefill: bf16, sm90, head dim 64 or 128.
  *
- * Tiles of 128 query rows of one head, aligned to the grid of key blocks, so that only the last
- * block of a tile is cut by the diagonal. A persistent block per multiprocessor takes tiles from a
- * list, longest first: one warp brings queries, keys and values by bulk copies, two warpgroups
- * own 64 rows each. They take turns at issuing products, so that one computes its softmax while the
- * tensor cores work for the other. Scores and weights never leave registers. All blocks go through
- * one loop: code that does not fit into the instruction cache costs more than it saves.
+ * Tiles have 128 query rows of one head and are aligned to the grid of key blocks, so that the
+ * diagonal cuts only the last block of a tile. One persistent block per multiprocessor takes tiles
+ * from a list, longest first. One warp loads queries, keys and values by bulk copies
+ * (forward_tiles.cuh), and two warpgroups have 64 rows each. They take turns at issuing products,
+ * so that one computes its softmax while the tensor cores work for the other. Scores and weights
+ * stay in registers. All blocks go through one loop: code that exceeds the instruction cache costs
+ * more than it saves.
  *
  * Numerics contract (rev 3): docs/arithmetic.md, section 8. Rows of other samples and positions
- * behind the end are loaded with a tile and meet a weight of +0, which changes nothing while they
- * are finite; three warps search masked blocks for values that are not, and such a block is summed
- * row by row.
+ * after the end are loaded with a tile and get a weight of +0, which changes nothing while they are
+ * finite. Three warps search masked blocks for values that are not finite, and such a block is
+ * summed row by row.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,8 +27,8 @@ namespace
 /* ---- computing ------------------------------------------------------------------------------- */
 
 /*
- * The number of the thread, read anew: what a tile's begin and end compute from it would otherwise
- * be kept in registers throughout the tile.
+ * Returns the number of the thread, read again at every call: otherwise what a tile's begin and end
+ * compute from it would stay in registers throughout the tile.
  */
 __device__ __forceinline__ unsigned thread_number()
 {
@@ -39,8 +39,8 @@ __device__ __forceinline__ unsigned thread_number()
 }
 
 /*
- * invar_matrix of swizzled runs, 8 rows 1024 bytes apart, runs run_block apart; of an address that
- * all threads of a warp have alike. A distance >> 4 may be added.
+ * Like invar_matrix, for swizzled runs: 8 rows are 1024 bytes apart, runs run_block apart. The
+ * address is the same in all threads of a warp. A distance >> 4 may be added to the result.
  */
 __device__ __forceinline__ uint64_t matrix(uint32_t address)
 {
@@ -50,7 +50,7 @@ __device__ __forceinline__ uint64_t matrix(uint32_t address)
     return (uint64_t)high << 32 | low;
 }
 
-/* Named barriers: turns of the two warpgroups, and each one alone. */
+/* Named barriers: turns of the two warpgroups, and the warps of one warpgroup. */
 enum { TURN = 1, ALONE = 3 };
 
 template <int DIM, bool WINDOW> struct computer {
@@ -58,26 +58,27 @@ template <int DIM, bool WINDOW> struct computer {
 
     const invar_attention_problem &p;
     const tensor_maps &maps;
-    const run_order &order;
+    const launch_params &order;
     layout &memory;
-    int group;           // warpgroup: 0 or 1
-    unsigned tiles = 0;  // that came before
-    unsigned blocks = 0; // whose scores are known; the last one's values may not be summed yet
+    int group;          // warpgroup, 0 or 1
+    unsigned tiles = 0; // number of earlier tiles
+    // blocks whose scores are known; the values of the last one may not be summed yet
+    unsigned blocks = 0;
     invar_attention_softmax softmax;
     bool halved;   // no row of the warpgroup sees the second half of the block
-    float most[2]; // of the scores, in this thread: see invar_attention_calm
-    bool calm;     // the scores that are being computed: see invar_attention_calm
-    bool summed;   // o has sums of the span; else the next product starts from zeros
-    bool stored;   // the results of the tile before may still be in the memory of its queries
+    float most[2]; // bounds of the thread's scores (invar_attention_calm)
+    bool calm;     // the scores in flight raise no reference (invar_attention_calm)
+    bool summed;   // o has sums of the span; if not, the next product starts from zeros
+    bool stored;   // the results of the previous tile may still be in the memory of its queries
     float o[DIM / 2];
 
-    /* In the tile: the first row of the thread's warp. */
+    /* Returns the first row of the thread's warp in the tile. */
     __device__ __forceinline__ int warp_row(unsigned thread) const
     {
         return 64 * group + (int)(thread % 128 / 32) * warp_rows;
     }
 
-    /* The thread's first row; the other is 8 below. */
+    /* Returns the thread's first row; its second one is 8 rows later. */
     __device__ __forceinline__ int row_of(unsigned thread) const
     {
         return warp_row(thread) + (int)(thread % 32 / 4);
@@ -91,7 +92,7 @@ template <int DIM, bool WINDOW> struct computer {
 
     /* ---- products ---- */
 
-    /* Issues s = q k^T for the next block of keys; a commit must follow. */
+    /* Issues s = q k^T for the next block of keys. The caller must commit. */
     __device__ __forceinline__ void issue_scores(float (&s)[block_keys / 2], unsigned q_stage)
     {
         uint64_t q = matrix(invar_shared_address(memory.q[q_stage]) + 64 * group * run_bytes);
@@ -104,7 +105,7 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
-    /* Issues o += p v for half of a block; a commit must follow. */
+    /* Issues o += p v for half of a block. The caller must commit. */
     __device__ __forceinline__ void issue_sums(const uint32_t (&a)[block_keys / 16][4], int half)
     {
         uint64_t v = matrix(invar_shared_address(memory.v[stage(blocks - 1)]));
@@ -116,7 +117,7 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
-    /* Place and parity of block number n in its ring. */
+    /* Stage and parity of block number n in its ring. */
     static __device__ __forceinline__ unsigned stage(unsigned n)
     {
         return n % layout::stages;
@@ -137,7 +138,7 @@ template <int DIM, bool WINDOW> struct computer {
         invar_named_arrive(TURN + (group ^ 1), 256);
     }
 
-    /* Scores of the next block; nothing else is under way. */
+    /* Computes the scores of the next block; nothing else is in flight. */
     __device__ __forceinline__ void score(float (&s)[block_keys / 2], unsigned q_stage)
     {
         invar_barrier_wait(&memory.k_full[stage(blocks)], parity(blocks));
@@ -155,8 +156,8 @@ template <int DIM, bool WINDOW> struct computer {
     }
 
     /*
-     * The sums of a block with its weights `a`, and the scores of the next one, which are looked at
-     * meanwhile. fresh: it is the first of its span.
+     * Sums a block with its weights `a` and computes the scores of the next one, which are checked
+     * while the sums are in flight. `fresh` is set if the next block is the first of its span.
      */
     __device__ __forceinline__ void sum_and_score(float (&s)[block_keys / 2],
                                                   const uint32_t (&a)[block_keys / 16][4],
@@ -189,7 +190,7 @@ template <int DIM, bool WINDOW> struct computer {
         summed = true;
     }
 
-    /* The sums of a block; nothing else is under way. */
+    /* Sums a block; nothing else is in flight. */
     __device__ __forceinline__ void sum(const uint32_t (&a)[block_keys / 16][4])
     {
         invar_barrier_wait(&memory.v_full[stage(blocks - 1)], parity(blocks - 1));
@@ -205,19 +206,20 @@ template <int DIM, bool WINDOW> struct computer {
         release(&memory.v_empty[stage(blocks - 1)]);
     }
 
-    /* True where a value of the block, which is cut, is an infinity or a NaN. */
+    /* Returns whether a value of the masked block is an infinity or a NaN. */
     __device__ __forceinline__ bool special()
     {
         const int *found = memory.special[stage(blocks - 1)];
 
-        // nobody waits for the search of whole blocks, so the ring's round before may not be over,
-        // and then a wait for this one's parity passes; values are loaded only when it is
+        // the search of unmasked blocks is not awaited, so the previous round of the ring may not
+        // be over, and the wait for this round's parity would pass too early; values are loaded
+        // only after that round, so wait for them first
         invar_barrier_wait(&memory.v_full[stage(blocks - 1)], parity(blocks - 1));
         invar_barrier_wait(&memory.searched[stage(blocks - 1)], parity(blocks - 1));
         return uniform(found[0] | found[1] | found[2]) != 0;
     }
 
-    /* o += p v row by row, each with the values that it sees. */
+    /* Computes o += p v row by row, each row with the values that it sees. */
     __device__ __forceinline__ void sum_exact(const uint32_t (&a)[block_keys / 16][4], int tile,
                                               int b)
     {
@@ -269,7 +271,7 @@ template <int DIM, bool WINDOW> struct computer {
 
     /* ---- softmax ---- */
 
-    /* The keys of block b that the thread's rows see. */
+    /* Computes which keys of block b the thread's rows see. */
     __device__ __forceinline__ void ranges(int (&begin)[2], int (&end)[2], int tile, int b) const
     {
         int row = row_of(thread_number());
@@ -283,9 +285,12 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
-    /* Of s[BEGIN..BEGIN + 32), in the block of the tile's own rows, keys not seen have -inf. */
+    /*
+     * Sets scores of s[BEGIN..BEGIN + 32) of keys that are not seen to -inf, in the block of the
+     * tile's own rows.
+     */
     template <int BEGIN>
-    static __device__ __forceinline__ void hide_half(float (&s)[block_keys / 2], int end)
+    static __device__ __forceinline__ void mask_half(float (&s)[block_keys / 2], int end)
     {
 #pragma unroll
         for (int i = BEGIN; i < BEGIN + block_keys / 4; i++) {
@@ -294,9 +299,9 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
-    /* Scores of keys of block b, which is cut, that a row does not see become -inf: p is +0. */
-    __device__ __forceinline__ void hide(float (&s)[block_keys / 2], bool (&seen)[2], int tile,
-                                         int b)
+    /* Sets scores of keys of masked block b that a row does not see to -inf: their p is +0. */
+    __device__ __forceinline__ void mask_scores(float (&s)[block_keys / 2], bool (&seen)[2],
+                                                int tile, int b)
     {
         if (WINDOW) {
             int begin[2], end[2];
@@ -309,14 +314,14 @@ template <int DIM, bool WINDOW> struct computer {
         unsigned thread = thread_number();
         int end = row_of(thread) + 1 - 2 * (int)(thread % 4);
         if (group == 0)
-            hide_half<0>(s, end); // the second half is not looked at
+            mask_half<0>(s, end); // the second half is not used
         else
-            hide_half<block_keys / 4>(s, end);
+            mask_half<block_keys / 4>(s, end);
     }
 
     /* ---- blocks ---- */
 
-    /* The largest scores of the thread's rows in the block. */
+    /* Finds the largest scores of the thread's rows in the block. */
     __device__ __forceinline__ void find_largest(const float (&s)[block_keys / 2])
     {
         if (halved) {
@@ -332,15 +337,15 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
-    /* The scores of block b become weights. */
-    __device__ __forceinline__ void weigh(uint32_t (&a)[block_keys / 16][4],
-                                          float (&s)[block_keys / 2], int tile, int b)
+    /* Turns the scores of block b into weights. */
+    __device__ __forceinline__ void compute_weights(uint32_t (&a)[block_keys / 16][4],
+                                                    float (&s)[block_keys / 2], int tile, int b)
     {
-        bool masked = cut<WINDOW>(p.form, tile, b), seen[2] = {true, true};
+        bool masked = is_masked_block<WINDOW>(p.form, tile, b), seen[2] = {true, true};
 
         halved = !WINDOW && masked && group == 0;
         if (masked)
-            hide(s, seen, tile, b);
+            mask_scores(s, seen, tile, b);
         if (!calm) {
             if (masked || !invar_attention_gather(most))
                 find_largest(s);
@@ -359,14 +364,14 @@ template <int DIM, bool WINDOW> struct computer {
         summed = false;
     }
 
-    /* This thread's memory for the sum of spans: o, then m and l of its two rows. */
+    /* Returns this thread's memory for merged spans: o, then m and l of its two rows. */
     __device__ __forceinline__ float *spans_at() const
     {
         return order.spans + (int64_t)blockIdx.x * 256 * span_floats<DIM>() +
                (thread_number() - 128);
     }
 
-    /* Ends the span of keys [span0, stop): adds it to those before. */
+    /* Ends the span of keys [span0, stop) and merges it with the earlier ones. */
     __device__ __forceinline__ void close_span(int tile, int64_t span0, int64_t stop)
     {
         float alpha[2], beta[2], *old = spans_at(), *last = old + DIM / 2 * 256;
@@ -398,7 +403,7 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
-    /* The divisors of the thread's rows. */
+    /* Computes the divisors of the thread's rows; with spans, loads their merged m as well. */
     __device__ __forceinline__ void finish_rows(float (&l)[2])
     {
         l[0] = invar_attention_fold(softmax.l[0]);
@@ -412,8 +417,11 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
-    /* By the first thread of a row's four; the second one has the row 8 below. */
-    __device__ __forceinline__ void store_lse2(const float (&l)[2], const tile_order &t,
+    /*
+     * Stores lse2: the first of a row's four threads that of its first row, the second thread that
+     * of the row 8 later.
+     */
+    __device__ __forceinline__ void store_lse2(const float (&l)[2], const tile_assignment &t,
                                                unsigned thread)
     {
         bool other = thread % 2 != 0;
@@ -424,7 +432,7 @@ template <int DIM, bool WINDOW> struct computer {
             p.lse2[(int64_t)(t.entry.row0 + position) * p.lse2_stride + t.head] = x;
     }
 
-    /* w = o / l, rounded, of 16 numbers in a row or so: few take the long way. */
+    /* Computes w = o / l, rounded, for 16 numbers at a time, so that few take the slow path. */
     static __device__ __forceinline__ void divide(uint32_t (&w)[8], float (&o)[16],
                                                   const float (&l)[2])
     {
@@ -436,8 +444,8 @@ template <int DIM, bool WINDOW> struct computer {
             w[i] = invar_bf16x2_bits(o[2 * i], o[2 * i + 1]);
     }
 
-    /* Starts a bulk copy of a warp's results to o; they all are rows of the sample. */
-    __device__ __forceinline__ void copy_rows(const char *from, const tile_order &t, int first,
+    /* Starts a bulk copy of a warp's results to o; all of them are rows of the sample. */
+    __device__ __forceinline__ void copy_rows(const char *from, const tile_assignment &t, int first,
                                               unsigned lane)
     {
         invar_fence_async();
@@ -451,9 +459,9 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
-    /* The same row by row, where some belong to another sample or to nobody. */
-    __device__ __forceinline__ void write_rows(const char *from, const tile_order &t, int first,
-                                               unsigned lane)
+    /* Writes a warp's results row by row, because some rows do not belong to the sample. */
+    __device__ __forceinline__ void write_rows(const char *from, const tile_assignment &t,
+                                               int first, unsigned lane)
     {
         uint16_t *to = (uint16_t *)p.o + (int64_t)t.entry.row0 * p.o_stride + t.head * DIM;
 
@@ -471,10 +479,10 @@ template <int DIM, bool WINDOW> struct computer {
     }
 
     /*
-     * o / l through the memory of the queries to o. Their last use must be over in all warps: they
-     * took a turn since, or met.
+     * Writes o / l through the memory of the queries to o. All warps must have finished using the
+     * queries: they have taken a turn since, or met.
      */
-    __device__ __forceinline__ void store(const tile_order t)
+    __device__ __forceinline__ void store(const tile_assignment t)
     {
         char *out = memory.q[tiles % 2];
         unsigned thread = thread_number(), lane = thread % 32;
@@ -501,7 +509,7 @@ template <int DIM, bool WINDOW> struct computer {
         }
         int position = t.entry.tile * tile_rows + first;
         bool whole = position >= t.entry.before && position + warp_rows <= t.entry.length;
-        // a vote, although all threads agree: products may not stand in branches that could diverge
+        // a vote, although all threads agree: products must not be in branches that could diverge
         if (__all_sync(0xFFFFFFFFu, whole))
             copy_rows(out + first * run_bytes, t, first, lane);
         else
@@ -511,7 +519,10 @@ template <int DIM, bool WINDOW> struct computer {
         stored = true;
     }
 
-    /* The memory of the tile before may be loaded: waits until its results have been read. */
+    /*
+     * Waits until the results of the previous tile have been read, and releases the memory of its
+     * queries.
+     */
     __device__ __forceinline__ void free_queries()
     {
         __syncwarp();
@@ -522,7 +533,7 @@ template <int DIM, bool WINDOW> struct computer {
         stored = false;
     }
 
-    /* The last block of block b's span in the tile. */
+    /* Returns the last block of block b's span in the tile. */
     __device__ __forceinline__ int span_end(int tile, int b) const
     {
         if (!order.spans)
@@ -532,7 +543,7 @@ template <int DIM, bool WINDOW> struct computer {
         return stop / block_keys <= tile ? (int)(stop / block_keys) - 1 : tile;
     }
 
-    /* Block b was the last of its span: adds the span to those before. */
+    /* Ends the span of which block b was the last, and merges it with the earlier ones. */
     __device__ __forceinline__ void end_span(int tile, int b)
     {
         if (!order.spans)
@@ -543,13 +554,14 @@ template <int DIM, bool WINDOW> struct computer {
     }
 
     /*
-     * Block after block, span after span, tile after tile: the next scores are always under way.
+     * Processes block after block, span after span, tile after tile; the next scores are always in
+     * flight.
      */
     __device__ __forceinline__ void run()
     {
         uint32_t a[block_keys / 16][4];
         float s[block_keys / 2];
-        const tile_order *t = &memory.order[0];
+        const tile_assignment *t = &memory.order[0];
         int tile, b, last;
 
         if (group == 1)
@@ -565,13 +577,13 @@ template <int DIM, bool WINDOW> struct computer {
         score(s, 0);
 #pragma unroll 1
         for (;;) {
-            unsigned next = tiles; // whose queries the next scores are of
+            unsigned next = tiles; // tile whose queries the next scores use
             bool exact = false, more = true;
 
-            weigh(a, s, tile, b);
+            compute_weights(a, s, tile, b);
             if (stored)
                 free_queries();
-            if (cut<WINDOW>(p.form, tile, b)) {
+            if (is_masked_block<WINDOW>(p.form, tile, b)) {
                 exact = special();
                 if (exact)
                     sum_exact(a, tile, b);
@@ -633,7 +645,7 @@ __device__ __forceinline__ void init(memory_layout<DIM> &memory, const tensor_ma
         }
         invar_barrier_init_done();
     }
-    // pages that no row sees are not loaded: what stands in their place must be finite
+    // pages that no row sees are not loaded: the memory must hold finite values instead
     if (zeros) {
         for (int i = (int)threadIdx.x; i < (int)sizeof memory.v / 16; i += threads)
             ((uint4 *)memory.v)[i] = make_uint4(0, 0, 0, 0);
@@ -646,7 +658,7 @@ template <int DIM, bool WINDOW>
 __global__ void __launch_bounds__(threads, 1)
     forward_wgmma(const __grid_constant__ tensor_maps maps,
                   const __grid_constant__ invar_attention_problem p,
-                  const __grid_constant__ run_order order)
+                  const __grid_constant__ launch_params order)
 {
     extern __shared__ __align__(1024) char shared[];
     memory_layout<DIM> &memory = *(memory_layout<DIM> *)shared;
@@ -668,7 +680,10 @@ __global__ void __launch_bounds__(threads, 1)
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-/* A tensor of rows, with boxes of so many of them and so many runs of 64 columns of a head. */
+/*
+ * Encodes the map of a tensor of rows; a box has box_rows rows and box_runs runs of 64 columns of a
+ * head.
+ */
 invar_status map_rows(CUtensorMap *out, const void *data, int64_t rows, int64_t heads, int64_t dim,
                       int64_t stride, int box_rows, int64_t box_runs)
 {
@@ -688,7 +703,7 @@ invar_status map_rows(CUtensorMap *out, const void *data, int64_t rows, int64_t 
     return invar_tensor_map(out, &box);
 }
 
-/* Pages, with boxes of one of them, or of as many rows as a block has, and one run. */
+/* Encodes the map of a cache; a box has one page, or as many rows of it as a block, and one run. */
 invar_status map_pages(CUtensorMap *out, const void *data, const invar_attention_problem *p,
                        int64_t stride)
 {
@@ -717,7 +732,7 @@ size_t plan_bytes(const invar_attention_problem *p)
     return (bytes + 255) / 256 * 256;
 }
 
-/* As many heads as have keys and values that fit into about half of the L2. */
+/* Returns the number of heads whose keys and values fit into about half of the L2 cache. */
 int section_of(const invar_attention_problem *p)
 {
     int64_t positions = p->paged ? p->n_pages * p->page_size : p->n_rows;
@@ -727,10 +742,10 @@ int section_of(const invar_attention_problem *p)
     return (int)(kv_heads * p->form.group);
 }
 
-/* The kernel may start while the plan is still being made: it waits for it itself. */
+/* Launches the kernel early: it waits itself until the plan is complete. */
 template <int DIM, bool WINDOW>
 invar_status launch(const invar_device *dev, const tensor_maps &maps,
-                    const invar_attention_problem *p, const run_order &order)
+                    const invar_attention_problem *p, const launch_params &order)
 {
     return invar_launch_early(dev, p->op, forward_wgmma<DIM, WINDOW>,
                               (unsigned)invar_cuda_of(dev)->multiprocessors, threads,
@@ -739,7 +754,7 @@ invar_status launch(const invar_device *dev, const tensor_maps &maps,
 
 } // namespace
 
-bool invar_attention_wgmma_takes(const invar_device *dev, const invar_attention_problem *p)
+bool invar_attention_wgmma_supports(const invar_device *dev, const invar_attention_problem *p)
 {
     int64_t size = p->page_size;
 
@@ -753,7 +768,7 @@ bool invar_attention_wgmma_takes(const invar_device *dev, const invar_attention_
         return false;
     if (!p->paged)
         return true;
-    // whole pages in a block or whole blocks in a page, and more than a few rows to each sequence
+    // pages divide blocks of keys or blocks divide pages, and sequences have more than a few rows
     return ((size >= 8 && size <= block_keys && block_keys % size == 0) ||
             size % block_keys == 0) &&
            p->n_pages <= farthest && size <= farthest && p->n_rows >= 32 * p->rows.count;
@@ -770,7 +785,7 @@ invar_status invar_attention_wgmma(const invar_device *dev, const invar_attentio
                                    void *workspace)
 {
     tensor_maps maps;
-    run_order order;
+    launch_params order;
     int64_t dim = p->form.dim, kv_heads = p->form.kv_heads, heads = kv_heads * p->form.group;
     int64_t rows = p->n_rows, runs = dim / 64;
 

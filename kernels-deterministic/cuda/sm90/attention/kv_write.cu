@@ -1,9 +1,9 @@
 /*
- * kv_write.cu - keys and values of new rows into the pages of a cache.
+ * kv_write.cu - kv.write: copies keys and values of new rows into the pages of a cache.
  *
- * Bits are copied, by a block of threads for a few rows: a warp looks for their slots while the
- * rows are under way. One more block looks whether two rows fill one slot, which the check cannot
- * see here: which of them stays would depend on the order of blocks.
+ * Bits are copied, a few rows by each block of threads: a warp finds their slots while the rows are
+ * in flight. One more block checks whether two rows fill one slot, which the host cannot see: which
+ * of them stays would depend on the order of blocks.
  *
  * Numerics contract (rev 1): docs/arithmetic.md, section 8.
  *
@@ -16,7 +16,7 @@ namespace
 
 /* ---- slots that two rows fill ---------------------------------------------------------------- */
 
-/* The `*position_out` of a row in sequence `number`; false where it is not there. */
+/* Finds the position of a row in sequence `number`. Returns false if the row is not in it. */
 __device__ bool find_position(invar_attention_sequence *out, int64_t *position_out,
                               const invar_attention_problem &p, int64_t row, int64_t number)
 {
@@ -26,7 +26,7 @@ __device__ bool find_position(invar_attention_sequence *out, int64_t *position_o
     return *position_out >= out->before && *position_out < out->length;
 }
 
-/* The sequence of a row, which is its position `*position_out`; false where there is none. */
+/* Finds the sequence of a row and the row's position in it. Returns false if there is none. */
 __device__ bool find_sequence(invar_attention_sequence *out, int64_t *position_out,
                               const invar_attention_problem &p, int64_t row)
 {
@@ -43,9 +43,9 @@ __device__ bool find_sequence(invar_attention_sequence *out, int64_t *position_o
     return find_position(out, position_out, p, row, low);
 }
 
-enum { NAMES = 2048 }; // of pages, in shared memory
+enum { TABLE_PAGES = 2048 }; // entries of the page table in shared memory
 
-/* The slots of a page that a row and the next ones of its sequence fill. */
+/* Slots of a page that a row and the next rows of its sequence fill. */
 struct filled {
     int64_t first, end;
 
@@ -58,18 +58,18 @@ struct filled {
 };
 
 /*
- * Puts a page that is filled from this position on into the table, with its first row; reports it
- * where another sequence, or another place of this one, fills the same slots.
+ * Puts a page that is filled from this position on into the table, with its first row. Records a
+ * fault if another sequence, or another position of this one, fills the same slots.
  */
-__device__ void name_page(unsigned long long *table, const invar_attention_problem &p,
-                          const invar_attention_sequence &s, int64_t position, uint32_t page,
-                          uint32_t hash)
+__device__ void claim_page(unsigned long long *table, const invar_attention_problem &p,
+                           const invar_attention_sequence &s, int64_t position, uint32_t page,
+                           uint32_t hash)
 {
     unsigned long long mine = (uint64_t)(page + 1) << 32 | (uint32_t)(s.row0 + position);
     filled here(p, s, position);
 
-    for (uint32_t at = hash, tries = 0; tries < NAMES; at++, tries++) {
-        unsigned long long other = atomicCAS(&table[at % NAMES], 0ull, mine);
+    for (uint32_t at = hash, tries = 0; tries < TABLE_PAGES; at++, tries++) {
+        unsigned long long other = atomicCAS(&table[at % TABLE_PAGES], 0ull, mine);
         invar_attention_sequence t;
         int64_t start;
         if (other == 0)
@@ -84,14 +84,17 @@ __device__ void name_page(unsigned long long *table, const invar_attention_probl
     }
 }
 
-/* What find_repeated fetches of several sequences at once: the wait for memory is what it costs. */
+/*
+ * Pages of several sequences that find_repeated loads at once, because waiting for memory is its
+ * main cost.
+ */
 struct page_batch {
     static constexpr int COUNT = 4;
     invar_attention_sequence s[COUNT];
-    int64_t index[COUNT]; // of a page in its sequence
-    int32_t page[COUNT];  // -1: none
+    int64_t index[COUNT]; // index of the page in its sequence
+    int32_t page[COUNT];  // -1 if there is none
 
-    /* Sequences n, n + step, ...; the `part`-th page that each of them fills. */
+    /* Loads the sequences n, n + step, ..., and of each the `part`-th page that it fills. */
     __device__ __forceinline__ page_batch(const invar_attention_problem &p, int64_t n, int64_t step,
                                           int part)
     {
@@ -115,7 +118,10 @@ struct page_batch {
         }
     }
 
-    /* What is out of range is reported by the block whose row it is. */
+    /*
+     * Returns a page, or -1 if there is none or it is out of range; the block that has the row
+     * records the fault.
+     */
     __device__ __forceinline__ int32_t page_at(const invar_attention_problem &p, int i) const
     {
         bool good = s[i].before >= 0 && s[i].before < s[i].length && index[i] < p.max_pages &&
@@ -128,22 +134,23 @@ struct page_batch {
 };
 
 /*
- * Reports slots that two rows fill. One block, in no more time than the others take: about as many
- * threads share a sequence as it has pages.
+ * Records a fault if two rows fill one slot. Called by one block, and takes no longer than the
+ * other blocks: about as many threads share a sequence as it has pages.
  */
-__device__ void find_repeated(const invar_attention_problem &p, unsigned long long table[NAMES])
+__device__ void find_repeated(const invar_attention_problem &p,
+                              unsigned long long table[TABLE_PAGES])
 {
     int64_t pages = p.n_rows / p.page_size + 2 * p.rows.count;
     pages = pages < p.n_rows ? pages : p.n_rows;
-    // where there are more pages than a table likes, they take turns
-    uint32_t turns = (uint32_t)invar_ceil_div(pages, NAMES / 2);
+    // if there are too many pages for the table, they are checked in several passes
+    uint32_t turns = (uint32_t)invar_ceil_div(pages, TABLE_PAGES / 2);
     int share = 1;
     while (share < 32 && 2 * share * p.rows.count <= pages)
         share *= 2;
     int64_t step = (int)blockDim.x / share, first = (int)threadIdx.x / share;
 
     for (uint32_t turn = 0; turn < turns; turn++) {
-        for (int i = (int)threadIdx.x; i < NAMES; i += (int)blockDim.x)
+        for (int i = (int)threadIdx.x; i < TABLE_PAGES; i += (int)blockDim.x)
             table[i] = 0;
         __syncthreads();
         for (int64_t n = first; n < p.rows.count; n += step * page_batch::COUNT) {
@@ -154,9 +161,9 @@ __device__ void find_repeated(const invar_attention_problem &p, unsigned long lo
                     const invar_attention_sequence &s = batch.s[i];
                     int64_t begin = batch.index[i] * p.page_size;
                     uint32_t hash = (uint32_t)batch.page[i] * 0x9E3779B1u >> 8;
-                    if (hash / NAMES % turns == turn)
-                        name_page(table, p, s, begin < s.before ? s.before : begin,
-                                  (uint32_t)batch.page[i], hash);
+                    if (hash / TABLE_PAGES % turns == turn)
+                        claim_page(table, p, s, begin < s.before ? s.before : begin,
+                                   (uint32_t)batch.page[i], hash);
                     batch.index[i] += share;
                     batch.page[i] = batch.page_at(p, i);
                 }
@@ -167,23 +174,23 @@ __device__ void find_repeated(const invar_attention_problem &p, unsigned long lo
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* A row of keys or values and its slot in the cache, in units of WORD. */
+/* Rows of keys or values and the cache that they go to, in units of WORD. */
 template <typename WORD> struct slots {
     WORD *cache;
     const WORD *rows;
     int64_t page_stride, row_stride;
 };
 
-enum { ROWS = 4, MOST_THREADS = 256 }; // of a block
+enum { ROWS = 4, MOST_THREADS = 256 }; // rows and threads of a block
 
-/* Where a row goes. */
+/* Slot of a row in the cache. */
 struct slot {
-    int64_t page, place; /* page -1: nowhere */
+    int64_t page, place; /* page is -1 if the row goes nowhere */
 };
 
 /*
- * The slots of `rows` rows from `first` on, one for each lane of a warp that searches together: few
- * steps, because each waits for memory.
+ * Finds the slots of `rows` rows from `first` on, one in each lane of a warp. The lanes search
+ * together, in few steps, because each step waits for memory.
  */
 __device__ slot find_slots(const invar_attention_problem &p, int64_t first, int rows)
 {
@@ -213,14 +220,14 @@ __device__ slot find_slots(const invar_attention_problem &p, int64_t first, int 
     return {invar_attention_page(p, s, at / size), at % size};
 }
 
-/* The first block looks at all rows. */
+/* Writes the rows of a block; the first block checks all rows instead. */
 template <typename WORD>
 __global__ void __launch_bounds__(MOST_THREADS, 4)
     write_rows(slots<WORD> k, slots<WORD> v, int64_t words,
                const __grid_constant__ invar_attention_problem p)
 {
     __shared__ slot to[ROWS];
-    __shared__ unsigned long long table[NAMES];
+    __shared__ unsigned long long table[TABLE_PAGES];
     int64_t first = ((int64_t)blockIdx.x - 1) * ROWS;
     WORD key[ROWS], value[ROWS];
     auto load = [&](int64_t i) {
@@ -258,13 +265,18 @@ __global__ void __launch_bounds__(MOST_THREADS, 4)
 
 /* ---- rows by bulk copies --------------------------------------------------------------------- */
 
-enum { BULK_WARPS = 4, BULK_ROWS = 2 /* of a warp */, BULK_BYTES = 2048 /* of a row at once */ };
+enum {
+    BULK_WARPS = 4,
+    BULK_ROWS = 2 /* rows of a warp */,
+    BULK_BYTES = 2048 /* bytes of a row that are copied at once */
+};
 #define BULK_SHARED (BULK_WARPS * BULK_ROWS * 2 * BULK_BYTES)
-static_assert(BULK_SHARED >= NAMES * sizeof(unsigned long long), "room for the table");
+static_assert(BULK_SHARED >= TABLE_PAGES * sizeof(unsigned long long), "room for the table");
 
 /*
- * The same where rows are multiples of 16 bytes: a lane of a warp has a row, which it copies to
- * shared memory and, when its slot is known, from there. Rows of more than BULK_BYTES take turns.
+ * Like write_rows, for rows that are multiples of 16 bytes: a lane has a row, which it copies to
+ * shared memory and, when its slot is known, from there to the cache. Rows of more than BULK_BYTES
+ * are copied in parts.
  */
 __global__ void __launch_bounds__(32 * BULK_WARPS)
     copy_rows(slots<uint4> k, slots<uint4> v, int64_t words,
@@ -351,8 +363,8 @@ invar_status copy_all(const invar_device *dev, const invar_kv_write_args *a,
                                            slots_of<uint4>(&a->cache.v, &a->v, per_word), words, p);
 }
 
-/* True where rows of t can be moved by words of 16 bytes. */
-bool by_words(const invar_tensor *t, int64_t elements)
+/* Returns whether rows of t can be moved in words of 16 bytes. */
+bool is_16_byte_aligned(const invar_tensor *t, int64_t elements)
 {
     int64_t bytes = invar_dtype_bits(t->dtype) / 8;
 
@@ -389,8 +401,9 @@ invar_status invar_cuda_kv_write(const invar_device *dev, const invar_kv_write_a
     p.page_size = args->cache.k.shape[1];
     p.n_pages = args->cache.k.shape[0];
     p.max_pages = args->cache.pages.shape[1];
-    if (by_words(&args->cache.k, elements) && by_words(&args->cache.v, elements) &&
-        by_words(&args->k, elements) && by_words(&args->v, elements))
+    if (is_16_byte_aligned(&args->cache.k, elements) &&
+        is_16_byte_aligned(&args->cache.v, elements) && is_16_byte_aligned(&args->k, elements) &&
+        is_16_byte_aligned(&args->v, elements))
         return copy_all(dev, args, p);
     if (args->k.dtype == INVAR_DTYPE_BF16)
         return write_all<uint16_t>(dev, args, p);

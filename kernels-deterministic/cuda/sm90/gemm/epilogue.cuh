@@ -1,8 +1,8 @@
 /*
- * epilogue.cuh - what follows a product before its result goes to memory.
+ * epilogue.cuh - residual and activation that are fused to a product.
  *
- * A fused op is the ops one after another: what one would have stored is rounded as if it had been,
- * and goes on from there.
+ * A fused op is the ops one after another: a value that one op would have stored is rounded as if
+ * it had been, and the next op continues from the rounded value.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,13 +11,13 @@
 
 #include "kernels-deterministic/cuda/sm90/gate.cuh"
 
-/* Brings what lies at p into the second-level cache. */
+/* Prefetches the line at p into the L2 cache. */
 __device__ __forceinline__ void invar_fetch_to_cache(const void *p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* What storing x as the type of the second argument, and loading it again, gives. */
+/* Returns x as it is after being stored as the type of the second argument and loaded again. */
 __device__ __forceinline__ float invar_stored(float x, const float *)
 {
     return x;
@@ -28,14 +28,16 @@ __device__ __forceinline__ float invar_stored(float x, const __nv_bfloat16 *)
     return __uint_as_float(invar_bf16x2_bits(0.0f, x));
 }
 
-/* What `add` makes of a residual and of y, once that is stored as the residual's type. */
+/*
+ * Returns what op `add` gives for a residual and y, which is first rounded to the residual's type.
+ */
 template <typename T>
 __device__ __forceinline__ float invar_with_residual(const T *residual, float y)
 {
     return invar_load(residual) + invar_stored(y, residual);
 }
 
-/* The same of 16 bytes as stored. */
+/* Returns the sums of 16 bytes of residual and y, both as stored. */
 template <typename T>
 __device__ __forceinline__ uint4 invar_with_residual(uint4 residual, uint4 y, const T *)
 {
@@ -51,7 +53,7 @@ __device__ __forceinline__ uint4 invar_with_residual(uint4 residual, uint4 y, co
     return make_uint4(a.word[0], a.word[1], a.word[2], a.word[3]);
 }
 
-/* What swiglu.fwd makes of eight values. Most of them are near 0, where silu takes less. */
+/* Returns swiglu.fwd of eight values. Most gates are near 0, for which silu needs less. */
 __device__ __forceinline__ invar_bf16_run invar_gated(invar_bf16_run gate, invar_bf16_run up)
 {
     float out[INVAR_RUN];
@@ -67,7 +69,7 @@ __device__ __forceinline__ invar_bf16_run invar_gated(invar_bf16_run gate, invar
         gate.set(out);
         return gate;
     }
-    // two at a time, to be short: what is done goes in where the next come out
+    // two at a time, to keep the code short: results replace the values that are shifted out
 #pragma unroll 1
     for (int i = 0; i < gate.words; i++) {
         uint32_t done = invar_bf16x2_bits(invar_silu(gate.get(0)) * up.get(0),
@@ -82,7 +84,7 @@ __device__ __forceinline__ invar_bf16_run invar_gated(invar_bf16_run gate, invar
     return gate;
 }
 
-/* The same with a table of silu. */
+/* Returns swiglu.fwd of eight values with a table of silu. */
 __device__ __forceinline__ invar_bf16_run invar_gated(invar_bf16_run gate, invar_bf16_run up,
                                                       const float *table)
 {

@@ -1,12 +1,13 @@
 /*
- * gemm.h - the products of linear layers, as the kernels that compute them take them.
+ * gemm.h - matrix products of linear layers, as their kernels take them.
  *
- * linear.cu turns the arguments of the six linear ops into one of two problems and hands it to the
- * first kernel that takes it. Each kernel is a pair of functions: `takes` says whether it can
- * compute the problem, and the other launches it. A kernel never decides bits: whichever takes a
- * problem, the result is the expression of docs/arithmetic.md, section 3.
+ * linear.cu turns the arguments of the six linear ops into one of two problems, invar_gemm or
+ * invar_wgrad_gemm, and passes it to the first kernel that supports it. Each kernel is a pair of
+ * functions: one returns whether the kernel can compute the problem, the other launches it. The
+ * choice of the kernel changes no bit: the result is the expression of docs/arithmetic.md, section
+ * 3.
  *
- * All pointers are device memory.
+ * All pointers are to device memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,8 +21,8 @@ extern "C" {
 #endif
 
 /*
- * One side of a chain: element (i, k) of a matrix. k is the contiguous index, or index 0 where
- * `k_outer` is set. Quantized types are as in tensor.h; scales run along the contiguous index.
+ * One operand of a chain: element (i, k) of a matrix. k is the contiguous index, or index 0 if
+ * `k_outer` is set. Quantized types are those of tensor.h; scales run along the contiguous index.
  */
 typedef struct invar_gemm_operand {
     const void *data;
@@ -33,24 +34,22 @@ typedef struct invar_gemm_operand {
 } invar_gemm_operand;
 
 /*
- * out[i][j] = the chain over all parts, one after the other, of a[i], b[j]; then the bias; rounded;
- * then the residual, rounded again.
- * With shards the chain is cut into `shards` ones, folded by the tree; shard v holds shard v of
- * each part's k, cut by the part's atoms (math/shards.h). Shards may be empty.
- *
- * Groups (experts): rows [start[g], start[g+1]) of a and of out go with the g-th matrix of b, which
- * begins `group_rows[part]` values of index 0 behind the one before. A dense product has groups = 1
- * and start = NULL.
+ * A product. out[i][j] = the chain over all parts, one after the other, of a[i], b[j]; then the
+ * bias; rounded; then the residual, rounded again. With shards, the chain is cut into `shards`
+ * chains, added by the tree; shard v has shard v of each part's k, cut by the part's atoms
+ * (math/shards.h), and may be empty. With groups (experts), rows [start[g], start[g + 1]) of a and
+ * of out go with matrix g of b, which begins g * group_rows[part] values of index 0 after the
+ * first. A dense product has groups = 1 and start = NULL.
  */
 typedef struct invar_gemm {
     invar_op op;
-    int64_t rows, cols; /* of out: i, j */
+    int64_t rows, cols; /* rows i and columns j of out */
     void *out;
     invar_dtype out_dtype; /* f32 or bf16 */
     int64_t out_stride;
-    const void *bias; /* (cols), NULL: none */
+    const void *bias; /* (cols); NULL if there is none */
     invar_dtype bias_dtype;
-    const void *residual; /* of out's type, added to what is rounded; NULL: none */
+    const void *residual; /* type of out; added to the rounded value; NULL if there is none */
     int64_t residual_stride;
     invar_gemm_operand a[INVAR_LINEAR_MAX_PARTS], b[INVAR_LINEAR_MAX_PARTS];
     int64_t k[INVAR_LINEAR_MAX_PARTS];
@@ -58,25 +57,25 @@ typedef struct invar_gemm {
     int32_t parts;
     int32_t shards;
     int64_t atom[INVAR_LINEAR_MAX_PARTS];
-    const int64_t *start; /* (groups + 1) */
+    const int64_t *start; /* (groups + 1) row offsets; NULL if dense */
     int64_t groups;
 } invar_gemm;
 
 /*
- * Products of one a, without shards and groups. `act`, unless NULL, is swiglu of what the two there
- * are then, of one width and type, have for out; these may be NULL.
+ * Products with one a, without shards and groups. If `act` is not NULL, there are two of them, of
+ * one width and type, and act is swiglu of their results; their out may then be NULL.
  */
 typedef struct invar_gemm_set {
     invar_gemm product[INVAR_LINEAR_MAX_PARTS];
     int32_t count;
-    void *act; /* of their type */
+    void *act; /* type of out; NULL if there is no activation */
     int64_t act_stride;
 } invar_gemm_set;
 
 /*
- * out[g * rows + i][j] += per unit u one chain from +0 over the tokens t in [cut[u], cut[u+1]) of
- * a[t][i], b[t][j], units in order; cut is the g-th run of (units + 1) numbers. Both operands are
- * f32 or bf16 with k (the tokens) outermost. A fresh out is +0 before, whatever it holds.
+ * Gradient of weights. out[g * rows + i][j] += for each unit u one chain from +0 over the tokens t
+ * in [cut[u], cut[u + 1]) of a[t][i], b[t][j], units in ascending order, with row g of `cut`. Both
+ * operands are f32 or bf16 with k (the tokens) outermost.
  */
 typedef struct invar_wgrad_gemm {
     invar_op op;
@@ -84,11 +83,11 @@ typedef struct invar_wgrad_gemm {
     float *out;
     int64_t out_stride;
     invar_gemm_operand a, b;
-    int64_t tokens;     /* of a and b: the most that a cut may name */
-    const int64_t *cut; /* (groups, units + 1) */
+    int64_t tokens;     /* rows of a and b; no offset in `cut` may be larger */
+    const int64_t *cut; /* (groups, units + 1) token offsets of the units */
     int64_t units;
     int64_t groups;
-    bool fresh;
+    bool fresh; /* overwrite out, whatever it holds, instead of adding to it */
 } invar_wgrad_gemm;
 
 /* ---- generic.cu: every problem, any shape, stride, type and numerics; slow ------------------- */
@@ -103,10 +102,10 @@ invar_status invar_gemm_generic_weight_product(const invar_device *dev,
 bool invar_gemm_bf16_supports(const invar_device *dev, const invar_gemm *p);
 invar_status invar_gemm_bf16(const invar_device *dev, const invar_gemm *p) INVAR_MUST_USE;
 
-/* With shards, where invar_gemm_bf16 takes them. */
+/* Computes products with shards that invar_gemm_bf16_supports accepts. */
 invar_status invar_gemm_bf16_tree(const invar_device *dev, const invar_gemm *p) INVAR_MUST_USE;
 
-/* The same of few rows. */
+/* Computes products with shards that have few rows. */
 bool invar_gemm_bf16_supports_split(const invar_device *dev, const invar_gemm *p);
 invar_status invar_gemm_bf16_split(const invar_device *dev, const invar_gemm *p) INVAR_MUST_USE;
 

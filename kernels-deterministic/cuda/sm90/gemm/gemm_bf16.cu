@@ -1,14 +1,14 @@
 /*
- * gemm_bf16.cu - products of bf16 activations and weights on the tensor cores: linear.fwd and
- * linear.dx, dense and grouped by expert.
+ * gemm_bf16.cu - bf16 products on tensor cores: linear.fwd and linear.dx, dense and grouped by
+ * expert.
  *
- * Takes operands that bulk copies can read (16-byte rows). Weights lie with k contiguous (fwd) or
+ * Operands must be readable by bulk copies (16-byte rows). Weights lie with k contiguous (fwd) or
  * outermost (dx). The parts of dx follow one another in the ring of stages, so that they are one
- * chain; the end of each is filled up with zeros by the copies. Several matrices of weights may
- * share their activations: their tiles lie side by side.
+ * chain; copies fill up the end of each part with zeros. Several matrices of weights may share
+ * their activations: their tiles lie side by side.
  *
  * When a chain ends, its warpgroup's share of the tensor cores would be idle until the tile is
- * written. Two warpgroups do not end together; and large tiles in bf16 are written later.
+ * written. So two warpgroups do not end together, and large tiles in bf16 are written later.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,8 +17,8 @@
 /* ---- roles ----------------------------------------------------------------------------------- */
 
 /*
- * A tile whose results, in bf16, are written while the next one is multiplied. For one output
- * without a residual, chains that are long enough, and whole strips: 64 columns that begin at
+ * A tile whose results, in bf16, are written while the next one is multiplied. It is for one output
+ * without a residual, chains that are long enough, and full strips: 64 columns that begin at
  * multiples of 16 bytes.
  */
 struct rows_late_tile : gemm_tile<2, 1, 256, 64, ROWS_TABLE_BYTES> {
@@ -26,7 +26,7 @@ struct rows_late_tile : gemm_tile<2, 1, 256, 64, ROWS_TABLE_BYTES> {
     static constexpr int STRIPS = COLS / GEMM_RUN;
 };
 
-/* A strip of a warp's 16 rows from `row` on, at column `col`. */
+/* Writes a strip of a warp's 16 rows, from `row` and `col` on. */
 __device__ __forceinline__ void rows_write_strip(const rows_plan &plan, int row, int row_end,
                                                  int col, const gemm_rounded &strip,
                                                  uint8_t *staging)
@@ -44,9 +44,9 @@ __device__ __forceinline__ void rows_write_strip(const rows_plan &plan, int row,
 }
 
 /*
- * As rows_multiply, but a tile is only rounded when its chain ends, and written strip by strip in
- * the next one, while the tensor cores are busy with a stage: they need not wait for the writing,
- * which takes as long as several stages.
+ * Like rows_multiply, but a tile is only rounded when its chain ends. It is written strip by strip
+ * during the next tile, while the tensor cores are busy with a stage, because writing takes as long
+ * as several stages.
  */
 template <class Tile, int TB>
 __device__ __forceinline__ void rows_multiply_late(const rows_plan &plan,
@@ -102,7 +102,7 @@ __device__ __forceinline__ void rows_multiply(const rows_plan &plan,
         float acc[Tile::BLOCKS][Tile::COLS / 2];
         int row = tile.row + me.number * Tile::BLOCKS * 64 + warp % 4 * 16;
         for (int m = 0; !TB && plan.residual && m < Tile::BLOCKS; m++)
-            rows_ask<Tile>(plan, tile, row + 64 * m);
+            rows_prefetch_residual<Tile>(plan, tile, row + 64 * m);
         gemm_chain<Tile, 0, TB>(acc, shared, place, plan.blocks[0], me, [](int, int) {});
         gemm_each<Tile::BLOCKS>([&](auto number) {
             constexpr int m = decltype(number)::VALUE;
@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
         else
             rows_multiply<Tile, TB>(plan, shared, cluster, warp - 4);
     }
-    // a block's memory must stand until the others have told it, and copied to it, their last
+    // other blocks may still signal this block's barriers and copy into its memory
     invar_cluster_meet();
 }
 
@@ -157,7 +157,7 @@ bool invar_gemm_bf16_supports(const invar_device *dev, const invar_gemm *p)
 template <int CONSUMERS, int BLOCKS, int COLS>
 using rows_gemm_tile = gemm_tile<CONSUMERS, BLOCKS, COLS, 64, ROWS_TABLE_BYTES>;
 
-/* Calls f with the tile of this number; they are listed in rows_tiles. */
+/* Calls f with the tile of this number; rows_tiles lists their costs. */
 template <typename F> static invar_status rows_by_tile(int number, F f)
 {
     switch (number) {
@@ -185,7 +185,7 @@ static gemm_choice rows_choose(const invar_gemm *p, int count, int multiprocesso
                        (int)(sizeof rows_tiles / sizeof *rows_tiles), multiprocessors);
 }
 
-/* Whether tiles can be written late. */
+/* Returns whether tiles can be written late. */
 static bool rows_writes_late(const invar_gemm *p)
 {
     using Tile = rows_late_tile;
@@ -197,7 +197,7 @@ static bool rows_writes_late(const invar_gemm *p)
            k > Tile::STRIPS * Tile::K && rows_aligned(p, p->out, p->out_stride);
 }
 
-/* `count` products of one a. */
+/* Runs `count` products of one a. */
 static invar_status rows_run(const invar_device *dev, const invar_gemm *p, int count)
 {
     gemm_choice choice = rows_choose(p, count, invar_cuda_of(dev)->multiprocessors);

@@ -1,10 +1,11 @@
 /*
- * gemm_bf16.cuh - what the bf16 products on the tensor cores share: tiles, the ring of operands in
- * shared memory, the loop over k, and the way of accumulators to rows of memory.
+ * gemm_bf16.cuh - bf16 products on tensor cores: tiles, operand ring, loop over k, staging of
+ * results.
  *
  * A block holds one tile of the output at a time. Two of its warps copy the operands into a ring of
- * stages; the warpgroups behind them multiply, each some rows of the tile with all its columns. The
- * blocks of a cluster take tiles below one another, and each copies a share of b to all of them.
+ * stages in shared memory, each with the barriers `full` and `empty`; the warpgroups after them
+ * multiply, each some rows of the tile with all its columns. The blocks of a cluster take tiles
+ * below one another, and each copies a share of b to all of them.
  *
  * Numerics contract: an element is one ascending chain of k16 steps in one accumulator, from +0.
  * Neither tile nor cluster nor stage appears in it. Zeros that fill up a stage change no bit.
@@ -21,43 +22,50 @@
 
 #include <utility>
 
-#define GEMM_RUN 64 /* rows or columns that lie together where k is outermost: 128 bytes */
+#define GEMM_RUN 64 /* rows or columns that are contiguous if k is outermost: 128 bytes */
 #define GEMM_STAGING_ROW_BYTES 128
-#define GEMM_STAGING_BYTES (16 * GEMM_STAGING_ROW_BYTES) /* 16 rows, of one warp */
+#define GEMM_STAGING_BYTES (16 * GEMM_STAGING_ROW_BYTES) /* 16 rows, those of one warp */
 #define GEMM_BARRIER_BYTES 256
-#define GEMM_SHARED_BYTES (227 * 1024) /* that a block may have */
-#define GEMM_ATOM 64 /* shards begin at multiples of it: a stage never has two of them */
+#define GEMM_SHARED_BYTES (227 * 1024) /* shared memory that a block may have */
+#define GEMM_ATOM                                                                                  \
+    64 /* shards begin at multiples of it, so that a stage never has
+                                          two of them */
 #define GEMM_MAX_EXTENT ((int64_t)1 << 30)
 
 /*
- * BLOCKS times 64 rows for each of CONSUMERS warpgroups, and COLS columns; K of k in a stage: 64
- * where an operand has it contiguous. EXTRA bytes of shared memory are for the kernel's own use.
+ * Sizes of a tile: BLOCKS times 64 rows for each of CONSUMERS warpgroups, and COLS columns. A stage
+ * has K of k, 64 if an operand has k contiguous. EXTRA bytes of shared memory are for the kernel's
+ * own use; each warp has STRIPS strips of staging memory.
  */
 template <int CONSUMERS_, int BLOCKS_, int COLS_, int K_, int EXTRA_, int STRIPS_ = 1>
 struct gemm_tile {
     static constexpr int CONSUMERS = CONSUMERS_;
     static constexpr int BLOCKS = BLOCKS_;
-    static constexpr bool GATED = false; // gemm_bf16_gated.cu
-    static constexpr bool LATE = false;  // gemm_bf16.cu
-    static constexpr bool TREE = false;  // gemm_bf16_tree.cu
+    static constexpr bool GATED = false; // true in gemm_bf16_gated.cu
+    static constexpr bool LATE = false;  // true if gemm_bf16.cu writes the tile during the next one
+    static constexpr bool TREE = false;  // true in gemm_bf16_tree.cu
     static constexpr int GROUPS = 1024;
-    static constexpr int ACROSS = 1; // products side by side that make its columns
+    static constexpr int ACROSS = 1; // products side by side that make up its columns
     static constexpr int COLS = COLS_;
     static constexpr int K = K_;
     static constexpr int ROWS = 64 * CONSUMERS * BLOCKS;
     static constexpr int THREADS = 128 * (1 + CONSUMERS);
-    static constexpr int RUN_BYTES = GEMM_RUN * K * 2; // of 64 rows or columns in a stage
+    static constexpr int RUN_BYTES = GEMM_RUN * K * 2; // bytes of 64 rows or columns in a stage
     static constexpr int A_BYTES = ROWS / GEMM_RUN * RUN_BYTES;
     static constexpr int STAGE_BYTES = A_BYTES + COLS / GEMM_RUN * RUN_BYTES;
-    static constexpr int STRIPS = STRIPS_; // of staging memory, for each warp
+    static constexpr int STRIPS = STRIPS_; // strips of staging memory for each warp
     static constexpr int STAGING = 4 * CONSUMERS * STRIPS * GEMM_STAGING_BYTES;
-    static constexpr int SPARE = 1024 + STAGING + GEMM_BARRIER_BYTES + EXTRA_; // 1024: alignment
+    // 1024 for the alignment
+    static constexpr int SPARE = 1024 + STAGING + GEMM_BARRIER_BYTES + EXTRA_;
     static constexpr int FIT = (GEMM_SHARED_BYTES - SPARE) / STAGE_BYTES;
     static constexpr int STAGES = FIT < 8 ? FIT : 8;
     static constexpr size_t SHARED = (size_t)STAGES * STAGE_BYTES + SPARE;
 };
 
-/* f(m) with decltype(m)::VALUE = 0, 1, ...: arrays that it indexes stay in registers. */
+/*
+ * Number that gemm_each passes to f: f(m) is called with decltype(m)::VALUE = 0, 1, ..., so that
+ * arrays indexed by it stay in registers.
+ */
 template <int I> struct gemm_number {
     static constexpr int VALUE = I;
 };
@@ -73,7 +81,7 @@ template <int COUNT, typename F> __device__ __forceinline__ void gemm_each(F f)
     gemm_each(f, std::make_integer_sequence<int, COUNT>());
 }
 
-/* The warp's number; the compiler knows that it is one for the warp. */
+/* Returns the warp's number, in a way that tells the compiler that it is uniform. */
 __device__ __forceinline__ int gemm_warp()
 {
     return (int)invar_uniform(threadIdx.x / 32);
@@ -95,7 +103,7 @@ static inline gemm_divider gemm_divider_of(int64_t by)
 {
     gemm_divider out = {(uint32_t)by, 0, 31};
 
-    // 2^shift / by rounded up is off by less than 1 / by of n: no quotient is
+    // rounding 2^shift / by up changes the product by less than 1 / by, and so no quotient
     while ((int64_t)1 << (out.shift - 31) < by)
         out.shift++;
     out.factor = (uint32_t)((((uint64_t)1 << out.shift) + out.by - 1) / out.by);
@@ -103,15 +111,15 @@ static inline gemm_divider gemm_divider_of(int64_t by)
 }
 
 /*
- * The order of the tiles of clusters in a matrix that has `across` of them side by side: bands of
- * so many rows of tiles, column by column. What runs at one time then reads few rows of a and few
- * columns of b, and both stay in the L2.
+ * Order of the tiles of clusters in a matrix that has `across` of them side by side: bands of
+ * `band` rows of tiles, column by column. Tiles that run at the same time then read few rows of a
+ * and few columns of b, and both stay in the L2 cache.
  */
 struct gemm_order {
     int across;
     gemm_divider band, band_tiles;
 
-    /* Tile `n` of a matrix of `down` rows of tiles. */
+    /* Finds tile `n` of a matrix with `down` rows of tiles. */
     __device__ __forceinline__ void find(int n, int down, int &row, int &col) const
     {
         int above = band_tiles.quotient(n) * (int)band.by, height = min((int)band.by, down - above);
@@ -130,7 +138,7 @@ static inline gemm_order gemm_order_of(int64_t across, int64_t band)
 /* ---- shared memory --------------------------------------------------------------------------- */
 
 template <class Tile> struct gemm_shared {
-    uint8_t *base; // of the ring, aligned to 1024: the pattern of the swizzle
+    uint8_t *base; // begin of the ring, aligned to 1024, the period of the swizzle
 
     __device__ __forceinline__ explicit gemm_shared(uint8_t *memory)
         : base(memory + (-invar_shared_address(memory) & 1023))
@@ -162,20 +170,20 @@ template <class Tile> struct gemm_shared {
     }
 };
 
-/* By all threads, before the cluster meets. */
+/* Initializes the barriers of the ring. Called by all threads, before the cluster meets. */
 template <class Tile>
 __device__ __forceinline__ void gemm_open_ring(const gemm_shared<Tile> &shared, int cluster)
 {
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < Tile::STAGES; stage++) {
-            invar_barrier_init(shared.full(stage), 2); // one for each operand
+            invar_barrier_init(shared.full(stage), 2); // one arrival for each operand
             invar_barrier_init(shared.empty(stage), (uint32_t)(4 * Tile::CONSUMERS * cluster));
         }
         invar_barrier_init_done();
     }
 }
 
-/* A stage, and how often the ring has gone round (modulo 2). */
+/* Position in the ring: a stage, and how often the ring has started over (modulo 2). */
 template <class Tile> struct gemm_place {
     int stage = 0;
     uint32_t phase = 0;
@@ -191,14 +199,14 @@ template <class Tile> struct gemm_place {
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* The block's place among those that share b. */
+/* Rank of the block among the blocks that share b, and their number. */
 struct gemm_cluster {
     int rank, size;
 };
 
 /*
- * The one thread that copies an operand: a, or b where B is set. T: it lies with k outermost. Every
- * block of a cluster needs the same columns of b, and copies a share of them to all.
+ * State of the one thread that copies an operand: a, or b if B is set. T means that k is outermost.
+ * Every block of a cluster needs the same columns of b, and copies a share of them to all.
  */
 template <class Tile, int B, int T> struct gemm_filler {
     static constexpr int COUNT = B ? Tile::COLS : Tile::ROWS;
@@ -207,9 +215,10 @@ template <class Tile, int B, int T> struct gemm_filler {
 
     gemm_shared<Tile> shared;
     gemm_place<Tile> place;
-    int first;       // row or column of the share in the tile; with k outermost shares are runs
-    uint32_t runs;   // bit i: run i is in the share
-    uint32_t blocks; // bit i: block i of the cluster gets it
+    // first row or column of the share in the tile; with k outermost, shares are runs
+    int first;
+    uint32_t runs;   // bit i: run i belongs to the share
+    uint32_t blocks; // bit i: block i of the cluster receives it
     bool alone;
 
     __device__ __forceinline__ gemm_filler(const gemm_shared<Tile> &shared_, gemm_cluster cluster)
@@ -234,7 +243,7 @@ template <class Tile, int B, int T> struct gemm_filler {
             invar_copy_in_all(to, map, x, y, z, shared.full(place.stage), (uint16_t)blocks);
     }
 
-    /* The next stage: from `k` on, and from row (column) `outer` of matrix `matrix` on. */
+    /* Fills the next stage, from `k` and from row (column) `outer` of matrix `matrix` on. */
     __device__ __forceinline__ void fill(const CUtensorMap *map, int k, int outer, int matrix)
     {
         invar_barrier_wait(shared.empty(place.stage), place.phase ^ 1);
@@ -251,8 +260,8 @@ template <class Tile, int B, int T> struct gemm_filler {
     }
 
     /*
-     * The next stage of b, its halves from two matrices with k contiguous; boxes are as wide as a
-     * half. Of two blocks each copies one.
+     * Fills the next stage of b with halves from two matrices with k contiguous; boxes are as wide
+     * as a half. In a cluster of two, each block copies one half.
      */
     __device__ __forceinline__ void fill_halves(const CUtensorMap *left, const CUtensorMap *right,
                                                 int k, int outer)
@@ -270,7 +279,7 @@ template <class Tile, int B, int T> struct gemm_filler {
 
 /* ---- the loop over k ------------------------------------------------------------------------- */
 
-/* The warpgroup that multiplies: its number, and the blocks that wait for its stages. */
+/* Consumer warpgroup: its number, and the blocks that wait for its stages. */
 struct gemm_consumer {
     int number, cluster;
     int first = 0; // rank of the first of these blocks
@@ -286,18 +295,20 @@ __device__ __forceinline__ void gemm_release(const gemm_shared<Tile> &shared, in
         invar_barrier_free_at(shared.empty(stage), (uint32_t)(me.first + lane));
 }
 
-/* The matrix `by` times 16 bytes behind. Addresses stay below 2^18: no carry leaves their field. */
+/*
+ * Returns the descriptor of the matrix `by` times 16 bytes later. Addresses stay below 2^18, so no
+ * carry leaves their field.
+ */
 __device__ __forceinline__ uint64_t gemm_step(uint64_t matrix, uint32_t by)
 {
     return (matrix & 0xFFFFFFFF00000000u) | ((uint32_t)matrix + by);
 }
 
 /*
- * One chain from +0 over `blocks` stages; blocks >= 1. before(i, stage) is called before the i-th
- * of them is multiplied.
- *
- * Two consumers that kept step would both leave the tensor cores idle while they write their
- * results. So the second starts a little later: one writes while the other multiplies.
+ * Computes one chain from +0 over `blocks` >= 1 stages; before(i, stage) is called before the i-th
+ * of them is multiplied. If two consumers ran in step, both would leave the tensor cores idle while
+ * they write their results. So the second starts a little later: one writes while the other
+ * multiplies.
  */
 template <class Tile, int TA, int TB, typename F>
 __device__ __forceinline__ void
@@ -349,15 +360,18 @@ gemm_chain(float (&acc)[Tile::BLOCKS * Tile::ACROSS][Tile::COLS / Tile::ACROSS /
 
 /* ---- from accumulators to rows --------------------------------------------------------------- */
 
-/* Byte of a 16-byte chunk of a row in the staging memory: no two of a phase meet in a bank. */
+/*
+ * Returns the offset of a 16-byte chunk of a row in the staging memory; no two chunks of a phase
+ * share a bank.
+ */
 __device__ __forceinline__ int gemm_staged(int row, int chunk)
 {
     return row * GEMM_STAGING_ROW_BYTES + ((chunk ^ ((row & 3) << 1 | (row >> 2 & 1))) << 4);
 }
 
 /*
- * 128 bytes of each of the warp's 16 rows, from accumulators (their first is acc[0], layout of
- * wgmma.cuh) into the staging memory: 32 columns of f32.
+ * Stages 128 bytes of each of the warp's 16 rows, 32 columns of f32, from accumulators that begin
+ * at acc[0] (layout of wgmma.cuh).
  */
 __device__ __forceinline__ void gemm_stage(uint8_t *staging, const float *acc, const float *)
 {
@@ -383,7 +397,7 @@ struct gemm_rounded {
     }
 };
 
-/* The same of these. */
+/* Stages 64 columns of bf16 of each of the warp's 16 rows. */
 __device__ __forceinline__ void gemm_stage(uint8_t *staging, const gemm_rounded &rounded)
 {
     int lane = (int)threadIdx.x % 32;
@@ -409,8 +423,8 @@ __device__ __forceinline__ void gemm_stage(uint8_t *staging, const float *acc,
 }
 
 /*
- * What was staged: each(j, row, byte, value) for the four chunks of 16 bytes that the lane has; the
- * j-th lies `byte` bytes into row `row` of the 16. By whole warps.
+ * Reads staged rows: calls each(j, row, byte, value) for the four chunks of 16 bytes that the lane
+ * has; chunk j lies `byte` bytes into row `row` of the 16. Called by whole warps.
  */
 template <typename F> __device__ __forceinline__ void gemm_staged_rows(uint8_t *staging, F each)
 {
@@ -425,7 +439,7 @@ template <typename F> __device__ __forceinline__ void gemm_staged_rows(uint8_t *
     __syncwarp();
 }
 
-/* The same of accumulators, which are staged before. */
+/* Stages accumulators and reads the staged rows. */
 template <typename Out, typename F>
 __device__ __forceinline__ void gemm_rows_of(uint8_t *staging, const float *acc, F each)
 {
@@ -436,9 +450,9 @@ __device__ __forceinline__ void gemm_rows_of(uint8_t *staging, const float *acc,
 /* ---- host ------------------------------------------------------------------------------------ */
 
 /*
- * An operand in boxes. `outer` counts what is not k, `matrices` follow one another `matrix_rows`
- * values of index 0 apart. A box has `box_k` of k and, where k is contiguous, `box_outer` of the
- * rest, otherwise 64.
+ * Boxes of an operand. `outer` counts what is not k; `matrices` follow one another, `matrix_rows`
+ * values of index 0 apart. A box has `box_k` of k and, if k is contiguous, `box_outer` of the rest,
+ * otherwise 64.
  */
 struct gemm_operand_shape {
     int64_t k, outer, matrices, matrix_rows;
@@ -477,21 +491,22 @@ static inline bool gemm_extent_fits(int64_t n)
     return n > 0 && n <= GEMM_MAX_EXTENT;
 }
 
-/* What a launch is made of: a tile, by its number in the kernel's list, and blocks of a cluster. */
+/* Choice of a launch: number of the tile in the kernel's list, and blocks of a cluster. */
 struct gemm_choice {
     int tile, cluster;
 };
 
 /*
- * A tile, and what an element of it costs: the smaller a tile, the more bytes move through shared
- * memory for it. `alone` is the factor for blocks that share nothing. Both measured.
+ * A tile, and the cost of one of its elements: the smaller a tile, the more bytes move through
+ * shared memory for an element. `alone` is the factor for blocks that share nothing. Both are
+ * measured.
  */
 struct gemm_tile_cost {
     int rows, cols;
     double element, alone;
 };
 
-/* The time that `groups` products of `rows` x `cols` take, up to a factor: rounds of tiles. */
+/* Returns the time of `groups` products of `rows` x `cols`, up to a factor: rounds of tiles. */
 static inline double gemm_cost(int64_t groups, int64_t rows, int64_t cols,
                                const gemm_tile_cost &tile, int cluster, int multiprocessors)
 {
@@ -505,7 +520,7 @@ static inline double gemm_cost(int64_t groups, int64_t rows, int64_t cols,
            (0.5 + 0.5 * (double)padded / (double)rows);
 }
 
-/* The cheapest of `count` tiles, in clusters of one or two. */
+/* Returns the cheapest of `count` tiles, in clusters of one or two. */
 static inline gemm_choice gemm_choose(int64_t groups, int64_t rows, int64_t cols,
                                       const gemm_tile_cost *tiles, int count, int multiprocessors)
 {
@@ -524,7 +539,8 @@ static inline gemm_choice gemm_choose(int64_t groups, int64_t rows, int64_t cols
 }
 
 /*
- * So many clusters. The kernel may begin while the one before it ends: it waits for that itself.
+ * Launches `clusters` clusters. The kernel may begin while the previous one ends, and waits for
+ * that itself.
  */
 template <class Tile, typename Plan>
 static invar_status gemm_launch_clusters(const invar_device *dev, invar_op op, void (*kernel)(Plan),
@@ -550,7 +566,7 @@ static invar_status gemm_launch_clusters(const invar_device *dev, invar_op op, v
     return INVAR_OK;
 }
 
-/* As many clusters as run at one time, or as there are tiles of a cluster. */
+/* Launches as many clusters as run at one time, or as there are tiles for. */
 template <class Tile, typename Plan>
 static invar_status gemm_launch(const invar_device *dev, invar_op op, void (*kernel)(Plan),
                                 const Plan &plan, int64_t tiles, int cluster)

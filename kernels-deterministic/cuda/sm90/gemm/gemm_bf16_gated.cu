@@ -1,22 +1,24 @@
 /*
- * gemm_bf16_gated.cu - linear.fwd of gate and up with their activation, on the tensor cores, bf16.
+ * gemm_bf16_gated.cu - linear.fwd of gate and up with their activation: bf16 on tensor cores.
  *
- * A tile has columns of the gate in its left half and the same ones of `up` in its right half, so
- * that one warp gets both of them and can write their activation too.
+ * A tile has columns of the gate in its left half and the same columns of `up` in its right half,
+ * so that one warp gets both and their activation can be written too. The multiplying warps leave
+ * rounded results in shared memory and continue with the next tile, while finishing warps compute
+ * the activation and write everything. The barriers `ready` and `taken` belong to the strips that
+ * one multiplying warp leaves.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/sm90/gemm/gemm_bf16_rows.cuh"
 
-#define GATED_TABLE_BYTES 16 /* of one group */
-#define GATED_HEAD_BYTES 256 /* and barriers */
+#define GATED_TABLE_BYTES 16 /* table of one group */
+#define GATED_HEAD_BYTES 256 /* table and barriers */
 
 /* ---- gated ----------------------------------------------------------------------------------- */
 
 /*
- * A product whose results go on: the warps that multiply leave them, rounded, in shared memory and
- * take the next tile, while more warps go on with them and write everything. They do so in strips
- * of 64 columns: all that a warp leaves at one time, and the whole tile in so many times.
+ * Sizes of a tile whose results are finished by other warps. A multiplying warp leaves strips of 64
+ * columns: STRIPS of them at one time, and all of a tile in TIMES times.
  */
 template <int CONSUMERS_, int ACROSS_>
 struct gated_tile
@@ -26,10 +28,10 @@ struct gated_tile
     static constexpr int GROUPS = 1;
     static constexpr int ACROSS = ACROSS_, TIMES = ACROSS_;
     static constexpr int THREADS = 128 * (2 + CONSUMERS_);
-    // of silu, where there is room for it and tiles are large
+    // silu by a table, if there is room for it and tiles are large
     static constexpr bool TABLE = ACROSS_ == 2;
 
-    /* Where the n-th strip that is left lies in a tile: gate and up by turns. */
+    /* Returns the strip of a tile that is left as the n-th: gate and up alternate. */
     static __device__ constexpr int source(int n)
     {
         return n / 2 + n % 2 * ACROSS;
@@ -37,7 +39,8 @@ struct gated_tile
 };
 
 /*
- * Behind the ring: what the warps that multiply have left, for whom they have, and a table of silu.
+ * Shared memory after the ring: strips that multiplying warps have left, their barriers, a table of
+ * silu.
  */
 template <class Tile> struct gated_shared {
     gemm_shared<Tile> ring;
@@ -53,7 +56,7 @@ template <class Tile> struct gated_shared {
     {
         return ready(4 * Tile::CONSUMERS + warp);
     }
-    /* 16 rows and 64 columns, the i-th of a warp. */
+    /* Returns the i-th strip of a warp, 16 rows and 64 columns. */
     __device__ __forceinline__ uint8_t *strip(int warp, int i) const
     {
         return ring.staging(warp * Tile::STRIPS + i);
@@ -63,7 +66,7 @@ template <class Tile> struct gated_shared {
         return (float *)(ring.extra() + GATED_HEAD_BYTES);
     }
 
-    /* By all threads, before they meet. */
+    /* Initializes the barriers. Called by all threads, before they meet. */
     __device__ __forceinline__ void open() const
     {
         constexpr int BARRIERS = 8 * Tile::CONSUMERS;
@@ -82,8 +85,8 @@ __device__ __forceinline__ void gated_arrive(uint64_t *barrier)
 }
 
 /*
- * The warps that multiply. What of a tile is not left at once is kept, rounded, while the next one
- * is multiplied: shared memory need not hold a whole tile.
+ * Runs a multiplying warp. Strips that are not left at once are kept, rounded, while the next tile
+ * is multiplied, so that shared memory need not hold all of a tile.
  */
 template <class Tile, int TB>
 __device__ __forceinline__ void gated_multiply(const rows_plan &plan,
@@ -134,7 +137,7 @@ __device__ __forceinline__ void gated_multiply(const rows_plan &plan,
         gemm_each<Tile::TIMES - 1>(leave_kept);
 }
 
-/* A run in shared memory. */
+/* Loads a run from shared memory. */
 __device__ __forceinline__ invar_bf16_run gated_run(const uint8_t *at)
 {
     uint4 run = *(const uint4 *)at;
@@ -142,7 +145,7 @@ __device__ __forceinline__ invar_bf16_run gated_run(const uint8_t *at)
     return {{run.x, run.y, run.z, run.w}};
 }
 
-/* 16 bytes of a row from `col` on, as far as they exist; `data` NULL: nowhere. */
+/* Stores 16 bytes of a row from `col` on, as far as they exist; nothing if `data` is NULL. */
 __device__ __forceinline__ void gated_put(const rows_plan &plan, void *data, int64_t stride,
                                           int row, int col, const invar_bf16_run &run)
 {
@@ -150,7 +153,10 @@ __device__ __forceinline__ void gated_put(const rows_plan &plan, void *data, int
         run.store((__nv_bfloat16 *)data + row * stride + col, plan.output[0].cols - col, plan.wide);
 }
 
-/* What warp `from` has left of gate and up, from `row` and `col` on. */
+/*
+ * Writes the strips of gate and up that warp `from` has left, and their activation, from `row` and
+ * `col` on.
+ */
 template <class Tile>
 __device__ __forceinline__ void gated_write(const rows_plan &plan, const rows_tile &tile, int row,
                                             int col, const gated_shared<Tile> &left, int from)
@@ -175,7 +181,7 @@ __device__ __forceinline__ void gated_write(const rows_plan &plan, const rows_ti
     }
 }
 
-/* The warps that finish: each what one warp of every consumer has left. */
+/* Runs a finishing warp, which finishes the strips of one warp of every consumer. */
 template <class Tile>
 __device__ __forceinline__ void gated_finish(const rows_plan &plan, const gemm_shared<Tile> &shared,
                                              gemm_cluster cluster, int warp)
@@ -211,7 +217,7 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
     if constexpr (Tile::TABLE)
         invar_make_gates(
             left.table(), [](float g) { return invar_silu(g); }, Tile::THREADS);
-    rows_begin(plan, shared); // after which all threads see barriers and table
+    rows_begin(plan, shared); // all threads see barriers and table afterwards
     if (warp < 4) {
         if constexpr (Tile::CONSUMERS == 2)
             invar_registers_down<32>();
@@ -225,7 +231,7 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
             invar_registers_down<112>();
         gated_finish(plan, shared, cluster, warp - 4 - 4 * Tile::CONSUMERS);
     }
-    invar_cluster_meet(); // as in gemm_bf16_rows
+    invar_cluster_meet(); // see the end of gemm_bf16_rows
 }
 
 /* ---- host ------------------------------------------------------------------------------------ */

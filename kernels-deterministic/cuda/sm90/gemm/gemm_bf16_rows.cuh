@@ -1,10 +1,11 @@
 /*
- * gemm_bf16_rows.cuh - what products of activations and weights share: linear.fwd and linear.dx,
- * dense, grouped by expert, with several outputs or gated. The plan of a launch, the walk over its
- * tiles, and the warps that copy.
+ * gemm_bf16_rows.cuh - linear.fwd and linear.dx in bf16: plan, tile iterator, copying warps,
+ * epilogue.
  *
- * Blocks stay and take tile after tile. Which tiles there are, with experts, only the device knows:
- * each block makes the list of the experts' rows for itself, and clamps what it finds.
+ * Shared by the kernels of dense products, products grouped by expert, several outputs, gated
+ * outputs and shards. Blocks are persistent and take tile after tile. With experts, only the device
+ * knows which tiles exist: each block makes the list of the experts' rows for itself, and clamps
+ * the offsets that it reads.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,14 +17,17 @@
 #include "kernels-deterministic/math/shards.h"
 
 #define ROWS_MAX_GROUPS 1024
-#define ROWS_TABLE_BYTES (2 * (ROWS_MAX_GROUPS + 2) * (int)sizeof(int32_t)) // multiples of 16
+#define ROWS_TABLE_BYTES (2 * (ROWS_MAX_GROUPS + 2) * (int)sizeof(int32_t)) // a multiple of 16
 
-/* Stages that follow one another: from `first` of a part's k on. */
+/* Stages that follow one another, from `first` of a part's k on. */
 struct rows_stages {
     int32_t part, first, count;
 };
 
-/* Where results go: from column `first` of tiles on, of all outputs side by side. */
+/*
+ * Destination of results; its tiles begin at column `first` of the tiles of all outputs, side by
+ * side.
+ */
 struct rows_output {
     void *out;
     int64_t stride;
@@ -33,34 +37,40 @@ struct rows_output {
 };
 
 struct rows_plan {
-    CUtensorMap a[INVAR_LINEAR_MAX_PARTS], b[INVAR_LINEAR_MAX_PARTS]; // b: of a part, or an output
-    int32_t parts, outputs;                                           // one of them is 1
-    rows_stages stages[INVAR_LINEAR_MAX_SHARDS * INVAR_LINEAR_MAX_PARTS]; // shard by shard
+    // b: one for each part, or output
+    CUtensorMap a[INVAR_LINEAR_MAX_PARTS], b[INVAR_LINEAR_MAX_PARTS];
+    int32_t parts, outputs; // one of the two is 1
+    // stages of the chains, shard by shard
+    rows_stages stages[INVAR_LINEAR_MAX_SHARDS * INVAR_LINEAR_MAX_PARTS];
     int32_t n_stages;
-    int32_t blocks[INVAR_LINEAR_MAX_SHARDS]; // stages of each shard
+    int32_t blocks[INVAR_LINEAR_MAX_SHARDS]; // number of stages of each shard
     int32_t shards;
     int32_t rows;
     gemm_order order;
-    int32_t span_shift; // rows of a tile of a cluster: a power of two
+    int32_t span_shift; // log2 of the rows of a tile of a cluster
     int32_t cluster;
     int32_t groups;
-    const int64_t *start;                       // (groups + 1), NULL: one group
-    rows_output output[INVAR_LINEAR_MAX_PARTS]; // gated: gate and up, whose tiles are one; or NULL
+    const int64_t *start; // (groups + 1); NULL if there is one group
+    // if gated: gate and up, which share tiles and may be NULL
+    rows_output output[INVAR_LINEAR_MAX_PARTS];
     invar_dtype out_dtype;
-    const void *residual; // of the only output
+    const void *residual; // added to the only output; NULL if there is none
     int64_t residual_stride;
-    void *act; // gated
+    void *act; // activation, if gated
     int64_t act_stride;
     bool wide; // all rows of outputs and residual begin at multiples of 16 bytes
 };
 
-/* Columns of out that a tile has. */
+/* Columns of out in a tile. */
 template <class Tile>
 static constexpr int rows_tile_cols = Tile::GATED ? Tile::COLS / 2 : Tile::COLS;
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* In shared memory: the first row of each group, and the tiles before it; both (groups + 1). */
+/*
+ * Tables in shared memory, both (groups + 1): first row of each group, and number of tiles before
+ * it.
+ */
 struct rows_table {
     int32_t *first, *before;
 };
@@ -73,7 +83,10 @@ __device__ __forceinline__ rows_table rows_table_of(const gemm_shared<Tile> &sha
     return {table, table + Tile::GROUPS + 1};
 }
 
-/* Segments come checked; whatever they hold, no row outside the matrix is touched. */
+/*
+ * Returns the first row of a group. Row offsets come checked; whatever they hold, no row outside
+ * the matrix is accessed.
+ */
 __device__ __forceinline__ int32_t rows_start(const rows_plan &plan, int g)
 {
     int64_t at = plan.start[g];
@@ -86,7 +99,7 @@ __device__ __forceinline__ int rows_tiles_down(const rows_plan &plan, int rows)
     return (rows + (1 << plan.span_shift) - 1) >> plan.span_shift;
 }
 
-/* The inclusive scan of a warp. */
+/* Returns the inclusive scan over a warp. */
 template <typename F> __device__ __forceinline__ int32_t rows_scan(int32_t x, F combine)
 {
 #pragma unroll
@@ -98,7 +111,10 @@ template <typename F> __device__ __forceinline__ int32_t rows_scan(int32_t x, F 
     return x;
 }
 
-/* By all threads, until they meet. Starts that fall are lifted: groups never overlap. */
+/*
+ * Makes the tables. Called by all threads, which meet afterwards. Starts that descend are raised,
+ * so that groups never overlap.
+ */
 __device__ __forceinline__ void rows_make_table(const rows_plan &plan, rows_table table)
 {
     int lane = (int)threadIdx.x;
@@ -135,12 +151,15 @@ __device__ __forceinline__ void rows_make_table(const rows_plan &plan, rows_tabl
     }
 }
 
-/* What a block has to do: rows [row, row_end), as many as a tile has, of a group and an output. */
+/*
+ * Tile of a block, of a group and an output. Its rows begin at `row` and end before row_end, the
+ * end of the group.
+ */
 struct rows_tile {
     int row, row_end, col, group, output;
 };
 
-/* The tiles of one cluster in their order; every role of a block walks them for itself. */
+/* Iterates over the tiles of one cluster in their order; every role of a block has an iterator. */
 template <class Tile> struct rows_walk {
     const rows_plan &plan;
     rows_table table;
@@ -153,7 +172,7 @@ template <class Tile> struct rows_walk {
     {
     }
 
-    /* Whether there is a next one. */
+    /* Returns whether there is another tile. */
     __device__ __forceinline__ bool more() const
     {
         return tile < table.before[plan.groups];
@@ -185,7 +204,7 @@ template <class Tile> struct rows_walk {
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-/* Copies one operand of all tiles: a, or b where B is set. One thread. */
+/* Copies one operand of all tiles: a, or b if B is set. Called by one thread. */
 template <class Tile, int B, int T>
 __device__ __forceinline__ void rows_fill(const rows_plan &plan, const gemm_shared<Tile> &shared,
                                           gemm_cluster cluster)
@@ -211,7 +230,7 @@ __device__ __forceinline__ void rows_fill(const rows_plan &plan, const gemm_shar
     }
 }
 
-/* What all threads do first. */
+/* Begins the kernel: barriers, the wait for the previous kernel, tables. Called by all threads. */
 template <class Tile>
 __device__ __forceinline__ void rows_begin(const rows_plan &plan, const gemm_shared<Tile> &shared)
 {
@@ -231,7 +250,7 @@ __device__ __forceinline__ void rows_begin(const rows_plan &plan, const gemm_sha
     invar_cluster_meet();
 }
 
-/* The warps that copy. */
+/* Runs the copying warps. */
 template <class Tile, int TB>
 __device__ __forceinline__ void rows_produce(const rows_plan &plan, const gemm_shared<Tile> &shared,
                                              gemm_cluster cluster)
@@ -245,7 +264,7 @@ __device__ __forceinline__ void rows_produce(const rows_plan &plan, const gemm_s
 
 /* ---- from accumulators to memory ------------------------------------------------------------- */
 
-/* Of one column; 0 behind the last one. */
+/* Returns the bias of one column, 0 after the last one. */
 __device__ __forceinline__ float rows_bias(const rows_output &to, int col)
 {
     if (col >= to.cols)
@@ -254,7 +273,10 @@ __device__ __forceinline__ float rows_bias(const rows_output &to, int col)
                                             : invar_load((const __nv_bfloat16 *)to.bias + col);
 }
 
-/* The columns of the accumulators begin at `col`. By whole warps, each of which reads it once. */
+/*
+ * Adds the bias to accumulators whose columns begin at `col`. Called by whole warps, each of which
+ * reads the bias once.
+ */
 template <int COUNT>
 __device__ __forceinline__ void rows_add_bias(float (&acc)[COUNT], const rows_output &to, int col)
 {
@@ -274,7 +296,7 @@ __device__ __forceinline__ void rows_add_bias(float (&acc)[COUNT], const rows_ou
         }
 }
 
-/* 16 bytes of a row, as far as they lie in it. */
+/* Stores 16 bytes of a row, with the residual added, as far as they lie in it. */
 template <typename Out, bool RESIDUAL>
 __device__ __forceinline__ void rows_put(const rows_plan &plan, const rows_output &to, int row,
                                          int col, uint4 value)
@@ -294,7 +316,7 @@ __device__ __forceinline__ void rows_put(const rows_plan &plan, const rows_outpu
     run.store_some((Out *)to.out + row * to.stride + col, to.cols - col);
 }
 
-/* The bytes of a lane in a matrix of rows, of which it moves 16 of every fourth. */
+/* Addresses of a lane in a matrix of rows, of which it moves 16 bytes of every fourth row. */
 struct rows_lane {
     uint8_t *first;
     int64_t step;
@@ -306,7 +328,7 @@ struct rows_lane {
           step(4 * stride * (int64_t)sizeof(T))
     {
     }
-    /* The j-th of strip i. */
+    /* Returns the j-th address in strip i. */
     __device__ __forceinline__ uint4 *at(int i, int j) const
     {
         return (uint4 *)(first + j * step + i * GEMM_STAGING_ROW_BYTES);
@@ -314,9 +336,9 @@ struct rows_lane {
 };
 
 /*
- * A warp's 16 rows from `row` on, in strips as wide as the staging memory. A chain never ends in
- * -0: the tensor core has none. The residual of a strip is on its way while the one before it is
- * written.
+ * Writes a warp's 16 rows from `row` on, in strips as wide as the staging memory. A chain never
+ * ends in -0: the tensor core does not return it. The residual of a strip is in flight while the
+ * previous strip is written.
  */
 template <typename Out, bool RESIDUAL, int COUNT>
 __device__ __forceinline__ void rows_write(const rows_plan &plan, const rows_tile &tile, int row,
@@ -362,7 +384,10 @@ __device__ __forceinline__ void rows_write(const rows_plan &plan, const rows_til
     });
 }
 
-/* As out's type says; the residual is for products of weights that lie with k contiguous. */
+/*
+ * Adds the bias and writes the rows in out's type. A residual is possible only if weights lie with
+ * k contiguous.
+ */
 template <int TB, int COUNT>
 __device__ __forceinline__ void rows_finish(const rows_plan &plan, const rows_tile &tile, int row,
                                             float (&acc)[COUNT], uint8_t *staging)
@@ -383,9 +408,10 @@ __device__ __forceinline__ void rows_finish(const rows_plan &plan, const rows_ti
         write((__nv_bfloat16 *)nullptr);
 }
 
-/* Asks for the residual of a warp's 16 rows: what lies in memory takes a while. */
+/* Prefetches the residual of a warp's 16 rows, because memory is slow. */
 template <class Tile>
-__device__ __forceinline__ void rows_ask(const rows_plan &plan, const rows_tile &tile, int row)
+__device__ __forceinline__ void rows_prefetch_residual(const rows_plan &plan, const rows_tile &tile,
+                                                       int row)
 {
     int lane = (int)threadIdx.x % 32, size = plan.out_dtype == INVAR_DTYPE_F32 ? 4 : 2;
     int64_t first = (row + lane / 2) * plan.residual_stride + tile.col;
@@ -397,13 +423,13 @@ __device__ __forceinline__ void rows_ask(const rows_plan &plan, const rows_tile 
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-/* Whether all rows begin at multiples of 16 bytes, if there are any. */
+/* Returns whether all rows begin at multiples of 16 bytes, or there are none. */
 static inline bool rows_aligned(const invar_gemm *p, const void *data, int64_t stride)
 {
     return !data || invar_tensor_map_takes(data, stride * (invar_dtype_bits(p->out_dtype) / 8));
 }
 
-/* Which stages of K values make up the chains. That of an empty shard is of the zeros behind k. */
+/* Lists the stages of k of each chain. An empty shard has one stage of the zeros after k. */
 static inline void rows_list_stages(rows_plan *out, const invar_gemm *p, int k)
 {
     out->shards = p->shards;
@@ -422,7 +448,7 @@ static inline void rows_list_stages(rows_plan *out, const invar_gemm *p, int k)
     }
 }
 
-/* The next output, whose tiles begin behind `first` others side by side. */
+/* Adds an output whose tiles begin after `first` other ones, side by side. */
 static inline void rows_add_output(rows_plan *out, const invar_gemm *p, int64_t first)
 {
     out->output[out->outputs++] = {p->out,        p->out_stride,    p->bias,
@@ -430,20 +456,20 @@ static inline void rows_add_output(rows_plan *out, const invar_gemm *p, int64_t 
     out->wide = out->wide && rows_aligned(p, p->out, p->out_stride);
 }
 
-/* Its b, `box` columns of it in a box. */
+/* Encodes the map of operand b, with `box` of its columns in a box. */
 template <class Tile>
 static invar_status rows_map_b(CUtensorMap *out, const invar_gemm *p, int part, int box)
 {
     gemm_operand_shape b = {p->k[part], p->cols, p->groups, p->group_rows[part], Tile::K, box};
 
-    if (p->groups == 1) // nothing lies behind it
+    if (p->groups == 1) // no matrix follows
         b.matrix_rows = p->b[part].k_outer ? p->k[part] : p->cols;
     return gemm_operand_map(out, &p->b[part], b);
 }
 
 /*
- * Of `count` products of one a, side by side. A tile has `width` columns of out, and the boxes of b
- * `box` of its own.
+ * Makes the plan of `count` products of one a, side by side. A tile has `width` columns of out;
+ * boxes of b have `box` columns.
  */
 template <class Tile>
 static invar_status rows_plan_of(rows_plan *out, const invar_gemm *p, int count, int cluster,
@@ -467,7 +493,7 @@ static invar_status rows_plan_of(rows_plan *out, const invar_gemm *p, int count,
         across += invar_ceil_div(p[i].cols, width);
     }
     out->rows = (int32_t)p->rows;
-    // all rows where they stay in the L2 for as long as the columns pass
+    // all rows, if they stay in the L2 cache while the columns pass
     out->order =
         gemm_order_of(across, p->rows * k * 2 <= ((int64_t)16 << 20) ? invar_ceil_div(p->rows, span)
                                                                      : invar_ceil_div(2048, span));

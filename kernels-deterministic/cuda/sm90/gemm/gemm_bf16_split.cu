@@ -1,9 +1,10 @@
 /*
- * gemm_bf16_split.cu - linear.fwd of few rows with shards, on the tensor cores, bf16.
+ * gemm_bf16_split.cu - linear.fwd with shards for few rows: bf16 on tensor cores.
  *
- * Few rows are few tiles. If a block computed all shards of one, most of the device would be idle.
- * So a cluster has a tile: each of its blocks computes one shard, or some that are neighbours, and
- * leaves their sum in shared memory; then each adds up some rows of all blocks, and writes them.
+ * Few rows are few tiles. If one block computed all shards of a tile, most of the GPU would be
+ * idle. So a cluster shares a tile: each of its blocks computes one shard, or several neighboring
+ * ones, and leaves their sum in shared memory; then each block adds some rows of all blocks and
+ * writes them. The order of additions is the tree of docs/arithmetic.md, section 3.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,17 +12,18 @@
 
 struct split_tile : gemm_tile<1, 1, 64, GEMM_ATOM, 0, 0> {
     static constexpr int STAGES = 5, AT_ONCE = 2; // blocks on a multiprocessor
-    static constexpr int LINE = COLS + 8; // of sums: rows that a warp writes at once share no bank
+    // floats of a row of sums; rows that a warp writes at once share no bank
+    static constexpr int LINE = COLS + 8;
     static constexpr int SUMS = ROWS * LINE * (int)sizeof(float);
     static constexpr size_t SHARED = (size_t)STAGES * STAGE_BYTES + SPARE + SUMS;
 };
 
-/* The shards of a block. */
+/* Shards of a block. */
 struct split_shards {
     int first, count;
 };
 
-/* What lies at the same place in the memory of block `rank`. */
+/* Loads from the same offset in the shared memory of block `rank`. */
 __device__ __forceinline__ float4 split_load(const float *at, int rank)
 {
     float4 out;
@@ -37,7 +39,7 @@ __device__ __forceinline__ float4 split_load(const float *at, int rank)
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-/* Copies an operand, from row or column `outer` on. One thread. */
+/* Copies an operand, from row or column `outer` on. Called by one thread. */
 template <int B>
 __device__ __forceinline__ void split_fill(const rows_plan &plan,
                                            const gemm_shared<split_tile> &shared,
@@ -51,7 +53,7 @@ __device__ __forceinline__ void split_fill(const rows_plan &plan,
                         outer, 0);
 }
 
-/* The chains of shards, neighbours added first, into `sums`. */
+/* Computes the chains of the block's shards, adds neighbors first, and writes the sum to `sums`. */
 __device__ __forceinline__ void split_multiply(const rows_plan &plan,
                                                const gemm_shared<split_tile> &shared,
                                                split_shards shards, int rank, int warp, float *sums)
@@ -87,7 +89,7 @@ __device__ __forceinline__ void split_multiply(const rows_plan &plan,
                 make_float2(acc[0][i + 2 * half], acc[0][i + 2 * half + 1]);
 }
 
-/* x = the sums of all blocks, by the tree; absent ones are +0, which changes no bit. */
+/* x = the sums of all blocks, added by the tree; missing ones are +0, which changes no bit. */
 __device__ __forceinline__ void split_fold(float (&x)[INVAR_RUN], const float *at, int blocks)
 {
     constexpr int MOST = INVAR_LINEAR_MAX_SHARDS;
@@ -113,7 +115,10 @@ __device__ __forceinline__ void split_fold(float (&x)[INVAR_RUN], const float *a
         x[i] = sum[0][i];
 }
 
-/* Every so many rows of the tile at (row, col), with bias and residual. All threads. */
+/*
+ * Writes every plan.cluster-th row of the tile at (row, col), with bias and residual. Called by all
+ * threads.
+ */
 template <typename Out>
 __device__ __forceinline__ void split_write(const rows_plan &plan, int rank, int row, int col,
                                             const float *sums)
@@ -174,7 +179,7 @@ static __global__ void __launch_bounds__(split_tile::THREADS, split_tile::AT_ONC
         split_write<float>(plan, rank, row, col, sums);
     else
         split_write<__nv_bfloat16>(plan, rank, row, col, sums);
-    invar_cluster_sync(); // a block's memory stands until the others have read it
+    invar_cluster_sync(); // the other blocks read this block's memory until then
 }
 
 /* ---- host ------------------------------------------------------------------------------------ */
@@ -184,7 +189,7 @@ static int64_t split_tiles(const invar_gemm *p)
     return invar_ceil_div(p->rows, split_tile::ROWS) * invar_ceil_div(p->cols, split_tile::COLS);
 }
 
-/* Blocks of a cluster: as many as there are multiprocessors for, at least two. */
+/* Returns the blocks of a cluster: as many as there are multiprocessors for, at least two. */
 static int split_cluster(const invar_device *dev, const invar_gemm *p)
 {
     int cluster = p->shards;

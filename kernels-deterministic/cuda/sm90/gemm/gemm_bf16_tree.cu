@@ -1,18 +1,18 @@
 /*
- * gemm_bf16_tree.cu - products with shards on the tensor cores, bf16: linear.fwd and linear.dx,
- * dense and grouped by expert.
+ * gemm_bf16_tree.cu - linear.fwd and linear.dx with shards: bf16 on tensor cores.
  *
- * The shards of a tile are chains one after the other, and the tensor cores go on from one to the
- * next: a chain that has ended is added to others while the next one, in other registers, is under
- * way. So is a tile written during the first chain of the next tile. What waits for its neighbour
- * in the tree stays in registers, which is why tiles are small; only the sum of four waits in
- * shared memory.
+ * Dense and grouped by expert. The shards of a tile are chains one after the other, and the tensor
+ * cores continue from one to the next: a chain that has ended is added to others while the next
+ * one, in other registers, is in flight. A tile is written during the first chain of the
+ * next tile. Sums that wait for their neighbor in the tree stay in registers, which is why tiles
+ * are small; only the sum of four waits in shared memory. The order of additions is the tree of
+ * docs/arithmetic.md, section 3.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/sm90/gemm/gemm_bf16_rows.cuh"
 
-#define TREE_BYTES (128 * 128 * (int)sizeof(float)) // of a tile, behind the table
+#define TREE_BYTES (128 * 128 * (int)sizeof(float)) // bytes of the sums of a tile, after the table
 
 /* ---- chains ---------------------------------------------------------------------------------- */
 
@@ -21,7 +21,7 @@ struct tree_tile : gemm_tile<2, 1, 128, GEMM_ATOM, ROWS_TABLE_BYTES + TREE_BYTES
     static constexpr int COUNT = COLS / 2; // sums of a thread
 };
 
-/* A warpgroup that multiplies, on its way through the ring. */
+/* Consumer warpgroup, and its position in the ring. */
 template <int TB> struct tree_consumer {
     using Tile = tree_tile;
     using sums = float[Tile::COUNT];
@@ -38,8 +38,8 @@ template <int TB> struct tree_consumer {
     }
 
     /*
-     * Begins the next stage of a chain, its first unless `add` is set. Afterwards the stage before
-     * has ended, which may be the last of another chain; `behind`: if there is one.
+     * Starts the next stage of a chain, its first one unless `add` is set. Afterwards the previous
+     * stage has ended, which may be the last of another chain; `behind` is set if there is one.
      */
     __device__ __forceinline__ void stage(sums &acc, bool add, bool behind)
     {
@@ -59,24 +59,26 @@ template <int TB> struct tree_consumer {
         place.advance();
     }
 
-    /* The rest of a chain, of which `begun` stages are. */
-    __device__ __forceinline__ void go_on(sums &acc, int begun, int blocks)
+    /* Continues a chain of which `begun` stages have been started. */
+    __device__ __forceinline__ void continue_chain(sums &acc, int begun, int blocks)
     {
 #pragma unroll 1
         for (int i = begun; i < blocks; i++)
             stage(acc, true, true);
     }
 
-    /* A chain; meanwhile() when the one before has ended, and this one is under way. */
+    /*
+     * Runs a chain; calls meanwhile() when the previous chain has ended and this one is in flight.
+     */
     template <typename F>
     __device__ __forceinline__ void chain(sums &acc, int blocks, bool behind, F meanwhile)
     {
         stage(acc, false, behind);
         meanwhile();
-        go_on(acc, 1, blocks);
+        continue_chain(acc, 1, blocks);
     }
 
-    /* Until the last chain has ended. */
+    /* Waits until the last chain has ended. */
     __device__ __forceinline__ void end()
     {
         invar_product_wait<0>();
@@ -84,7 +86,7 @@ template <int TB> struct tree_consumer {
     }
 
   private:
-    /* The stage before this one. */
+    /* Releases the previous stage. */
     __device__ __forceinline__ void release()
     {
         gemm_release(shared, (place.stage == 0 ? Tile::STAGES : place.stage) - 1, me);
@@ -103,16 +105,16 @@ __device__ __forceinline__ void tree_add(float (&to)[COUNT], float (&left)[COUNT
         to[i] = left[i] + right[i];
 }
 
-/* Sums in shared memory: a thread's, each of them 256 threads behind the one before. */
+/* Saves sums in shared memory: each float4 of a thread is 256 threads after the previous one. */
 template <int COUNT>
-__device__ __forceinline__ void tree_put(float4 *to, const float (&from)[COUNT])
+__device__ __forceinline__ void tree_save(float4 *to, const float (&from)[COUNT])
 {
 #pragma unroll
     for (int i = 0; i < COUNT / 4; i++)
         to[256 * i] = make_float4(from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3]);
 }
 
-/* to = left + to */
+/* to = left + to, with left in shared memory */
 template <int COUNT>
 __device__ __forceinline__ void tree_add(float (&to)[COUNT], const float4 *left)
 {
@@ -129,8 +131,8 @@ __device__ __forceinline__ void tree_add(float (&to)[COUNT], const float4 *left)
 /* ---- roles ----------------------------------------------------------------------------------- */
 
 /*
- * Three chains have registers: x, y and z. Of eight shards the tile before is z + x, and the sum of
- * its first four in shared memory; of fewer it is z.
+ * Multiplies the tiles of a consumer. Registers hold three chains: x, y and z. With eight shards,
+ * the previous tile is z + x, plus the sum of its first four in shared memory; with fewer it is z.
  */
 template <int TB>
 __device__ __forceinline__ void tree_multiply(const rows_plan &plan,
@@ -154,7 +156,7 @@ __device__ __forceinline__ void tree_multiply(const rows_plan &plan,
         tree_add(z, z, x);
         tree_add(z, four);
     };
-    // in one form for fwd and dx, though that has no residual: the compiler needs fewer registers
+    // the same code for fwd and dx, though dx has no residual: the compiler needs fewer registers
     auto write = [&](auto number) {
         constexpr int N = decltype(number)::VALUE;
         rows_tile half = tile;
@@ -164,7 +166,8 @@ __device__ __forceinline__ void tree_multiply(const rows_plan &plan,
 
     while (walk.more()) {
         on.stage(y, false, false);
-        if (full) // the tile before: written bit by bit, between stages that keep the cores busy
+        // the previous tile is written bit by bit, between stages that keep the tensor cores busy
+        if (full)
             sum();
         if (blocks[0] > 1)
             on.stage(y, true, true);
@@ -174,10 +177,10 @@ __device__ __forceinline__ void tree_multiply(const rows_plan &plan,
             on.stage(y, true, true);
         if (full)
             write(gemm_number<1>());
-        on.go_on(y, 3, blocks[0]);
+        on.continue_chain(y, 3, blocks[0]);
         full = walk.next(tile);
         if (!TB && plan.residual)
-            rows_ask<Tile>(plan, tile, tile.row + own);
+            rows_prefetch_residual<Tile>(plan, tile, tile.row + own);
         on.chain(x, blocks[1], true, [] {});
         if (plan.shards == 2) {
             on.end();
@@ -194,7 +197,7 @@ __device__ __forceinline__ void tree_multiply(const rows_plan &plan,
         }
         on.chain(z, blocks[4], false, [&] {
             tree_add(y, y, x);
-            tree_put(four, y);
+            tree_save(four, y);
         });
         on.chain(y, blocks[5], true, [] {});
         on.chain(x, blocks[6], true, [&] { tree_add(z, z, y); });
@@ -226,7 +229,7 @@ static __global__ void __launch_bounds__(tree_tile::THREADS, 1)
         invar_registers_up<240>();
         tree_multiply<TB>(plan, shared, cluster, warp - 4);
     }
-    invar_cluster_meet(); // as in gemm_bf16_rows
+    invar_cluster_meet(); // see the end of gemm_bf16_rows
 }
 
 /* ---- host ------------------------------------------------------------------------------------ */

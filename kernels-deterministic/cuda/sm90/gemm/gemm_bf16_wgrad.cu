@@ -1,34 +1,34 @@
 /*
- * gemm_bf16_wgrad.cu - gradients of weights on the tensor cores: linear.dw, dense and grouped by
- * expert, of bf16 activations and output gradients.
+ * gemm_bf16_wgrad.cu - gradients of weights in bf16 on tensor cores, dense and grouped by expert.
  *
- * Both operands lie with k, the tokens, outermost. A unit begins wherever the one before it ended,
- * so its stages begin there too, and what its last stage holds of other tokens is overwritten with
- * zeros, in both operands: the end of a unit is filled up with zeros, and zero times another unit's
- * infinity is no zero.
+ * Both operands have k, the tokens, outermost. A unit begins where the previous one ended, so its
+ * stages begin there too, and tokens of the next unit in its last stage are overwritten with zeros
+ * in both operands: the contract fills up a unit with zeros, and zero times another unit's infinity
+ * is not zero.
  *
- * A tile keeps its running sums over all units: in registers, and what there is no room for in
- * shared memory. out is read and written once; a fresh one is not read, the sums begin at +0. Where
- * units are short, that is most of the work: then what out holds is copied to shared memory while
- * the tile before is multiplied, and whole lines are stored.
+ * A tile keeps its running sums over all units in registers, and in shared memory if registers do
+ * not suffice. out is read and written once; if it is fresh, it is not read and the sums begin at
+ * +0. If units are short, that is most of the work: then out is copied to shared memory while the
+ * previous tile is multiplied, and full lines are stored.
  *
- * A tile may be turned: a and b change places, and its rows are columns of out. The products of a
- * step are the same, and so are the bits. Tiles are not square, and one way round more of them fit.
+ * A tile may be transposed: a and b change places, and its rows are columns of out. The products of
+ * a step are the same, and so are the bits. Tiles are not square, and in one of the two ways more
+ * of them fit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/sm90/gemm/gemm_bf16.cuh"
 
 struct weight_plan {
-    CUtensorMap a, b, sums; // sums: out, for tiles that bring it ahead
+    CUtensorMap a, b, sums; // sums: out, for tiles that prefetch it
     int32_t rows, cols, tokens;
-    int32_t down, groups; // rows of tiles of clusters in a group
+    int32_t down, groups; // down: rows of tiles of clusters in a group
     gemm_order order;
     gemm_divider group_tiles;
     int32_t cluster;
     bool fresh;
     int64_t units;
-    const int64_t *cut; // (groups, units + 1)
+    const int64_t *cut; // (groups, units + 1) token offsets of the units
     float *out;
     int64_t out_stride;
 };
@@ -39,7 +39,7 @@ struct weight_tile {
     int row, col, group;
 };
 
-/* The n-th tile of the block's cluster; false behind the last. */
+/* Finds the n-th tile of the block's cluster. Returns false after the last one. */
 template <class Tile>
 __device__ __forceinline__ bool weight_tile_at(const weight_plan &plan, gemm_cluster cluster, int n,
                                                weight_tile &out)
@@ -56,8 +56,8 @@ __device__ __forceinline__ bool weight_tile_at(const weight_plan &plan, gemm_clu
 }
 
 /*
- * The units of a group that have tokens, in order. Cuts come checked; whatever they hold, no token
- * outside the operands is touched.
+ * Iterates over the units of a group that have tokens, in order. Offsets come checked; whatever
+ * they hold, no token outside the operands is accessed.
  */
 struct weight_units {
     const weight_plan &plan;
@@ -87,7 +87,7 @@ struct weight_units {
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-/* Copies one operand of all tiles: a, or b where B is set. One thread. */
+/* Copies one operand of all tiles: a, or b if B is set. Called by one thread. */
 template <class Tile, int B>
 __device__ __forceinline__ void weight_fill(const weight_plan &plan,
                                             const gemm_shared<Tile> &shared, gemm_cluster cluster)
@@ -98,19 +98,22 @@ __device__ __forceinline__ void weight_fill(const weight_plan &plan,
 
     for (int n = 0; weight_tile_at<Tile>(plan, cluster, n, tile); n++)
         for (weight_units units(plan, tile.group); units.next();)
-#pragma unroll 1 // few registers
+#pragma unroll 1 // needs few registers
             for (int token = units.begin; token < units.end; token += Tile::K)
                 filler.fill(map, token, B ? tile.col : tile.row, 0);
 }
 
-/* What out holds of the next tile, in shared memory: runs of 32 columns, swizzled. */
-template <class Tile> struct weight_sums_ahead {
+/*
+ * Values of out of the next tile, copied to shared memory ahead of time: runs of 32 columns,
+ * swizzled.
+ */
+template <class Tile> struct weight_sums_prefetch {
     static constexpr int COLS = 32, RUN_BYTES = Tile::ROWS * COLS * (int)sizeof(float);
     static constexpr int BYTES = Tile::COLS / COLS * RUN_BYTES;
     uint64_t *full, *empty;
     uint8_t *memory;
 
-    __device__ __forceinline__ explicit weight_sums_ahead(const gemm_shared<Tile> &shared)
+    __device__ __forceinline__ explicit weight_sums_prefetch(const gemm_shared<Tile> &shared)
         : full(shared.empty(Tile::STAGES)), empty(full + 1),
           memory(shared.extra() + (-invar_shared_address(shared.extra()) & 1023))
     {
@@ -120,7 +123,7 @@ template <class Tile> struct weight_sums_ahead {
         invar_barrier_init(full, 1);
         invar_barrier_init(empty, 4 * Tile::CONSUMERS);
     }
-    /* One thread. */
+    /* Copies the values of all tiles. Called by one thread. */
     __device__ __forceinline__ void fill(const weight_plan &plan, gemm_cluster cluster) const
     {
         weight_tile tile;
@@ -133,7 +136,10 @@ template <class Tile> struct weight_sums_ahead {
                               tile.group, full);
         }
     }
-    /* By a warp that multiplies: its sums of the n-th tile, in the layout of accumulators. */
+    /*
+     * Reads a warp's sums of the n-th tile in the layout of accumulators. Called by multiplying
+     * warps.
+     */
     __device__ __forceinline__ void take(float (&sums)[Tile::COLS / 2], int warp, int n) const
     {
         int lane = (int)threadIdx.x % 32, row = warp * 16 + lane / 4;
@@ -155,10 +161,11 @@ template <class Tile> struct weight_sums_ahead {
 };
 
 /*
- * Zeros in place of the tokens from `count` on, in what this warpgroup reads of a stage: its own
- * part of a, and b, where the other one writes the same zeros. Its products read every zero before
- * it gives the stage back, so the next copy, which may be another block's, finds them written: the
- * order needs no release of writes to the cluster, which would take longer than a stage.
+ * Writes zeros instead of the tokens from `count` on, into what this warpgroup reads of a stage:
+ * its own part of a, and b, into which the other one writes the same zeros. Its products read every
+ * zero before it releases the stage, so the next copy, which may be another block's, comes after
+ * the writes: the order needs no release of writes to the cluster, which would take longer than a
+ * stage.
  */
 template <class Tile>
 __device__ __forceinline__ void weight_cut_stage(const gemm_shared<Tile> &shared, int stage,
@@ -176,11 +183,14 @@ __device__ __forceinline__ void weight_cut_stage(const gemm_shared<Tile> &shared
     invar_named_barrier(2 + consumer, 128);
 }
 
-/* The 16 rows that a warp has of a tile, in out; `row` and `col` are where the lane looks first. */
+/*
+ * The 16 rows of out that a warp has of a tile; `row` and `col` are the lane's first position in
+ * them.
+ */
 struct weight_rows {
     float *first;
     int64_t stride;
-    int rows, cols; // that exist, from there on
+    int rows, cols; // rows and columns of out from there on
 
     __device__ __forceinline__ weight_rows(const weight_plan &plan, const weight_tile &tile,
                                            int warp, int row, int col)
@@ -200,7 +210,7 @@ struct weight_rows {
     }
 };
 
-/* What out holds from column `col` on, in the layout of accumulators. */
+/* Loads out from column `col` on, in the layout of accumulators. */
 template <int COUNT>
 __device__ __forceinline__ void weight_load(float (&sums)[COUNT], const weight_rows &out, int col)
 {
@@ -230,7 +240,7 @@ template <int COUNT> __device__ __forceinline__ void weight_clear(float (&sums)[
         sums[i] = 0.0f;
 }
 
-/* And back. Four lanes share 32 bytes of a row. */
+/* Stores sums from the layout of accumulators. Four lanes share 32 bytes of a row. */
 template <int COUNT>
 __device__ __forceinline__ void weight_store(const float (&sums)[COUNT], const weight_rows &out,
                                              int col)
@@ -246,8 +256,8 @@ __device__ __forceinline__ void weight_store(const float (&sums)[COUNT], const w
 }
 
 /*
- * The same by way of the warp's staging memory: eight lanes share 128 bytes of a row. `out` begins
- * at the warp's first row and the tile's first column.
+ * Like weight_store, but through the warp's staging memory: eight lanes share 128 bytes of a row.
+ * `out` begins at the warp's first row and the tile's first column.
  */
 template <int COUNT>
 __device__ __forceinline__ void weight_store_staged(const float (&sums)[COUNT],
@@ -272,12 +282,12 @@ __device__ __forceinline__ void weight_store_staged(const float (&sums)[COUNT],
 }
 
 /*
- * Of a turned tile: f(i, at) for sums[i] of a thread, which belongs there in out; not where out
- * has ended. Eight lanes share 32 bytes of a row of out.
+ * Calls f(i, address in out) for each sums[i] of a thread in a transposed tile that exists in out.
+ * Eight lanes share 32 bytes of a row of out.
  */
 template <int COUNT, typename F>
-__device__ __forceinline__ void weight_each_turned(const weight_plan &plan, const weight_tile &tile,
-                                                   int warp, F f)
+__device__ __forceinline__ void weight_each_transposed(const weight_plan &plan,
+                                                       const weight_tile &tile, int warp, F f)
 {
     int lane = (int)threadIdx.x % 32;
     int row = tile.row + warp * 16 + lane / 4, col = tile.col + lane % 4 * 2;
@@ -291,11 +301,11 @@ __device__ __forceinline__ void weight_each_turned(const weight_plan &plan, cons
     }
 }
 
-/* The sums that a thread has in shared memory: four at a time, side by side with other threads'. */
-template <int COUNT> struct weight_shelf {
+/* Sums of a thread in shared memory: four at a time, side by side with those of other threads. */
+template <int COUNT> struct weight_spill {
     float4 *first;
 
-    __device__ __forceinline__ weight_shelf(uint8_t *memory)
+    __device__ __forceinline__ weight_spill(uint8_t *memory)
         : first((float4 *)memory + (threadIdx.x - 128))
     {
     }
@@ -324,7 +334,7 @@ template <int COUNT> struct weight_shelf {
     }
 };
 
-/* Adds up all units of a tile; add(acc) adds one of them. */
+/* Adds all units of a tile; add(acc) adds one of them. */
 template <class Tile, typename F>
 __device__ __forceinline__ void weight_add_units(const weight_plan &plan, const weight_tile &tile,
                                                  const gemm_shared<Tile> &shared,
@@ -351,68 +361,70 @@ __device__ __forceinline__ void weight_add(float (&sums)[COUNT], const float *ac
         sums[i] = sums[i] + acc[i];
 }
 
-/* A turned tile. */
+/* Computes a transposed tile. */
 template <class Tile>
-__device__ __forceinline__ void weight_sums_turned(const weight_plan &plan, const weight_tile &tile,
-                                                   const gemm_shared<Tile> &shared,
-                                                   gemm_place<Tile> &place, int warp, int cluster)
+__device__ __forceinline__ void
+weight_sums_transposed(const weight_plan &plan, const weight_tile &tile,
+                       const gemm_shared<Tile> &shared, gemm_place<Tile> &place, int warp,
+                       int cluster)
 {
     float sums[Tile::COLS / 2] = {};
 
     if (!plan.fresh)
-        weight_each_turned<Tile::COLS / 2>(plan, tile, warp,
-                                           [&](int i, const float *at) { sums[i] = *at; });
+        weight_each_transposed<Tile::COLS / 2>(plan, tile, warp,
+                                               [&](int i, const float *at) { sums[i] = *at; });
     weight_add_units(plan, tile, shared, place, {warp / 4, cluster},
                      [&](const float *acc) { weight_add(sums, acc); });
-    weight_each_turned<Tile::COLS / 2>(plan, tile, warp, [&](int i, float *at) { *at = sums[i]; });
+    weight_each_transposed<Tile::COLS / 2>(plan, tile, warp,
+                                           [&](int i, float *at) { *at = sums[i]; });
 }
 
-/* The n-th tile of the block. SHELVED of the sums are in shared memory. */
-template <class Tile, int SHELVED>
+/* Computes the n-th tile of the block. SPILLED of the sums are in shared memory. */
+template <class Tile, int SPILLED>
 __device__ __forceinline__ void weight_sums(const weight_plan &plan, const weight_tile &tile,
                                             const gemm_shared<Tile> &shared,
                                             gemm_place<Tile> &place, int warp, int cluster, int n)
 {
-    constexpr int KEPT = Tile::COLS / 2 - SHELVED;
+    constexpr int KEPT = Tile::COLS / 2 - SPILLED;
     constexpr bool AHEAD = Tile::STRIPS > 0;
     int lane = (int)threadIdx.x % 32;
-    float kept[KEPT], shelved[SHELVED > 0 ? SHELVED : 4];
-    weight_shelf<SHELVED> shelf(shared.extra());
+    float kept[KEPT], spilled[SPILLED > 0 ? SPILLED : 4];
+    weight_spill<SPILLED> spill(shared.extra());
 
     if constexpr (AHEAD) {
         weight_clear(kept);
         if (!plan.fresh)
-            weight_sums_ahead<Tile>(shared).take(kept, warp, n);
+            weight_sums_prefetch<Tile>(shared).take(kept, warp, n);
     } else {
         weight_rows from(plan, tile, warp, lane / 4, lane % 4 * 2);
         if (plan.fresh)
-            from.rows = 0; // where there is none, sums begin at +0
-        if constexpr (SHELVED > 0) {
-            weight_load(shelved, from, 2 * KEPT);
-            shelf.put(shelved);
+            from.rows = 0; // no row is loaded, and the sums begin at +0
+        if constexpr (SPILLED > 0) {
+            weight_load(spilled, from, 2 * KEPT);
+            spill.put(spilled);
         }
         weight_load(kept, from, 0);
     }
     weight_add_units(plan, tile, shared, place, {warp / 4, cluster}, [&](const float *acc) {
         weight_add(kept, acc);
-        if constexpr (SHELVED > 0)
-            shelf.add(acc + KEPT);
+        if constexpr (SPILLED > 0)
+            spill.add(acc + KEPT);
     });
     if constexpr (AHEAD) {
-        static_assert(SHELVED == 0, "all sums are in registers");
+        static_assert(SPILLED == 0, "all sums are in registers");
         weight_store_staged(kept, weight_rows(plan, tile, warp, 0, 0), shared.staging(warp));
     } else {
-        asm volatile("" : "+r"(lane)); // no address is kept from the loads until here
+        asm volatile("" : "+r"(lane)); // addresses of the loads are not kept until here
         weight_rows to(plan, tile, warp, lane / 4, lane % 4 * 2);
         weight_store(kept, to, 0);
-        if constexpr (SHELVED > 0) {
-            shelf.get(shelved);
-            weight_store(shelved, to, 2 * KEPT);
+        if constexpr (SPILLED > 0) {
+            spill.get(spilled);
+            weight_store(spilled, to, 2 * KEPT);
         }
     }
 }
 
-template <class Tile, int SHELVED, bool TURNED>
+template <class Tile, int SPILLED, bool TRANSPOSED>
 static __global__ void __launch_bounds__(Tile::THREADS, 1)
     gemm_bf16_weight(const __grid_constant__ weight_plan plan)
 {
@@ -422,13 +434,13 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
     constexpr bool AHEAD = Tile::STRIPS > 0;
     int warp = gemm_warp();
 
-    static_assert(Tile::BLOCKS == 1 && (SHELVED == 0 || Tile::CONSUMERS == 2), "tile");
+    static_assert(Tile::BLOCKS == 1 && (SPILLED == 0 || Tile::CONSUMERS == 2), "tile");
     if (threadIdx.x == 32) {
         invar_copy_prefetch(&plan.a);
         invar_copy_prefetch(&plan.b);
     }
     if (AHEAD && threadIdx.x == 0)
-        weight_sums_ahead<Tile>(shared).open();
+        weight_sums_prefetch<Tile>(shared).open();
     gemm_open_ring(shared, cluster.size);
     invar_grid_release();
     invar_grid_wait();
@@ -441,19 +453,19 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
         if (warp == 1 && invar_elect())
             weight_fill<Tile, 1>(plan, shared, cluster);
         if (AHEAD && warp == 2 && !plan.fresh && invar_elect())
-            weight_sums_ahead<Tile>(shared).fill(plan, cluster);
+            weight_sums_prefetch<Tile>(shared).fill(plan, cluster);
         __syncwarp();
     } else {
         invar_registers_up<(Tile::CONSUMERS == 3 ? 160 : 240)>();
         gemm_place<Tile> place;
         weight_tile tile;
         for (int n = 0; weight_tile_at<Tile>(plan, cluster, n, tile); n++)
-            if constexpr (TURNED)
-                weight_sums_turned(plan, tile, shared, place, warp - 4, cluster.size);
+            if constexpr (TRANSPOSED)
+                weight_sums_transposed(plan, tile, shared, place, warp - 4, cluster.size);
             else
-                weight_sums<Tile, SHELVED>(plan, tile, shared, place, warp - 4, cluster.size, n);
+                weight_sums<Tile, SPILLED>(plan, tile, shared, place, warp - 4, cluster.size, n);
     }
-    // a block's memory must stand until the others have told it, and copied to it, their last
+    // other blocks may still signal this block's barriers and copy into its memory
     invar_cluster_meet();
 }
 
@@ -475,12 +487,12 @@ static const gemm_tile_cost weight_tiles[] = {
     {128, 128, 1.05, 1.05},
 };
 
-static const gemm_tile_cost weight_turned_tile = {128, 192, 1.01, 1.04};
+static const gemm_tile_cost weight_transposed_tile = {128, 192, 1.01, 1.04};
 
 /*
- * Where units have few tokens, much of a stage would be zeros, which are copied nevertheless, and
- * the way to out is a large part of the work. So stages are shorter, and tiles bring their sums
- * ahead. On average up to so many: from there on, longer stages are as fast.
+ * If units have few tokens, much of a stage would be zeros, which are copied nevertheless, and
+ * access to out is a large part of the work. So stages are shorter, and tiles prefetch their sums.
+ * This is the largest average number of tokens: above it, longer stages are as fast.
  */
 #define WEIGHT_SHORT_UNIT 128
 
@@ -489,11 +501,13 @@ static const gemm_tile_cost weight_short_tiles[] = {
     {128, 192, 1.02, 1.02},
 };
 
-/* Tokens of a group that make the way of a turned tile to and from out, in small pieces, short. */
-#define WEIGHT_TURNED_TOKENS 2048
+/*
+ * Tokens of a group from which on a transposed tile's access to out, in small pieces, costs little.
+ */
+#define WEIGHT_TRANSPOSED_TOKENS 2048
 
-/* As turned tiles see it. */
-static invar_wgrad_gemm weight_turned(const invar_wgrad_gemm *p)
+/* Returns the problem as transposed tiles compute it. */
+static invar_wgrad_gemm weight_transposed(const invar_wgrad_gemm *p)
 {
     invar_wgrad_gemm out = *p;
 
@@ -504,7 +518,7 @@ static invar_wgrad_gemm weight_turned(const invar_wgrad_gemm *p)
     return out;
 }
 
-/* The boxes of weight_sums_ahead. */
+/* Encodes the map of out for weight_sums_prefetch. */
 template <class Tile>
 static invar_status weight_sums_map(CUtensorMap *out, const invar_wgrad_gemm *p)
 {
@@ -518,7 +532,7 @@ static invar_status weight_sums_map(CUtensorMap *out, const invar_wgrad_gemm *p)
     box.extent[2] = (uint64_t)p->groups;
     box.stride[1] = (uint64_t)p->out_stride * sizeof(float);
     box.stride[2] = box.stride[1] * (uint64_t)p->rows;
-    box.box[0] = (uint32_t)weight_sums_ahead<Tile>::COLS;
+    box.box[0] = (uint32_t)weight_sums_prefetch<Tile>::COLS;
     box.box[1] = (uint32_t)Tile::ROWS;
     box.box[2] = 1;
     box.swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
@@ -527,14 +541,15 @@ static invar_status weight_sums_map(CUtensorMap *out, const invar_wgrad_gemm *p)
 }
 
 /*
- * SHELVED of the sums of a thread are in shared memory. TURNED: p is what weight_turned made. With
- * STRIPS of staging memory for each warp, sums come ahead and take shape there to be stored.
+ * Launches the tiles. SPILLED of the sums of a thread are in shared memory. TRANSPOSED means that p
+ * is from weight_transposed. With STRIPS of staging memory for each warp, sums are prefetched and
+ * stored through it.
  */
-template <int CONSUMERS, int COLS, int K, int SHELVED, bool TURNED, int STRIPS = 0>
+template <int CONSUMERS, int COLS, int K, int SPILLED, bool TRANSPOSED, int STRIPS = 0>
 static invar_status weight_launch(const invar_device *dev, const invar_wgrad_gemm *p, int cluster)
 {
     constexpr int WAITING = STRIPS > 0 ? 64 * CONSUMERS * COLS * (int)sizeof(float) + 1024 : 0;
-    constexpr int EXTRA = SHELVED * 256 * (int)sizeof(float) + WAITING; // 1024: alignment
+    constexpr int EXTRA = SPILLED * 256 * (int)sizeof(float) + WAITING; // 1024 for the alignment
     using Tile = gemm_tile<CONSUMERS, 1, COLS, K, EXTRA, STRIPS>;
     weight_plan plan = {};
 
@@ -555,11 +570,11 @@ static invar_status weight_launch(const invar_device *dev, const invar_wgrad_gem
     plan.cut = p->cut;
     plan.out = p->out;
     plan.out_stride = p->out_stride;
-    return gemm_launch<Tile>(dev, p->op, gemm_bf16_weight<Tile, SHELVED, TURNED>, plan,
+    return gemm_launch<Tile>(dev, p->op, gemm_bf16_weight<Tile, SPILLED, TRANSPOSED>, plan,
                              (int64_t)plan.group_tiles.by * plan.groups, cluster);
 }
 
-/* Experts have such units. Blocks share nothing: it would not be faster. */
+/* Launches the tiles for short units, which experts have. Clusters would not be faster. */
 static invar_status weight_short_units(const invar_device *dev, const invar_wgrad_gemm *p)
 {
     int n = invar_cuda_of(dev)->multiprocessors;
@@ -574,16 +589,16 @@ invar_status invar_gemm_bf16_weight(const invar_device *dev, const invar_wgrad_g
 {
     constexpr int TILES = (int)(sizeof weight_tiles / sizeof *weight_tiles);
     int n = invar_cuda_of(dev)->multiprocessors;
-    invar_wgrad_gemm turned = weight_turned(p);
+    invar_wgrad_gemm transposed = weight_transposed(p);
     gemm_choice best = gemm_choose(p->groups, p->rows, p->cols, weight_tiles, TILES, n);
-    gemm_choice other = gemm_choose(p->groups, p->cols, p->rows, &weight_turned_tile, 1, n);
+    gemm_choice other = gemm_choose(p->groups, p->cols, p->rows, &weight_transposed_tile, 1, n);
 
     if (p->groups > 1 && p->tokens / p->groups <= WEIGHT_SHORT_UNIT * p->units)
         return weight_short_units(dev, p);
-    if (p->tokens / p->groups >= WEIGHT_TURNED_TOKENS &&
-        gemm_cost(p->groups, p->cols, p->rows, weight_turned_tile, other.cluster, n) <
+    if (p->tokens / p->groups >= WEIGHT_TRANSPOSED_TOKENS &&
+        gemm_cost(p->groups, p->cols, p->rows, weight_transposed_tile, other.cluster, n) <
             gemm_cost(p->groups, p->rows, p->cols, weight_tiles[best.tile], best.cluster, n))
-        return weight_launch<2, 192, 64, 0, true>(dev, &turned, other.cluster);
+        return weight_launch<2, 192, 64, 0, true>(dev, &transposed, other.cluster);
     switch (weight_tiles[best.tile].cols) {
     case 256: return weight_launch<2, 256, 64, 32, false>(dev, p, best.cluster);
     case 192: return weight_launch<2, 192, 64, 0, false>(dev, p, best.cluster);

@@ -1,21 +1,20 @@
 /*
- * gemm_fp8.cu - products of e4m3 matrices on the tensor cores, dense or grouped.
+ * gemm_fp8.cu - products of e4m3 matrices on tensor cores, dense or grouped by expert.
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 3, numerics sm90: per 128 of k a partial
  * chain of four steps from +0, which joins the sum by one fma with the rounded product of the two
- * scales, k ascending through all parts, each of which begins a block and may end with a short
- * one (copies fill it up with zeros); at the end -0 becomes +0, then the bias, one rounding;
- * then the residual, rounded again.
- * An element depends on its row of a, its row of b and their scales: tiles, clusters and the order
- * of work are free.
+ * scales, k ascending through all parts. Each part begins a block and may end with a short one,
+ * which copies fill up with zeros. At the end -0 becomes +0, then the bias, one rounding; then the
+ * residual, rounded again. An element depends on its row of a, its row of b and their scales:
+ * tiles, clusters and the order of work are free.
  *
- * A persistent kernel. Pairs of blocks (clusters) take units of two tiles that share the rows of a
+ * The kernel is persistent. Clusters of two blocks take units of two tiles that share the rows of a
  * or of b; the shared half is loaded once for both. In a block one thread copies stages of 128 of k
- * into a ring, two warps bring scales, and two warpgroups consume both; one more warp stores their
- * results while they are at the next tile. Adding partial chains to sums must not leave the tensor
- * cores idle: in large tiles one consumer adds while the other multiplies, and has asked before for
- * all that its next product needs; in small tiles each has room for a second partial chain, which
- * runs meanwhile.
+ * into a ring, two warps load scales, and two warpgroups consume both; one more warp stores their
+ * results while they compute the next tile. Adding partial chains to sums must not leave the tensor
+ * cores idle: in large tiles one consumer adds while the other multiplies, and has requested all
+ * that its next product needs; in small tiles each consumer has registers for a second partial
+ * chain, which runs meanwhile.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,7 +27,7 @@
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* A box of rows to `to`; where both blocks need them, each copies half of them to both. */
+/* Copies a box of rows to `to`. If both blocks need them, each copies half of them to both. */
 static __device__ __forceinline__ void copy_rows(uint8_t *to, const CUtensorMap *map, int k,
                                                  int row, int rows, bool both, int rank,
                                                  uint64_t *barrier)
@@ -42,17 +41,17 @@ static __device__ __forceinline__ void copy_rows(uint8_t *to, const CUtensorMap 
         invar_copy_in(to, map, k, row, barrier);
 }
 
-/* One thread copies the stages of all tiles. */
+/* Copies the stages of all tiles, by one thread. */
 template <typename S>
-static __device__ void produce(const fp8_problem &p, shared_state<S> *shared, int rank)
+static __device__ void copy_stages(const fp8_problem &p, shared_state<S> *shared, int rank)
 {
     invar_ring<S::stages> at;
     int units = shared->first_unit[p.groups];
 
     for (int unit = (int)blockIdx.x / PAIR; unit < units; unit += (int)gridDim.x / PAIR) {
-        tile_place tile = find_tile<S>(p, shared, unit, rank);
+        tile_coord tile = find_tile<S>(p, shared, unit, rank);
         for (int i = 0; i < p.parts; i++) {
-            const part_of_chain &part = p.part[i];
+            const k_part &part = p.part[i];
             int b_row = tile.group * part.group_rows + tile.col;
             for (int block = 0; block < part.blocks; block++, at.advance()) {
                 uint8_t *a = shared->stage[at.stage], *b = a + S::a_bytes;
@@ -69,8 +68,9 @@ static __device__ void produce(const fp8_problem &p, shared_state<S> *shared, in
     }
 }
 
-/* The scales from `block` on, as many as there are of SCALE_RUN, on their way to `to`. */
-static __device__ __forceinline__ void feed_run(float *to, const float *from, int block, int blocks)
+/* Starts loading the scales from `block` on, at most SCALE_RUN of them, to `to`. */
+static __device__ __forceinline__ void load_scale_run(float *to, const float *from, int block,
+                                                      int blocks)
 {
     if (blocks % SCALE_RUN == 0 && ((uintptr_t)from & 15) == 0) {
         invar_load_async_16(to, from + block);
@@ -82,17 +82,17 @@ static __device__ __forceinline__ void feed_run(float *to, const float *from, in
             invar_load_async_4(to + i, from + block + i);
 }
 
-/* Two warps bring the scales of all tiles, SCALE_RUN blocks of k at a time. */
+/* Loads the scales of all tiles by two warps, SCALE_RUN blocks of k at a time. */
 template <typename S>
-static __device__ void feed(const fp8_problem &p, shared_state<S> *shared, int rank)
+static __device__ void load_scales(const fp8_problem &p, shared_state<S> *shared, int rank)
 {
     invar_ring<SCALE_SLOTS> at;
     int thread = (int)threadIdx.x - WARP, units = shared->first_unit[p.groups];
 
     for (int unit = (int)blockIdx.x / PAIR; unit < units; unit += (int)gridDim.x / PAIR) {
-        tile_place tile = find_tile<S>(p, shared, unit, rank);
+        tile_coord tile = find_tile<S>(p, shared, unit, rank);
         for (int i = 0; i < p.parts; i++) {
-            const part_of_chain &part = p.part[i];
+            const k_part &part = p.part[i];
             int64_t width = part.blocks;
             int band = tile.group * part.bands + min(tile.col, p.cols - 1) / INVAR_FP8_BLOCK;
 
@@ -101,28 +101,28 @@ static __device__ void feed(const fp8_problem &p, shared_state<S> *shared, int r
 #pragma unroll
                 for (int j = 0; j < S::rows / FEEDERS; j++) {
                     int row = thread + j * FEEDERS;
-                    feed_run(shared->a_scale[at.stage][row],
-                             part.a_scale + min(tile.row + row, p.rows - 1) * width, block,
-                             part.blocks);
+                    load_scale_run(shared->a_scale[at.stage][row],
+                                   part.a_scale + min(tile.row + row, p.rows - 1) * width, block,
+                                   part.blocks);
                 }
                 if (thread == 0)
-                    feed_run(shared->b_scale[at.stage], part.b_scale + band * width, block,
-                             part.blocks);
+                    load_scale_run(shared->b_scale[at.stage], part.b_scale + band * width, block,
+                                   part.blocks);
                 invar_load_async_arrive(&shared->scale_full[at.stage]);
             }
         }
     }
 }
 
-/* Whether the results go by way of `out` and the storer. */
+/* Returns whether the results go through `out` to the storing warp. */
 template <typename T> static __device__ __forceinline__ bool has_storer(const fp8_problem &p)
 {
     return sizeof(T) == sizeof(bf16) && p.vectors && !p.residual;
 }
 
-/* One warp stores the results of all tiles, while the consumers are at the next. */
+/* Stores the results of all tiles by one warp, while the consumers compute the next tile. */
 template <typename S>
-static __device__ void store(const fp8_problem &p, shared_state<S> *shared, int rank)
+static __device__ void store_results(const fp8_problem &p, shared_state<S> *shared, int rank)
 {
     constexpr int CHUNKS = S::cols * (int)sizeof(bf16) / 16, AT_ONCE = WARP / CHUNKS, BATCH = 4;
     int lane = (int)threadIdx.x % WARP, units = shared->first_unit[p.groups];
@@ -130,7 +130,7 @@ static __device__ void store(const fp8_problem &p, shared_state<S> *shared, int 
     uint32_t parity = 0;
 
     for (int unit = (int)blockIdx.x / PAIR; unit < units; unit += (int)gridDim.x / PAIR) {
-        tile_place tile = find_tile<S>(p, shared, unit, rank);
+        tile_coord tile = find_tile<S>(p, shared, unit, rank);
         bool mine = row_of_lane < AT_ONCE && tile.col + 8 * chunk < p.cols;
         for (int c = 0; c < CONSUMERS; c++) {
             int first = tile.row + c * S::own_rows, rows = min(S::own_rows, tile.end - first);
@@ -160,22 +160,23 @@ static __device__ void store(const fp8_problem &p, shared_state<S> *shared, int 
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* A consumer: where its stages lie, and how far it is. */
+/* Consumer warpgroup: addresses of its stages, and its progress. */
 template <typename S> struct consumer {
     shared_state<S> *shared;
-    uint32_t a, b; /* where the matrices of stage 0 lie; a: the consumer's own rows */
+    uint32_t a, b; /* addresses of the matrices of stage 0; a: the consumer's own rows */
     int number;
-    int row; /* the thread's first of a tile */
+    int row; /* the thread's first row of a tile */
     invar_ring<S::stages> at;
-    bool ready; /* the stage is known to be full */
+    bool ready; /* the next stage is known to be full */
     invar_ring<SCALE_SLOTS> scales;
-    int used;           /* of the slot's blocks */
-    int part, left;     /* the part of the chain, and its blocks to come */
-    uint32_t free_at;   /* empty[0] of the block that the thread tells of free stages; 0: of none */
-    uint32_t out_phase; /* of `out` */
+    int used;           /* blocks of the slot that have been used */
+    int part, left;     /* current part of the chain, and its blocks that are left */
+    uint32_t free_at;   /* empty[0] of the block to which the thread reports free stages; 0 if there
+                           is none */
+    uint32_t out_phase; /* parity of `out` */
 };
 
-/* How far the matrices of a stage lie behind those of stage 0. */
+/* Returns the offset of the matrices of a stage from those of stage 0, in units of 16 bytes. */
 template <typename S> static __device__ __forceinline__ uint32_t stage_offset(int stage)
 {
     return (uint32_t)stage * (S::stage_bytes / 16);
@@ -183,8 +184,8 @@ template <typename S> static __device__ __forceinline__ uint32_t stage_offset(in
 
 /* Starts the four steps of one product of the stage at this offset. */
 template <typename S>
-static __device__ __forceinline__ void multiply(float (&partial)[S::values], const consumer<S> &me,
-                                                uint32_t offset, int half)
+static __device__ __forceinline__ void
+start_product(float (&partial)[S::values], const consumer<S> &me, uint32_t offset, int half)
 {
     constexpr uint64_t FORM = (uint64_t)INVAR_SWIZZLE_128 << 62 | (uint64_t)(8 * BLOCK_K / 16)
                                                                       << 32;
@@ -197,7 +198,7 @@ static __device__ __forceinline__ void multiply(float (&partial)[S::values], con
     invar_product_commit();
 }
 
-/* The scales of the thread's two rows in a product: rounded products of those of a and of b. */
+/* Scales of the thread's two rows in a product: rounded products of those of a and of b. */
 template <typename S> struct row_scales {
     float value[2];
 
@@ -210,7 +211,10 @@ template <typename S> struct row_scales {
     }
 };
 
-/* Before the first scales of a block, and behind the last. */
+/*
+ * Waits for the scales before the first block that uses them. end_scales releases them after the
+ * last one.
+ */
 template <typename S> static __device__ __forceinline__ void begin_scales(const consumer<S> &me)
 {
     if (me.used == 0)
@@ -235,25 +239,26 @@ static __device__ __forceinline__ void end_scales(consumer<S> &me, const fp8_pro
 }
 
 template <typename S>
-static __device__ __forceinline__ void
-promote(float (&acc)[S::values], const float (&partial)[S::values], const row_scales<S> &scale)
+static __device__ __forceinline__ void promote_partial(float (&acc)[S::values],
+                                                       const float (&partial)[S::values],
+                                                       const row_scales<S> &scale)
 {
 #pragma unroll
     for (int i = 0; i < S::values; i++)
         acc[i] = invar_fmaf(partial[i], scale.value[i / 2 % 2], acc[i]);
 }
 
-/* This warp has read the stage: both blocks of the pair may copy into it. */
+/* Reports that this warp has read the stage: both blocks of the cluster may copy into it. */
 template <typename S>
-static __device__ __forceinline__ void give_back(const consumer<S> &me, int stage)
+static __device__ __forceinline__ void release_stage(const consumer<S> &me, int stage)
 {
     if (me.free_at != 0)
         invar_barrier_free(me.free_at + (uint32_t)(stage * sizeof(uint64_t)));
 }
 
 /*
- * One product after the other: what the consumer adds, it adds while the other one multiplies. All
- * that a product waits for is asked for before the sums of the one before.
+ * Computes one product after the other: this consumer adds while the other one multiplies. All that
+ * a product waits for is requested before the sums of the previous one.
  */
 template <typename S>
 static __device__ __forceinline__ void consume_one(float (&acc)[S::halves][S::values],
@@ -274,21 +279,21 @@ static __device__ __forceinline__ void consume_one(float (&acc)[S::halves][S::va
 #pragma unroll
         for (int half = 0; half < S::halves; half++) {
             row_scales<S> scale(me, half);
-            multiply<S>(partial, me, here, half);
+            start_product<S>(partial, me, here, half);
             if (half == S::halves - 1)
                 end_scales(me, p);
             invar_product_wait<0>();
             invar_product_hold(partial);
             if (half == S::halves - 1) {
-                give_back(me, stage);
+                release_stage(me, stage);
                 me.ready = invar_barrier_over(&me.shared->full[me.at.stage], me.at.parity);
             }
-            promote<S>(acc[half], partial, scale);
+            promote_partial<S>(acc[half], partial, scale);
         }
     }
 }
 
-/* The product of the next block runs while that of the one before is added. */
+/* Computes a product while the partial chain of the previous block is added. */
 template <typename S>
 static __device__ __forceinline__ void consume_ahead(float (&acc)[S::values],
                                                      float (&partial)[2][S::values],
@@ -301,7 +306,7 @@ static __device__ __forceinline__ void consume_ahead(float (&acc)[S::values],
         invar_barrier_wait(&me.shared->full[me.at.stage], me.at.parity);
         begin_scales(me);
         row_scales<S> scale(me, 0);
-        multiply<S>(into, me, stage_offset<S>(me.at.stage), 0);
+        start_product<S>(into, me, stage_offset<S>(me.at.stage), 0);
         end_scales(me, p);
         me.at.advance();
         return scale;
@@ -309,9 +314,9 @@ static __device__ __forceinline__ void consume_ahead(float (&acc)[S::values],
     auto finish = [&](const auto &wait, float(&from)[S::values], const row_scales<S> &scale) {
         wait();
         invar_product_hold(from);
-        give_back(me, oldest.stage);
+        release_stage(me, oldest.stage);
         oldest.advance();
-        promote<S>(acc, from, scale);
+        promote_partial<S>(acc, from, scale);
     };
     auto but_one = [] { invar_product_wait<1>(); };
     auto all = [] { invar_product_wait<0>(); };
@@ -342,9 +347,9 @@ static __device__ __forceinline__ float load_bias(const fp8_problem &p, int col)
                        : invar_load((const float *)p.bias + col);
 }
 
-/* -0 becomes +0; then the bias. */
+/* Turns -0 into +0, then adds the bias. */
 template <typename S>
-static __device__ __forceinline__ void finish_sums(const fp8_problem &p, const tile_place &tile,
+static __device__ __forceinline__ void finish_sums(const fp8_problem &p, const tile_coord &tile,
                                                    float (&acc)[S::halves][S::values])
 {
     int col = tile.col + 2 * ((int)threadIdx.x % QUAD);
@@ -369,10 +374,10 @@ static __device__ __forceinline__ void finish_sums(const fp8_problem &p, const t
         }
 }
 
-/* Asks for the warp's rows of the residual: what lies in memory takes a while. */
+/* Prefetches the warp's rows of the residual, because memory is slow. */
 template <typename S, typename T>
 static __device__ __forceinline__ void ask_for_residual(const fp8_problem &p,
-                                                        const tile_place &tile, int row)
+                                                        const tile_coord &tile, int row)
 {
     constexpr int LINE = 128 / (int)sizeof(T);
     int lane = (int)threadIdx.x % WARP, at = row + lane / 16 * HALF + lane % 16;
@@ -384,9 +389,9 @@ static __device__ __forceinline__ void ask_for_residual(const fp8_problem &p,
         invar_fetch_to_cache((const T *)p.residual + at * p.residual_stride + col);
 }
 
-/* Any type and alignment, straight from the sums; `row` is the thread's first. */
+/* Stores any type and alignment straight from the sums; `row` is the thread's first row. */
 template <typename S, typename T>
-static __device__ __forceinline__ void store_each(const fp8_problem &p, const tile_place &tile,
+static __device__ __forceinline__ void store_each(const fp8_problem &p, const tile_coord &tile,
                                                   const float (&acc)[S::halves][S::values], int row)
 {
     int quad = 2 * ((int)threadIdx.x % QUAD);
@@ -409,9 +414,9 @@ static __device__ __forceinline__ void store_each(const fp8_problem &p, const ti
     }
 }
 
-/* bf16 by rows, gathered in `out`; the storer takes them on, with a residual this warp. */
+/* Gathers bf16 rows in `out`. The storing warp stores them; with a residual, this warp does. */
 template <typename S>
-static __device__ __forceinline__ void store_rows(const fp8_problem &p, const tile_place &tile,
+static __device__ __forceinline__ void store_rows(const fp8_problem &p, const tile_coord &tile,
                                                   const float (&acc)[S::halves][S::values],
                                                   consumer<S> &me, int warp_row)
 {
@@ -477,7 +482,7 @@ static __device__ __forceinline__ void consume_units(const fp8_problem &p, share
         if (!me.ready)
             invar_barrier_wait(&shared->full[me.at.stage], me.at.parity);
         me.ready = true;
-        tile_place tile = shared->place[me.at.stage];
+        tile_coord tile = shared->place[me.at.stage];
         ask_for_residual<S, T>(p, tile, tile.row + warp_row);
         if constexpr (S::buffers == 1)
             consume_one<S>(acc, partial[0], me, p);
@@ -497,7 +502,7 @@ static __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(THREADS, 1
 {
     extern __shared__ uint8_t memory[];
     uint32_t address = invar_shared_address(memory);
-    // the compiler keeps what it cannot know, and would work out what it can, time and again
+    // the compiler keeps a value that it cannot know, and would compute a known one again and again
     address = invar_uniform((address + 1023u) & ~1023u);
     auto *shared = (shared_state<S> *)__cvta_shared_to_generic(address);
     int rank = (int)invar_cluster_rank();
@@ -523,23 +528,23 @@ static __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(THREADS, 1
     if (threadIdx.x < WARPGROUP) {
         invar_registers_down<40>();
         if (threadIdx.x == 0)
-            produce<S>(p, shared, rank);
+            copy_stages<S>(p, shared, rank);
         else if (threadIdx.x >= WARP && threadIdx.x < WARP + FEEDERS)
-            feed<S>(p, shared, rank);
+            load_scales<S>(p, shared, rank);
         else if (threadIdx.x >= WARP + FEEDERS && has_storer<T>(p))
-            store<S>(p, shared, rank);
+            store_results<S>(p, shared, rank);
         __syncwarp();
     } else {
         invar_registers_up<232>();
         consume_units<S, T>(p, shared);
     }
-    // the other block may still copy into this one's memory, or tell its barriers
+    // the other block may still copy into this one's memory, or signal its barriers
     invar_cluster_sync();
 }
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-static bool takes_operand(const invar_gemm_operand *o, int32_t scale_rows)
+static bool supports_operand(const invar_gemm_operand *o, int32_t scale_rows)
 {
     return o->dtype == INVAR_DTYPE_FP8 && o->scale_rows == scale_rows && !o->k_outer &&
            invar_tensor_map_takes(o->data, o->stride);
@@ -553,7 +558,7 @@ bool invar_gemm_fp8_takes(const invar_device *dev, const invar_gemm *p)
         p->cols % STORED_COLS != 0)
         return false;
     for (int i = 0; i < p->parts; i++) {
-        if (!takes_operand(&p->a[i], 1) || !takes_operand(&p->b[i], INVAR_FP8_BLOCK) ||
+        if (!supports_operand(&p->a[i], 1) || !supports_operand(&p->b[i], INVAR_FP8_BLOCK) ||
             p->k[i] <= 0 || p->groups * p->group_rows[i] + p->cols > INT32_MAX / 2)
             return false;
         blocks += invar_ceil_div(p->k[i], BLOCK_K);
@@ -564,7 +569,7 @@ bool invar_gemm_fp8_takes(const invar_device *dev, const invar_gemm *p)
                INT32_MAX / p->groups;
 }
 
-/* A matrix with k contiguous, in boxes of `box` rows. */
+/* Encodes the map of a matrix with k contiguous, in boxes of `box` rows. */
 static invar_status map_matrix(CUtensorMap *out, const invar_gemm_operand *o, int64_t k,
                                int64_t rows, int box)
 {
@@ -582,7 +587,10 @@ static invar_status map_matrix(CUtensorMap *out, const invar_gemm_operand *o, in
     return invar_tensor_map(out, &description);
 }
 
-/* Units of two tiles, at most: the host does not know how the rows are divided among groups. */
+/*
+ * Returns the largest possible number of units: the host does not know how the rows are divided
+ * among groups.
+ */
 template <typename S> static int64_t count_units(const invar_gemm *p, bool pair_rows)
 {
     int64_t rows = S::rows * (pair_rows ? PAIR : 1), cols = S::cols * (pair_rows ? 1 : PAIR);
@@ -590,8 +598,8 @@ template <typename S> static int64_t count_units(const invar_gemm *p, bool pair_
     return (invar_ceil_div(p->rows, rows) + p->groups - 1) * invar_ceil_div(p->cols, cols);
 }
 
-static invar_status describe(fp8_problem *out, const invar_device *dev, const invar_gemm *p,
-                             int a_box, int b_box)
+static invar_status fill_problem(fp8_problem *out, const invar_device *dev, const invar_gemm *p,
+                                 int a_box, int b_box)
 {
     int64_t out_bytes = invar_dtype_bits(p->out_dtype) / 8;
 
@@ -613,7 +621,7 @@ static invar_status describe(fp8_problem *out, const invar_device *dev, const in
     out->fault = invar_cuda_of(dev)->fault;
     out->op = p->op;
     for (int i = 0; i < p->parts; i++) {
-        part_of_chain *part = &out->part[i];
+        k_part *part = &out->part[i];
         INVAR_TRY(map_matrix(&part->a, &p->a[i], p->k[i], p->rows, a_box));
         INVAR_TRY(map_matrix(&part->b, &p->b[i], p->k[i],
                              (p->groups - 1) * p->group_rows[i] + p->cols, b_box));
@@ -628,7 +636,7 @@ static invar_status describe(fp8_problem *out, const invar_device *dev, const in
 }
 
 template <typename S>
-static invar_status launch(const invar_device *dev, const invar_gemm *p, bool pair_rows)
+static invar_status launch_tiles(const invar_device *dev, const invar_gemm *p, bool pair_rows)
 {
     constexpr size_t shared = 1024 + sizeof(shared_state<S>);
     static_assert(shared <= SHARED_BYTES, "what a block shares does not fit");
@@ -636,8 +644,8 @@ static invar_status launch(const invar_device *dev, const invar_gemm *p, bool pa
         std::min<int64_t>(count_units<S>(p, pair_rows), invar_cuda_of(dev)->multiprocessors / PAIR);
     fp8_problem problem;
 
-    INVAR_TRY(describe(&problem, dev, p, S::rows / (pair_rows ? 1 : PAIR),
-                       S::cols / (pair_rows ? PAIR : 1)));
+    INVAR_TRY(fill_problem(&problem, dev, p, S::rows / (pair_rows ? 1 : PAIR),
+                           S::cols / (pair_rows ? PAIR : 1)));
     problem.pair_rows = pair_rows;
     return invar_by_storage(p->out_dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
@@ -646,24 +654,27 @@ static invar_status launch(const invar_device *dev, const invar_gemm *p, bool pa
     });
 }
 
-/* An odd number of columns of tiles would leave one block of a pair idle. */
+/*
+ * Returns whether the tiles of a unit lie below each other: an odd number of tile columns would
+ * leave one block of a cluster idle.
+ */
 template <typename S> static bool choose_pair_rows(const invar_gemm *p)
 {
     return invar_ceil_div(p->cols, S::cols) % 2 != 0 && p->rows > S::rows;
 }
 
-/* A choice of tiles: `cost` is what a unit takes, relative to the others. */
+/* A choice of tiles; `cost` is the time of a unit relative to the others. */
 struct tiling {
     int cost;
     int64_t (*units)(const invar_gemm *p);
-    invar_status (*launch)(const invar_device *dev, const invar_gemm *p);
+    invar_status (*launch_tiles)(const invar_device *dev, const invar_gemm *p);
 };
 
 template <typename S> static constexpr tiling tiling_of(int cost)
 {
     return {cost, [](const invar_gemm *p) { return count_units<S>(p, choose_pair_rows<S>(p)); },
             [](const invar_device *dev, const invar_gemm *p) {
-                return launch<S>(dev, p, choose_pair_rows<S>(p));
+                return launch_tiles<S>(dev, p, choose_pair_rows<S>(p));
             }};
 }
 
@@ -687,5 +698,5 @@ invar_status invar_gemm_fp8(const invar_device *dev, const invar_gemm *p)
             best = &t;
         }
     }
-    return best->launch(dev, p);
+    return best->launch_tiles(dev, p);
 }

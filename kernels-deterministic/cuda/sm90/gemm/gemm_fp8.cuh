@@ -1,6 +1,9 @@
 /*
- * gemm_fp8.cuh - the tiles of gemm_fp8.cu: their sizes, their memory, and how a problem is cut into
- * them.
+ * gemm_fp8.cuh - tiles of gemm_fp8.cu: sizes, shared memory, and units of work.
+ *
+ * A unit of work is two tiles, one for each block of a cluster, that share the rows of a or of b.
+ * Units are numbered group by group and in bands of rows, so that clusters that run at the same
+ * time share columns in the L2 cache. Which tile computes an element changes no bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +17,7 @@
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-#define BLOCK_K INVAR_FP8_BLOCK // of a stage: one scale block, one swizzled row of 128 bytes
+#define BLOCK_K INVAR_FP8_BLOCK // k of a stage: one scale block, one swizzled row of 128 bytes
 #define STEP_K 32
 #define HALF 64 // rows of one warpgroup product
 #define PAIR 2  // blocks of a cluster
@@ -22,44 +25,53 @@
 #define WARPGROUP 128
 #define WARP 32
 #define THREADS ((1 + CONSUMERS) * WARPGROUP)
-#define FEEDERS 64    // threads that bring scales
-#define SCALE_SLOTS 2 // runs of scales that are there at once
-#define SCALE_RUN 4   // blocks of k whose scales come together: 16 bytes
+#define FEEDERS 64    // threads that load scales
+#define SCALE_SLOTS 2 // runs of scales that are in shared memory at once
+#define SCALE_RUN 4   // blocks of k whose scales are loaded together: 16 bytes
 #define MAX_GROUPS 1024
 #define MAX_STAGES 8
-#define SHARED_BYTES (227 * 1024) // that a block may have
-#define BAND 8 // units of rows that are walked together, so that they share columns in the L2
-#define QUAD 4 // threads that share rows of a product
+#define SHARED_BYTES (227 * 1024) // shared memory that a block may have
+// rows of units that are computed together, so that they share columns in the L2 cache
+#define BAND 8
+#define QUAD 4         // threads that share rows of a product
 #define STORED_COLS 32 // columns come in multiples of these
 
 using bf16 = __nv_bfloat16;
 
-/* The rows of a tile: from `row` on, before `end`, where the group ends; and its first column. */
-struct tile_place {
+/*
+ * Rows of a tile, from `row` on and before `end`, the end of the group; its first column; its
+ * group.
+ */
+struct tile_coord {
     int32_t row, end, col, group;
 };
 
-/* Tiles of COLS columns; a consumer has HALVES products of 64 rows and BUFFERS for results. */
+/*
+ * Sizes of a tile with COLS columns. A consumer has HALVES products of 64 rows, and registers for
+ * BUFFERS partial chains.
+ */
 template <int HALVES, int COLS, int BUFFERS> struct tile_sizes {
     static constexpr int halves = HALVES, cols = COLS, buffers = BUFFERS;
     static constexpr int rows = CONSUMERS * HALVES * HALF;
-    static constexpr int values = HALF * COLS / WARPGROUP; /* of a product, in a thread */
+    static constexpr int values = HALF * COLS / WARPGROUP; /* values of a product in a thread */
     static constexpr int a_bytes = rows * BLOCK_K;
     static constexpr int stage_bytes = a_bytes + COLS * BLOCK_K;
-    static constexpr int own_rows = HALVES * HALF;                  /* of a consumer */
-    static constexpr int out_pitch = COLS * (int)sizeof(bf16) + 16; /* rows in different banks */
+    static constexpr int own_rows = HALVES * HALF; /* rows of a consumer */
+    /* bytes of a row; rows begin in different banks */
+    static constexpr int out_pitch = COLS * (int)sizeof(bf16) + 16;
     static constexpr int out_bytes = rows * out_pitch;
     static constexpr int scale_bytes = (rows + 1) * SCALE_RUN * (int)sizeof(float);
     static constexpr int other_bytes = out_bytes + SCALE_SLOTS * scale_bytes + 6 * 1024;
     static constexpr int stages = std::min(MAX_STAGES, (SHARED_BYTES - other_bytes) / stage_bytes);
 };
 
-/* What a block shares; at a multiple of 1024 bytes. */
+/* Shared memory of a block, at a multiple of 1024 bytes. */
 template <typename S> struct shared_state {
     uint8_t stage[S::stages][S::stage_bytes]; /* rows of a, then of b */
     float a_scale[SCALE_SLOTS][S::rows][SCALE_RUN], b_scale[SCALE_SLOTS][SCALE_RUN];
-    uint8_t out[CONSUMERS][S::own_rows][S::out_pitch]; /* results on their way */
-    tile_place place[S::stages];                       /* of the tile that begins with this stage */
+    uint8_t out[CONSUMERS][S::own_rows][S::out_pitch]; /* results that the storing warp has not
+                                                          stored yet */
+    tile_coord place[S::stages];                       /* tile that begins with the stage */
     uint64_t full[S::stages], empty[S::stages];
     uint64_t scale_full[SCALE_SLOTS], scale_empty[SCALE_SLOTS];
     uint64_t out_full[CONSUMERS], out_empty[CONSUMERS];
@@ -68,18 +80,18 @@ template <typename S> struct shared_state {
 
 /* ---- the problem, as the kernel takes it ----------------------------------------------------- */
 
-struct part_of_chain {
+struct k_part {
     CUtensorMap a, b;
     const float *a_scale, *b_scale;
-    int32_t blocks;     /* of k */
-    int32_t group_rows; /* of b */
-    int32_t bands;      /* of a group's rows that share scales */
+    int32_t blocks;     /* blocks of k */
+    int32_t group_rows; /* rows of b of a group */
+    int32_t bands;      /* bands of a group's rows that share scales */
 };
 
 struct fp8_problem {
-    part_of_chain part[INVAR_LINEAR_MAX_PARTS];
+    k_part part[INVAR_LINEAR_MAX_PARTS];
     int32_t parts;
-    int32_t blocks; /* of the whole chain */
+    int32_t blocks; /* blocks of k of the full chain */
     int32_t rows, cols;
     void *out;
     int64_t out_stride;
@@ -88,7 +100,8 @@ struct fp8_problem {
     const void *residual;
     int64_t residual_stride;
     bool vectors;   /* rows of out and residual begin at multiples of 16 bytes */
-    bool pair_rows; /* the tiles of a unit lie below each other and share b; else a */
+    bool pair_rows; /* the tiles of a unit lie below each other and share b; otherwise they share
+                       a */
     int32_t groups;
     const int64_t *start;
     invar_cuda_fault *fault;
@@ -109,7 +122,10 @@ template <typename S> static __device__ __forceinline__ int units_across(const f
     return (p.cols + cols - 1) / cols;
 }
 
-/* The first unit of each group; none for one whose rows would be out of bounds. */
+/*
+ * Finds the first unit of each group. A group whose rows are out of bounds has none, and a fault is
+ * recorded.
+ */
 template <typename S>
 static __device__ void plan_units(const fp8_problem &p, shared_state<S> *shared)
 {
@@ -142,9 +158,9 @@ static __device__ void plan_units(const fp8_problem &p, shared_state<S> *shared)
     __syncthreads();
 }
 
-/* This block's tile of a unit. */
+/* Returns this block's tile of a unit. */
 template <typename S>
-static __device__ __forceinline__ tile_place find_tile(const fp8_problem &p,
+static __device__ __forceinline__ tile_coord find_tile(const fp8_problem &p,
                                                        const shared_state<S> *shared, int unit,
                                                        int rank)
 {

@@ -2,8 +2,9 @@
  * generic.cu - products of linear layers for every shape, stride, alignment and type.
  *
  * Numerics contract: docs/arithmetic.md, section 3. A block computes a tile of the output by the
- * steps of generic.cuh: all parts of a shard in order, the shards folded by the tree, then the
- * bias and residual; or, for gradients of weights, unit after unit.
+ * steps of generic.cuh: all parts of a shard in order, the shards added by the tree, then bias and
+ * residual; or, for gradients of weights, unit after unit. These kernels are slow, but support
+ * every problem.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +15,7 @@
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* The rows of one tile, all of one group; none: end = first. */
+/* Rows of one tile, all of one group; end = first if there are none. */
 struct tile_rows {
     int64_t group;
     int64_t first;
@@ -22,8 +23,9 @@ struct tile_rows {
 };
 
 /*
- * Group g has the tiles from start[g] / height + g on, to where the next group's begin: enough for
- * its rows however they are spread, and found without adding up the groups before.
+ * Finds the rows of a tile. Group g has the tiles from start[g] / height + g on, up to the begin of
+ * the next group's: enough for its rows however they are spread, and found without adding up the
+ * earlier groups.
  */
 __device__ __forceinline__ tile_rows find_rows(const invar_gemm &p, int64_t tile, int height)
 {
@@ -47,7 +49,7 @@ __device__ __forceinline__ tile_rows find_rows(const invar_gemm &p, int64_t tile
     return found;
 }
 
-/* Scales of a line of `extent` elements. */
+/* Returns the scales of a line of `extent` elements. */
 template <invar_dtype TYPE> __device__ __forceinline__ int64_t scales_across(int64_t extent)
 {
     return invar_ceil_div(extent, TYPE == INVAR_DTYPE_FP8     ? INVAR_FP8_BLOCK
@@ -65,23 +67,23 @@ __device__ __forceinline__ void run_part(typename STEP::chain &c, typename STEP:
     int64_t k = p.k[part];
     int64_t first = invar_shard_start(k, p.atom[part], p.shards, shard);
     int64_t end = invar_shard_start(k, p.atom[part], p.shards, shard + 1);
-    side a = {left.data, left.scale, left.stride, scales_across<TYPES::A>(k),
-              0,         0,          rows.first,  rows.end};
-    side b = {right.data,
-              right.scale,
-              right.stride,
-              scales_across<TYPES::B>(B_OUTER ? p.cols : k),
-              rows.group * p.group_rows[part],
-              rows.group * invar_ceil_div(p.group_rows[part], INVAR_FP8_BLOCK),
-              col0,
-              p.cols};
+    tile_operand a = {left.data, left.scale, left.stride, scales_across<TYPES::A>(k),
+                      0,         0,          rows.first,  rows.end};
+    tile_operand b = {right.data,
+                      right.scale,
+                      right.stride,
+                      scales_across<TYPES::B>(B_OUTER ? p.cols : k),
+                      rows.group * p.group_rows[part],
+                      rows.group * invar_ceil_div(p.group_rows[part], INVAR_FP8_BLOCK),
+                      col0,
+                      p.cols};
 
     run_chain<STEP, TYPES, false, B_OUTER>(c, s, a, b, first, end);
 }
 
 /*
- * The tree over shards, neighbours first, as they come, by a binary counter: left[n] is the sum of
- * 2^n shards that waits for its neighbour. After the last shard `acc` is the sum of all.
+ * Adds a shard to the tree over shards, neighbors first, by a binary counter: left[n] is the sum of
+ * 2^n shards that waits for its neighbor. After the last shard, `acc` is the sum of all.
  */
 template <int LEVELS, int COUNT>
 __device__ __forceinline__ void fold_shard(float (&acc)[COUNT], float (&left)[LEVELS][COUNT],
@@ -108,7 +110,7 @@ __device__ __forceinline__ void run_shard(typename STEP::chain &c, typename STEP
 
     set_zero(c.acc);
     for (int part = 0; part < p.parts; part++) {
-        // among int4 parts there may be others
+        // there may be other types among int4 parts
         if (TYPES::B == INVAR_DTYPE_INT4 && p.b[part].dtype != INVAR_DTYPE_INT4)
             run_part<STEP, plain, B_OUTER>(c, s, p, rows, col0, part, shard);
         else
@@ -145,7 +147,10 @@ __device__ __forceinline__ void store_tile(const invar_gemm &p, const tile_rows 
     });
 }
 
-/* SHARDED: accumulators for the tree; without, one chain. */
+/*
+ * Computes the tiles of a product. SHARDED adds accumulators for the tree; without it there is one
+ * chain.
+ */
 template <typename STEP, typename TYPES, bool B_OUTER, bool SHARDED>
 static __global__ __launch_bounds__(THREADS,
                                     2) void product_tiles(const __grid_constant__ invar_gemm p,
@@ -159,7 +164,7 @@ static __global__ __launch_bounds__(THREADS,
     if (rows.first >= rows.end)
         return;
     if constexpr (SHARDED) {
-        constexpr int LEVELS = 3; // 8 shards
+        constexpr int LEVELS = 3; // 2^3 = 8 shards
         static_assert(INVAR_LINEAR_MAX_SHARDS == 1 << LEVELS, "the tree over shards");
         float left[LEVELS][STEP::COUNT];
         for (int shard = 0; shard < p.shards; shard++) {
@@ -185,7 +190,10 @@ static invar_status launch_product(const invar_device *dev, const invar_gemm *p)
                         0)(*p, across);
 }
 
-/* The largest tile that a group fills half, of which there are enough for most multiprocessors. */
+/*
+ * Returns the largest tile of which a group fills half, if there are enough of them for most
+ * multiprocessors.
+ */
 static int choose_tile(const invar_device *dev, int64_t rows, int64_t cols, int64_t groups)
 {
     for (int tile = 128; tile > 32; tile /= 2)
@@ -196,13 +204,13 @@ static int choose_tile(const invar_device *dev, int64_t rows, int64_t cols, int6
     return 32;
 }
 
-/* True where the chain is fmaf: f32 under every numerics, everything under ieee. */
+/* Returns whether the chain is fmaf: f32 under every numerics, everything under ieee. */
 static bool by_fma(const invar_device *dev, invar_dtype dtype)
 {
     return dev->numerics == INVAR_NUMERICS_IEEE || dtype == INVAR_DTYPE_F32;
 }
 
-/* By the step of tile 128, 64 or 32; the first has no room for the tree over shards. */
+/* Launches the step of tile 128, 64 or 32; the first has no registers for the tree over shards. */
 template <typename TYPES, typename S128, typename S64, typename S32>
 static invar_status product_by_tile(const invar_device *dev, const invar_gemm *p)
 {
@@ -254,10 +262,10 @@ invar_status invar_gemm_generic_product(const invar_device *dev, const invar_gem
 /* ---- gradients of weights -------------------------------------------------------------------- */
 
 /*
- * x, where the compiler does not know it: addresses made from it are made anew for each use,
- * instead of many of them waiting in registers for the next round of a loop.
+ * Returns x without telling the compiler: addresses computed from it are computed again for each
+ * use, instead of many of them waiting in registers for the next round of a loop.
  */
-__device__ __forceinline__ int64_t unknown(int64_t x)
+__device__ __forceinline__ int64_t opaque_value(int64_t x)
 {
     asm volatile("" : "+l"(x));
     return x;
@@ -272,13 +280,13 @@ static __global__ __launch_bounds__(THREADS,
     int64_t group = (int64_t)blockIdx.x / across / down;
     int64_t row0 = (int64_t)blockIdx.x / across % down * STEP::ROWS;
     int64_t col0 = (int64_t)blockIdx.x % across * STEP::COLS;
-    side a = {p.a.data, nullptr, p.a.stride, 0, 0, 0, row0, p.rows};
-    side b = {p.b.data, nullptr, p.b.stride, 0, 0, 0, col0, p.cols};
+    tile_operand a = {p.a.data, nullptr, p.a.stride, 0, 0, 0, row0, p.rows};
+    tile_operand b = {p.b.data, nullptr, p.b.stride, 0, 0, 0, col0, p.cols};
     const int64_t *cut = p.cut + group * (p.units + 1);
     typename STEP::chain c;
-    // calls change(element, its number in the chains) for every one that this thread has of out
+    // calls change(element, its number in the chains) for every element of out that this thread has
     auto each = [&](auto change) {
-        float *out = p.out + unknown((group * p.rows + row0) * p.out_stride + col0);
+        float *out = p.out + opaque_value((group * p.rows + row0) * p.out_stride + col0);
         STEP::each([&](int n, int i, int j) {
             if (row0 + i < p.rows && col0 + j < p.cols)
                 change(out[i * p.out_stride + j], n);

@@ -1,13 +1,13 @@
 /*
- * generic.cuh - tiles of products: loading of every type, and the dot-steps.
+ * generic.cuh - tiles of products of every type: loads, dot-steps and chains.
  *
- * A block of 256 threads walks k in ascending order: global memory to registers, registers to
- * shared memory as the values of the chain, then the dot-step of the numerics:
+ * A block of 256 threads goes through k in ascending order: global memory to registers, registers
+ * to shared memory as the values of the chain, then the dot-step of the numerics:
  *   fma_step   ieee, or f32 operands: fmaf, each thread a rectangle of elements; fp8 with promotion
  *   mma_step   sm90, bf16 values (bf16, mxfp8, int4): mma.sync.m16n8k16
  *   e4m3_step  sm90, fp8: wgmma.m64n32k32, promoted every 128 of k
- * What lies beyond an end of k, rows or columns is zero on both sides, so that no product with it
- * is anything but zero.
+ * Elements after an end of k, rows or columns are zero on both sides, so that every product with
+ * them is zero. A unit here is a run of 8 elements.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,11 +19,12 @@
 #include "kernels-deterministic/math/mx.h"
 
 #define THREADS 256
-#define UNIT 8 // elements that travel together, along the contiguous index; a scale covers them all
+// elements that are moved together, along the contiguous index; a scale covers all of them
+#define UNIT 8
 
 /* ---- from global memory ---------------------------------------------------------------------- */
 
-/* How a type is kept: a unit is COUNT numbers of type `number`. */
+/* Storage of a type: a unit is COUNT numbers of type `number`. */
 template <typename T, int UNIT_COUNT> struct kept_as {
     using number = T;
     static constexpr int COUNT = UNIT_COUNT, BYTES = COUNT * (int)sizeof(T);
@@ -41,36 +42,38 @@ template <> struct kept<INVAR_DTYPE_INT4> : kept_as<uint8_t, UNIT / 2> {
 };
 
 /*
- * An operand of one tile: rows [first, end) of the chain's row index. Element (r, k) lies at index
- * 0 `origin` + r, or `origin` + k where k is outermost; the other one is the contiguous index.
+ * One operand of a tile: rows [first, end) of the chain's row index. Element (r, k) has index 0
+ * `origin` + r, or `origin` + k if k is outermost; its other index is the contiguous one.
  */
-struct side {
+struct tile_operand {
     const void *data;
     const void *scale;
     int64_t stride;
-    int64_t scales; /* of one value of index 0 (fp8 weights: of 128 at most that share them) */
+    int64_t scales; /* scales of one value of index 0; for fp8 weights, of up to 128 values that
+                       share them */
     int64_t origin;
-    int64_t bands; /* of values of index 0 that share scales, before `origin`; fp8 weights only */
+    int64_t bands; /* bands of values of index 0 that share scales, before `origin`; fp8 weights
+                      only */
     int64_t first;
     int64_t end;
 };
 
-/* The address of an element that begins a unit. */
+/* Returns the address of an element that begins a unit. */
 template <invar_dtype TYPE>
-__device__ __forceinline__ const typename kept<TYPE>::number *element(const side &s, int64_t i0,
-                                                                      int64_t i1)
+__device__ __forceinline__ const typename kept<TYPE>::number *element(const tile_operand &s,
+                                                                      int64_t i0, int64_t i1)
 {
     return (const typename kept<TYPE>::number *)s.data +
            (i0 * s.stride + i1) * kept<TYPE>::COUNT / UNIT;
 }
 
-/* A unit as it was stored. */
+/* A unit as it is stored. */
 template <invar_dtype TYPE> struct unit {
     uint32_t word[kept<TYPE>::BYTES / 4];
     uint32_t scale;
 };
 
-/* All numbers of a unit at once, or zeros. */
+/* Loads all numbers of a unit at once, or zeros. */
 template <typename T, int COUNT>
 __device__ __forceinline__ void fetch_whole(uint32_t *word, const T *at, bool there)
 {
@@ -87,7 +90,7 @@ __device__ __forceinline__ void fetch_whole(uint32_t *word, const T *at, bool th
     }
 }
 
-/* One by one, `valid` of them; the others are zero. */
+/* Loads `valid` of the numbers of a unit one by one, and zeros for the rest. */
 template <typename T, int COUNT>
 __device__ __forceinline__ void fetch_single(uint32_t *word, const T *at, int valid)
 {
@@ -106,10 +109,10 @@ __device__ __forceinline__ void fetch_single(uint32_t *word, const T *at, int va
     }
 }
 
-/* The first `valid` elements of the unit at (i0, i1). Where there are none it stands for zeros. */
+/* Loads the first `valid` elements of the unit at (i0, i1); zeros if there are none. */
 template <invar_dtype TYPE, bool QUICK>
-__device__ __forceinline__ void load_unit(unit<TYPE> &u, const side &s, int64_t i0, int64_t i1,
-                                          int valid)
+__device__ __forceinline__ void load_unit(unit<TYPE> &u, const tile_operand &s, int64_t i0,
+                                          int64_t i1, int valid)
 {
     constexpr int COUNT = kept<TYPE>::COUNT;
     const auto *at = element<TYPE>(s, i0, i1);
@@ -127,9 +130,9 @@ __device__ __forceinline__ void load_unit(unit<TYPE> &u, const side &s, int64_t 
                       : 0;
 }
 
-/* The same by place in the tile: unit (r, k .. k+7), or (r .. r+7, k) where k is outermost. */
+/* Loads a unit by its position in the tile: (r, k .. k+7), or (r .. r+7, k) if k is outermost. */
 template <invar_dtype TYPE, bool OUTER, bool QUICK>
-__device__ __forceinline__ void load_unit_at(unit<TYPE> &u, const side &s, int r, int64_t k,
+__device__ __forceinline__ void load_unit_at(unit<TYPE> &u, const tile_operand &s, int r, int64_t k,
                                              int64_t k_end)
 {
     int64_t row = s.first + r;
@@ -140,10 +143,11 @@ __device__ __forceinline__ void load_unit_at(unit<TYPE> &u, const side &s, int r
 }
 
 /*
- * Whether the units of the tile at k are aligned and each is there or is not: fetch_whole will do.
+ * Returns whether the units of the tile at k are aligned and each is complete or missing, so that
+ * fetch_whole can load them.
  */
 template <invar_dtype TYPE, bool OUTER, int ROWS, int DEPTH>
-__device__ __forceinline__ bool quick_at(const side &s, int64_t k, int64_t k_end)
+__device__ __forceinline__ bool quick_at(const tile_operand &s, int64_t k, int64_t k_end)
 {
     constexpr int BYTES = kept<TYPE>::BYTES, WIDTH = BYTES < 16 ? BYTES : 16;
     int64_t along = OUTER ? s.end - s.first : k_end - k;
@@ -154,13 +158,16 @@ __device__ __forceinline__ bool quick_at(const side &s, int64_t k, int64_t k_end
            (along % UNIT == 0 || along >= (OUTER ? ROWS : DEPTH));
 }
 
-/* The code in the lowest four bits, as the lowest bits of 2^23 + code; exact. */
+/*
+ * Returns the value of the code in the lowest four bits, from the lowest bits of 2^23 + code;
+ * exact.
+ */
 __device__ __forceinline__ float int4_value(uint32_t codes)
 {
     return __uint_as_float(0x4B000000u | (codes & 0xFu)) - (0x1p23f + 8.0f);
 }
 
-/* The values as pairs of bf16, by the expressions of math/mx.h and math/int4.h. */
+/* Returns the values as pairs of bf16, by the expressions of math/mx.h and math/int4.h. */
 template <invar_dtype TYPE>
 __device__ __forceinline__ void unit_bf16(uint32_t (&pair)[UNIT / 2], const unit<TYPE> &u)
 {
@@ -188,7 +195,7 @@ __device__ __forceinline__ void unit_bf16(uint32_t (&pair)[UNIT / 2], const unit
     }
 }
 
-/* The values as f32; those of fp8 without their scales. */
+/* Returns the values as f32; those of fp8 without their scales. */
 template <invar_dtype TYPE>
 __device__ __forceinline__ void unit_f32(float (&value)[UNIT], const unit<TYPE> &u)
 {
@@ -209,15 +216,19 @@ __device__ __forceinline__ void unit_f32(float (&value)[UNIT], const unit<TYPE> 
     }
 }
 
-/* Scales of a block of 128 of k: of one row of the left operand; of the tile of the right one. */
-__device__ __forceinline__ float scale_of_row(const side &a, int r, int64_t k)
+/*
+ * Returns the scale of a block of 128 of k for one row of the left operand. scale_of_tile returns
+ * that of the tile of the right one.
+ */
+__device__ __forceinline__ float scale_of_row(const tile_operand &a, int r, int64_t k)
 {
     int64_t row = a.first + r;
 
     return row < a.end ? ((const float *)a.scale)[row * a.scales + k / INVAR_FP8_BLOCK] : 0.0f;
 }
 
-template <bool OUTER> __device__ __forceinline__ float scale_of_tile(const side &b, int64_t k)
+template <bool OUTER>
+__device__ __forceinline__ float scale_of_tile(const tile_operand &b, int64_t k)
 {
     int64_t i0 = OUTER ? k : b.first, i1 = OUTER ? b.first : k;
 
@@ -228,10 +239,10 @@ template <bool OUTER> __device__ __forceinline__ float scale_of_tile(const side 
 /* ---- fmaf ------------------------------------------------------------------------------------ */
 
 /*
- * Shared memory: [k][row]. The threads form a rectangle; each has DOWN rows and ACROSS columns, in
- * runs of four at most. The small tile, for products that have too few of larger ones, has half the
- * rows and leaves most threads nothing but the loading: reading shared memory is what limits it,
- * and larger rectangles read less. PROMOTE: fp8, a partial chain for every 128 of k.
+ * Dot-step by fmaf. Shared memory is [k][row]. The threads form a rectangle; each has DOWN rows and
+ * ACROSS columns, in runs of at most four. The small tile, for products that have too few of larger
+ * ones, has half the rows, and most of its threads only load: reading shared memory is its limit,
+ * and larger rectangles read less. PROMOTE is for fp8: a partial chain for every 128 of k.
  */
 template <int TILE, bool PROMOTE> struct fma_step {
     static constexpr int ROWS = TILE < 64 ? 16 : TILE, COLS = TILE;
@@ -240,7 +251,7 @@ template <int TILE, bool PROMOTE> struct fma_step {
     static constexpr int COUNT = DOWN * ACROSS, HIGH = ROWS / DOWN, WIDE = COLS / ACROSS;
     static constexpr bool ASYNC = false;
 
-    /* From one k to the next. */
+    /* Returns the distance from one k to the next. */
     static constexpr __host__ __device__ int pitch(int rows)
     {
         return rows + 4;
@@ -255,7 +266,10 @@ template <int TILE, bool PROMOTE> struct fma_step {
         float partial[PROMOTE ? COUNT : 1];
     };
 
-    /* Lanes along rows: the stores of a unit along k fall into different banks. */
+    /*
+     * Returns the position of the i-th unit. Lanes go along rows: the stores of a unit along k fall
+     * into different banks.
+     */
     template <int ROWS_, bool OUTER> __device__ static int2 place(int i)
     {
         return OUTER ? make_int2(i % (ROWS_ / UNIT) * UNIT, i / (ROWS_ / UNIT))
@@ -279,7 +293,7 @@ template <int TILE, bool PROMOTE> struct fma_step {
         }
     }
 
-    /* The i-th of the COUNT rows (columns) of the thread that is number `thread` of THREADS_. */
+    /* Returns the i-th of the COUNT_ rows (columns) of thread `thread` out of THREADS_. */
     template <int COUNT_, int THREADS_> __device__ static int index(int i, int thread)
     {
         constexpr int RUN = COUNT_ < 4 ? COUNT_ : 4;
@@ -301,8 +315,8 @@ template <int TILE, bool PROMOTE> struct fma_step {
     }
 
     template <bool A_OUTER, bool B_OUTER>
-    __device__ static void run(chain &c, const shared &s, int buffer, const side &a, const side &b,
-                               int64_t k, int64_t k_end)
+    __device__ static void run(chain &c, const shared &s, int buffer, const tile_operand &a,
+                               const tile_operand &b, int64_t k, int64_t k_end)
     {
         float(&acc)[COUNT] = sum_of(c);
         int x = (int)threadIdx.x % WIDE, y = (int)threadIdx.x / WIDE;
@@ -331,7 +345,7 @@ template <int TILE, bool PROMOTE> struct fma_step {
         }
     }
 
-    /* What the steps add to. */
+    /* Returns the sums that the steps add to. */
     __device__ static float (&sum_of(chain &c))[COUNT]
     {
         if constexpr (PROMOTE)
@@ -341,7 +355,8 @@ template <int TILE, bool PROMOTE> struct fma_step {
     }
 
     template <bool B_OUTER>
-    __device__ static void promote(chain &c, const side &a, const side &b, int64_t k)
+    __device__ static void promote(chain &c, const tile_operand &a, const tile_operand &b,
+                                   int64_t k)
     {
         float right = scale_of_tile<B_OUTER>(b, k);
 
@@ -355,7 +370,7 @@ template <int TILE, bool PROMOTE> struct fma_step {
         }
     }
 
-    /* f(n, row, column) for the elements acc[n] of this thread. */
+    /* Calls f(n, row, column) for the elements acc[n] of this thread. */
     template <typename F> __device__ static void each(F f)
     {
         int x = (int)threadIdx.x % WIDE, y = (int)threadIdx.x / WIDE;
@@ -369,8 +384,8 @@ template <int TILE, bool PROMOTE> struct fma_step {
 /* ---- mma.sync -------------------------------------------------------------------------------- */
 
 /*
- * Shared memory: [row][k], or [k][row] where k is outermost in the operand. Warps lie 2 x 4 on the
- * tile.
+ * Dot-step by mma.sync. Shared memory is [row][k], or [k][row] if k is outermost in the operand.
+ * The warps are arranged 2 x 4 on the tile.
  */
 template <int TILE> struct mma_step {
     static constexpr int ROWS = TILE, COLS = TILE, DEPTH = TILE < 64 ? 256 : 4096 / TILE;
@@ -412,8 +427,8 @@ template <int TILE> struct mma_step {
     }
 
     template <bool A_OUTER, bool B_OUTER>
-    __device__ static void run(chain &c, const shared &s, int buffer, const side &, const side &,
-                               int64_t, int64_t)
+    __device__ static void run(chain &c, const shared &s, int buffer, const tile_operand &,
+                               const tile_operand &, int64_t, int64_t)
     {
         int lane = (int)threadIdx.x % 32, low = lane % 8, mid = lane / 8 % 2 * 8,
             high = lane / 16 * 8;
@@ -432,7 +447,7 @@ template <int TILE> struct mma_step {
                                            : offset<false>(row0 + 16 * i + low + mid, k + high)));
 #pragma unroll
             for (int j = 0; j < ACROSS; j += 2) {
-                // k 0-7, 8-15 of columns 0-7, then of columns 8-15; a lone half is read twice
+                // k 0-7, 8-15 of columns 0-7, then of columns 8-15; a single half is read twice
                 int second = ACROSS > 1 ? high : 0;
                 uint32_t both[4];
                 invar_load_matrices<B_OUTER>(
@@ -469,8 +484,9 @@ template <int TILE> struct mma_step {
 /* ---- wgmma of e4m3 --------------------------------------------------------------------------- */
 
 /*
- * Shared memory: [row][k] of 128 bytes, swizzled; an operand with k outermost is transposed on the
- * way. Each warpgroup has all 64 rows and 32 of the columns.
+ * Dot-step by wgmma of e4m3. Shared memory is [row][k] of 128 bytes, swizzled; an operand with k
+ * outermost is transposed when it is stored there. Each warpgroup has all 64 rows and 32 of the
+ * columns.
  */
 struct e4m3_step {
     static constexpr int ROWS = 64, COLS = 64, DEPTH = INVAR_FP8_BLOCK, BUFFERS = 2;
@@ -509,8 +525,8 @@ struct e4m3_step {
     }
 
     template <bool A_OUTER, bool B_OUTER>
-    __device__ static void run(chain &c, const shared &s, int buffer, const side &a, const side &b,
-                               int64_t k, int64_t)
+    __device__ static void run(chain &c, const shared &s, int buffer, const tile_operand &a,
+                               const tile_operand &b, int64_t k, int64_t)
     {
         int group = (int)threadIdx.x / 128, row0 = (int)threadIdx.x % 128 / 32 * 16;
         const uint8_t *left = s.a[buffer], *right = s.b[buffer] + group * GROUP_COLS * DEPTH;
@@ -549,7 +565,7 @@ struct e4m3_step {
 
 /* ---- chains ---------------------------------------------------------------------------------- */
 
-/* The units of one operand that this thread brings. */
+/* Share of a thread in the units of one operand. */
 template <typename STEP, invar_dtype TYPE, int ROWS, bool OUTER> struct share {
     static constexpr int COUNT = ROWS * STEP::DEPTH / UNIT / THREADS;
 
@@ -561,7 +577,7 @@ template <typename STEP, invar_dtype TYPE, int ROWS, bool OUTER> struct share {
     }
 
     template <bool QUICK>
-    __device__ __forceinline__ void load_by(const side &s, int64_t k, int64_t k_end)
+    __device__ __forceinline__ void load_by(const tile_operand &s, int64_t k, int64_t k_end)
     {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
@@ -570,7 +586,7 @@ template <typename STEP, invar_dtype TYPE, int ROWS, bool OUTER> struct share {
         }
     }
 
-    __device__ __forceinline__ void load(const side &s, int64_t k, int64_t k_end)
+    __device__ __forceinline__ void load(const tile_operand &s, int64_t k, int64_t k_end)
     {
         if (quick_at<TYPE, OUTER, ROWS, STEP::DEPTH>(s, k, k_end))
             load_by<true>(s, k, k_end);
@@ -586,15 +602,19 @@ template <typename STEP, invar_dtype TYPE, int ROWS, bool OUTER> struct share {
     }
 };
 
-/* The types of a pair of operands. */
+/* Types of a pair of operands. */
 template <invar_dtype A_TYPE, invar_dtype B_TYPE> struct types {
     static constexpr invar_dtype A = A_TYPE, B = B_TYPE;
 };
 
-/* Continues the chains of a tile over [k, k_end). The whole block; shared memory is free after. */
+/*
+ * Continues the chains of a tile over [k, k_end). Called by the complete block; shared memory is
+ * free afterwards.
+ */
 template <typename STEP, typename TYPES, bool A_OUTER, bool B_OUTER>
 __device__ __forceinline__ void run_chain(typename STEP::chain &c, typename STEP::shared &s,
-                                          const side &a, const side &b, int64_t k, int64_t k_end)
+                                          const tile_operand &a, const tile_operand &b, int64_t k,
+                                          int64_t k_end)
 {
     share<STEP, TYPES::A, STEP::ROWS, A_OUTER> of_a;
     share<STEP, TYPES::B, STEP::COLS, B_OUTER> of_b;

@@ -1,13 +1,14 @@
 /*
- * linear.cu - linear layers: y and dx, dense and grouped by expert. linear_dw.cu has dw.
+ * linear.cu - linear layers, y and dx, dense and grouped by expert: chooses and runs the kernels.
  *
- * Numerics contract (rev 1): docs/arithmetic.md, section 3, as in cpu/linear.c. Here the arguments
- * become a problem of gemm.h and go to the first kernel that takes it. Where none of the fast
- * ones takes it as it is, but one would take it with operands rewritten, they are rewritten into
- * the workspace: mxfp8 and int4 as the bf16 values that they stand for, fp8 weights with k
- * outermost transposed. Neither changes a value, so neither changes a bit. Shards of a chain that
- * no kernel takes together are products of their own, added by the tree afterwards. Several outputs
- * of one x, and the activation of two of them, are one launch where a kernel takes them so.
+ * Numerics contract (rev 1): docs/arithmetic.md, section 3, as in cpu/linear.c. The arguments
+ * become problems of gemm.h and go to the first kernel that supports them. If no fast kernel
+ * supports a problem as it is, but one would with rewritten operands, they are rewritten into the
+ * workspace: mxfp8 and int4 as the bf16 values that they stand for, fp8 weights with k outermost
+ * transposed. Neither changes a value, so neither changes a bit. If no kernel computes all shards
+ * of a chain together, shards are products of their own, added by the tree afterwards. Several
+ * outputs of one x, and the activation of two of them, are one launch if a kernel supports it.
+ * linear_dw.cu has dw.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,9 +21,9 @@
 /* ---- rewritten operands ---------------------------------------------------------------------- */
 
 /*
- * Blocks of 128 x 128 bytes, from (groups * depth, cols) to (groups * cols, depth), and their
- * scales. The last ones of a group may be short. Both are aligned to 16 bytes, and so are their
- * strides and cols.
+ * Arguments of transpose_fp8: blocks of 128 x 128 bytes, from (groups * depth, cols) to (groups *
+ * cols, depth), and their scales. The last blocks of a group may be short. Both matrices, their
+ * strides and cols are aligned to 16 bytes.
  */
 struct fp8_transposition {
     uint8_t *to;
@@ -33,7 +34,7 @@ struct fp8_transposition {
     int64_t depth, cols;
 };
 
-/* Byte j of word i becomes byte i of word j. */
+/* Transposes 4 x 4 bytes: byte j of word i becomes byte i of word j. */
 static __device__ __forceinline__ void transpose_bytes(uint32_t (&w)[4])
 {
     uint32_t low01 = __byte_perm(w[0], w[1], 0x5140), low23 = __byte_perm(w[2], w[3], 0x5140);
@@ -80,7 +81,10 @@ static __global__ void transpose_fp8(fp8_transposition t)
     }
 }
 
-/* The extents of operand b of a part, all groups together: index 0, then the contiguous one. */
+/*
+ * Returns the extent of index 0 of operand b of a part, all groups together. cols_of_b returns that
+ * of its contiguous index.
+ */
 static int64_t rows_of_b(const invar_gemm *p, int part)
 {
     return p->groups * p->group_rows[part];
@@ -91,8 +95,8 @@ static int64_t cols_of_b(const invar_gemm *p, int part)
     return p->b[part].k_outer ? p->cols : p->k[part];
 }
 
-static invar_status transpose(const invar_device *dev, const invar_gemm *p, int part,
-                              const invar_gemm_operand *to)
+static invar_status transpose_weights(const invar_device *dev, const invar_gemm *p, int part,
+                                      const invar_gemm_operand *to)
 {
     const invar_gemm_operand *from = &p->b[part];
     fp8_transposition t = {(uint8_t *)to->data,
@@ -109,8 +113,8 @@ static invar_status transpose(const invar_device *dev, const invar_gemm *p, int 
     return invar_launch(dev, p->op, transpose_fp8, dim3((unsigned)blocks), dim3(THREADS), 0)(t);
 }
 
-static invar_status dequantize(const invar_device *dev, const invar_gemm_operand *from,
-                               const invar_gemm_operand *to, int64_t rows, int64_t cols)
+static invar_status dequantize_operand(const invar_device *dev, const invar_gemm_operand *from,
+                                       const invar_gemm_operand *to, int64_t rows, int64_t cols)
 {
     invar_dequantize_args args = {};
 
@@ -118,17 +122,17 @@ static invar_status dequantize(const invar_device *dev, const invar_gemm_operand
     args.q = invar_tensor_quantized((void *)from->data, (void *)from->scale, from->dtype,
                                     from->scale_rows, rows, cols);
     args.q.row_stride = from->stride;
-    return invar_cuda_dequantize(dev, &args, NULL); // takes no workspace
+    return invar_cuda_dequantize(dev, &args, NULL); // dequantize needs no workspace
 }
 
 /* ---- shards ---------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ float4 add(float4 a, float4 b)
+static __device__ __forceinline__ float4 add_four(float4 a, float4 b)
 {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-/* Bit v: shard v has values. */
+/* Returns the mask of the shards that have values: bit v is shard v. */
 static uint32_t shards_there(const invar_gemm *p)
 {
     uint32_t there = 0;
@@ -141,7 +145,7 @@ static uint32_t shards_there(const invar_gemm *p)
     return there;
 }
 
-/* Four elements of a row of which so many are left; behind its end nobody wrote. */
+/* Loads four elements of a row that has `left` elements left; memory after its end is undefined. */
 static __device__ __forceinline__ float4 load_four(const float4 *at, int64_t left)
 {
     const float *x = (const float *)at;
@@ -152,8 +156,8 @@ static __device__ __forceinline__ float4 load_four(const float4 *at, int64_t lef
 }
 
 /*
- * out = the shards added by the tree, then bias and residual. A shard is `fours` times 4 elements;
- * one that is not `there` is +0, and its memory is not read.
+ * out = the shards added by the tree, then bias and residual. A shard has `fours` times 4 elements;
+ * a shard without values (`there`) is +0, and its memory is not read.
  */
 template <typename T>
 static __global__ void fold_shards(invar_gemm p, const float4 *shards, int64_t fours,
@@ -165,7 +169,7 @@ static __global__ void fold_shards(invar_gemm p, const float4 *shards, int64_t f
 
     if (at >= fours)
         return;
-    float4 sum[MOST]; // shards beyond the last are not there: adding them changes no bit
+    float4 sum[MOST]; // missing shards are +0: adding them changes no bit
 #pragma unroll
     for (int v = 0; v < MOST; v++)
         sum[v] = there >> v & 1 ? load_four(&shards[v * fours + at], p.cols - col)
@@ -174,7 +178,7 @@ static __global__ void fold_shards(invar_gemm p, const float4 *shards, int64_t f
     for (int apart = 1; apart < MOST; apart *= 2)
 #pragma unroll
         for (int v = 0; v < MOST; v += 2 * apart)
-            sum[v] = add(sum[v], sum[v + apart]);
+            sum[v] = add_four(sum[v], sum[v + apart]);
     float x[4] = {sum[0].x, sum[0].y, sum[0].z, sum[0].w};
     T *out = (T *)p.out + row * p.out_stride;
 #pragma unroll
@@ -193,12 +197,12 @@ static __global__ void fold_shards(invar_gemm p, const float4 *shards, int64_t f
     }
 }
 
-/* Where the shards of a line begin, and the last one ends. */
+/* Offsets of the shards in a line, and the end of the last one. */
 struct shard_starts {
     int64_t at[INVAR_LINEAR_MAX_SHARDS + 1];
 };
 
-/* (lines, line), to one shard of all lines after the other. */
+/* Copies (lines, line) so that the values of each shard, of all lines, are consecutive. */
 static __global__ void cut_scales(float *to, const float *from, int64_t lines, int64_t line,
                                   shard_starts start, int shards)
 {
@@ -221,9 +225,10 @@ static __global__ void cut_scales(float *to, const float *from, int64_t lines, i
 typedef invar_status (*run_product)(const invar_device *dev, const invar_gemm *p);
 
 /*
- * A product as its kernel takes it: rewritten operands and checked segments in the workspace. Where
- * `shards` is set, shards are products one by one, each for the kernel that takes it. They go
- * there, `shard` floats apart, and the scales of fp8 operands are there shard by shard.
+ * A product as its kernel takes it, with rewritten operands and checked row offsets in the
+ * workspace. If `shards` is not NULL, shards are products of their own, each for the kernel that
+ * supports it: they go to `shards`, `shard` floats apart, and a_scales and b_scales are the scales
+ * of fp8 operands, shard by shard.
  */
 struct plan {
     run_product run;
@@ -238,7 +243,7 @@ struct plan {
 /* Rows of a group below which rewriting its weights costs more than a fast kernel saves. */
 #define REWRITE_ROWS 16
 
-static void *take(plan *plan, int64_t bytes)
+static void *plan_alloc(plan *plan, int64_t bytes)
 {
     void *at = plan->workspace + plan->bytes;
 
@@ -257,14 +262,19 @@ static run_product fast_kernel(const invar_device *dev, const invar_gemm *p)
     return NULL;
 }
 
-/* The scales of an fp8 operand with k contiguous: (scale_lines, ceil(k / 128)). `groups` of
- * `rows`. */
+/*
+ * Returns the lines of scales of an fp8 operand with k contiguous, (scale_lines, ceil(k / 128)),
+ * for `groups` of `rows` rows.
+ */
 static int64_t scale_lines(const invar_gemm_operand *x, int64_t groups, int64_t rows)
 {
     return groups * invar_ceil_div(rows, x->scale_rows);
 }
 
-/* The operand from `first` of its k on. Its scales, if any, are in `scales`, shard by shard. */
+/*
+ * Returns the operand from `first` of its k on. Its scales, if any, are in `scales`, shard by
+ * shard.
+ */
 static invar_gemm_operand cut_operand(invar_gemm_operand x, int64_t first, int64_t groups,
                                       int64_t rows, const float *scales)
 {
@@ -276,7 +286,7 @@ static invar_gemm_operand cut_operand(invar_gemm_operand x, int64_t first, int64
     return x;
 }
 
-/* Shard v as a product of its own, into f32, of the parts that have values in it. */
+/* Returns shard v as a product into f32, of the parts that have values in it. */
 static invar_gemm shard_of(const plan *plan, int32_t v)
 {
     const invar_gemm *whole = &plan->product;
@@ -304,8 +314,11 @@ static invar_gemm shard_of(const plan *plan, int32_t v)
     return p;
 }
 
-/* Memory for the shards of a product, if they can be cut: bf16, or fp8 with k contiguous. */
-static bool take_shards(plan *plan)
+/*
+ * Reserves memory for the shards of a product. Returns false if they cannot be cut: operands must
+ * be bf16, or fp8 with k contiguous.
+ */
+static bool alloc_shards(plan *plan)
 {
     invar_gemm *p = &plan->product;
 
@@ -314,22 +327,22 @@ static bool take_shards(plan *plan)
         bool fp8 = a->dtype == INVAR_DTYPE_FP8 && b->dtype == INVAR_DTYPE_FP8 && !b->k_outer;
         int64_t line = invar_ceil_div(p->k[part], INVAR_FP8_BLOCK) * (int64_t)sizeof(float);
         if (fp8) {
-            plan->a_scales[part] = (float *)take(plan, scale_lines(a, 1, p->rows) * line);
+            plan->a_scales[part] = (float *)plan_alloc(plan, scale_lines(a, 1, p->rows) * line);
             plan->b_scales[part] =
-                (float *)take(plan, scale_lines(b, p->groups, p->group_rows[part]) * line);
+                (float *)plan_alloc(plan, scale_lines(b, p->groups, p->group_rows[part]) * line);
         } else if (a->dtype != INVAR_DTYPE_BF16 || b->dtype != INVAR_DTYPE_BF16) {
             return false;
         }
     }
     plan->shard = p->rows * invar_ceil_div(p->cols, 4) * 4;
-    plan->shards = (float *)take(plan, p->shards * plan->shard * (int64_t)sizeof(float));
+    plan->shards = (float *)plan_alloc(plan, p->shards * plan->shard * (int64_t)sizeof(float));
     return true;
 }
 
 /*
- * Sets `run` to a fast kernel that takes the product, or its first shard, if there is one. Few rows
- * that none takes as they are go shard by shard, to kernels that read the weights faster than tiles
- * do.
+ * Sets `run` to a fast kernel that supports the product, or its first shard, if there is one. A
+ * product of few rows that no kernel supports as it is goes shard by shard to kernels that read
+ * weights faster than tiles do.
  */
 static void find_fast(const invar_device *dev, plan *whole)
 {
@@ -343,8 +356,8 @@ static void find_fast(const invar_device *dev, plan *whole)
         whole->run = invar_gemm_bf16_split;
         return;
     }
-    if (take_shards(&cut)) {
-        invar_gemm first = shard_of(&cut, 0); // the first atom is in it
+    if (alloc_shards(&cut)) {
+        invar_gemm first = shard_of(&cut, 0); // the first shard has the first atom
         cut.run = first.parts > 0 ? fast_kernel(dev, &first) : NULL;
     }
     if (cut.run != invar_skinny && invar_gemm_bf16_supports(dev, &whole->product))
@@ -353,18 +366,18 @@ static void find_fast(const invar_device *dev, plan *whole)
         *whole = cut;
 }
 
-/* The operand as bf16, if it stands for bf16 values. */
+/* Replaces an operand that stands for bf16 values by bf16 memory for them. */
 static void rewrite_values(plan *plan, invar_gemm_operand *x, int64_t rows, int64_t cols)
 {
     if (x->dtype != INVAR_DTYPE_MXFP8 && x->dtype != INVAR_DTYPE_INT4)
         return;
-    x->data = take(plan, rows * cols * (int64_t)sizeof(uint16_t));
+    x->data = plan_alloc(plan, rows * cols * (int64_t)sizeof(uint16_t));
     x->scale = NULL;
     x->dtype = INVAR_DTYPE_BF16;
     x->stride = cols;
 }
 
-/* fp8 weights with k outermost as weights with k contiguous. */
+/* Replaces fp8 weights with k outermost by memory for weights with k contiguous. */
 static void rewrite_layout(plan *plan, int part)
 {
     invar_gemm *p = &plan->product;
@@ -375,14 +388,17 @@ static void rewrite_layout(plan *plan, int part)
     if (b->dtype != INVAR_DTYPE_FP8 || !b->k_outer ||
         ((uintptr_t)b->data | b->stride | p->cols) % 16 != 0)
         return;
-    b->data = take(plan, p->groups * p->cols * stride);
-    b->scale = take(plan, scale_lines(b, p->groups, p->cols) * line);
+    b->data = plan_alloc(plan, p->groups * p->cols * stride);
+    b->scale = plan_alloc(plan, scale_lines(b, p->groups, p->cols) * line);
     b->k_outer = false;
     b->stride = stride;
     p->group_rows[part] = p->cols;
 }
 
-/* Pure in everything but the contents of memory; of the workspace only its alignment matters. */
+/*
+ * Returns the plan of a product. It depends only on the arguments, never on the contents of memory,
+ * and on nothing of `workspace` but its alignment: the size can be computed without memory.
+ */
 static plan make_plan(const invar_device *dev, const invar_gemm *p, void *workspace)
 {
     plan plain = {}, fast, few, rewritten;
@@ -391,7 +407,7 @@ static plan make_plan(const invar_device *dev, const invar_gemm *p, void *worksp
     plain.workspace = (char *)workspace;
     if (p->start)
         plain.product.start =
-            (const int64_t *)take(&plain, (p->groups + 1) * (int64_t)sizeof *p->start);
+            (const int64_t *)plan_alloc(&plain, (p->groups + 1) * (int64_t)sizeof *p->start);
     fast = plain;
     find_fast(dev, &fast);
     if (fast.run)
@@ -419,15 +435,15 @@ static plan make_plan(const invar_device *dev, const invar_gemm *p, void *worksp
     return plain;
 }
 
-static bool empty(const invar_gemm *p)
+static bool is_empty(const invar_gemm *p)
 {
     return p->rows == 0 || p->cols == 0;
 }
 
 static size_t product_workspace(const invar_device *dev, const invar_gemm *p)
 {
-    // an aligned address that nobody reads
-    return empty(p) ? 0 : make_plan(dev, p, (void *)256).bytes;
+    // an aligned address that is not accessed
+    return is_empty(p) ? 0 : make_plan(dev, p, (void *)256).bytes;
 }
 
 static invar_status rewrite_part(const invar_device *dev, const invar_gemm *p, const plan *plan,
@@ -436,15 +452,15 @@ static invar_status rewrite_part(const invar_device *dev, const invar_gemm *p, c
     const invar_gemm_operand *a = &plan->product.a[part], *b = &plan->product.b[part];
 
     if (a->data != p->a[part].data)
-        INVAR_TRY(dequantize(dev, &p->a[part], a, p->rows, p->k[part]));
+        INVAR_TRY(dequantize_operand(dev, &p->a[part], a, p->rows, p->k[part]));
     if (b->data == p->b[part].data)
         return INVAR_OK;
     if (b->dtype == INVAR_DTYPE_FP8)
-        return transpose(dev, p, part, b);
-    return dequantize(dev, &p->b[part], b, rows_of_b(p, part), cols_of_b(p, part));
+        return transpose_weights(dev, p, part, b);
+    return dequantize_operand(dev, &p->b[part], b, rows_of_b(p, part), cols_of_b(p, part));
 }
 
-static invar_status fold(const invar_device *dev, const invar_gemm *p, const plan *plan)
+static invar_status add_shards(const invar_device *dev, const invar_gemm *p, const plan *plan)
 {
     int64_t fours = plan->shard / 4;
     uint32_t there = shards_there(p);
@@ -457,7 +473,7 @@ static invar_status fold(const invar_device *dev, const invar_gemm *p, const pla
     });
 }
 
-/* The scales of an operand, if it has any, shard by shard. */
+/* Copies the scales of an operand, if it has any, shard by shard. */
 static invar_status cut_scales_of(const invar_device *dev, const invar_gemm *p, float *to,
                                   const invar_gemm_operand *x, int64_t groups, int64_t rows,
                                   int part)
@@ -487,16 +503,16 @@ static invar_status multiply_shards(const invar_device *dev, const invar_gemm *p
     for (int32_t v = 0; v < p->shards; v++) {
         invar_gemm shard = shard_of(plan, v);
         if (shard.parts == 0)
-            continue;                                // empty: the tree knows
-        run_product fast = fast_kernel(dev, &shard); // they are not all of one length
+            continue;                                // empty: fold_shards takes +0
+        run_product fast = fast_kernel(dev, &shard); // shards may have different lengths
         INVAR_TRY((fast ? fast : invar_gemm_generic_product)(dev, &shard));
     }
-    return fold(dev, p, plan);
+    return add_shards(dev, p, plan);
 }
 
-static invar_status multiply(const invar_device *dev, const invar_gemm *p, void *workspace)
+static invar_status run_gemm(const invar_device *dev, const invar_gemm *p, void *workspace)
 {
-    if (empty(p))
+    if (is_empty(p))
         return INVAR_OK;
     plan plan = make_plan(dev, p, workspace);
     if (p->start)
@@ -533,15 +549,17 @@ static void by_expert(invar_gemm *p, const invar_row_offsets *experts)
 
 static void set_forward(invar_gemm *p, const invar_tensor *x, const invar_tensor *w, int64_t atom)
 {
-    p->a[0] = operand(x, false);
-    p->b[0] = operand(w, false);
+    p->a[0] = gemm_operand_of(x, false);
+    p->b[0] = gemm_operand_of(w, false);
     p->k[0] = x->shape[1];
     p->atom[0] = atom;
     p->group_rows[0] = p->cols;
     p->parts = 1;
 }
 
-/* An output that is absent has the type and the shape of `act`, and nowhere to go. */
+/*
+ * Returns the product of an output. An output that is not stored has the type and shape of `act`.
+ */
 static invar_gemm output_of(const invar_linear_fwd_args *a, const invar_linear_output *output)
 {
     bool stored = invar_tensor_present(&output->y);
@@ -557,7 +575,7 @@ static invar_gemm output_of(const invar_linear_fwd_args *a, const invar_linear_o
     return p;
 }
 
-static invar_gemm_set forward(const invar_linear_fwd_args *a)
+static invar_gemm_set forward_set(const invar_linear_fwd_args *a)
 {
     invar_linear_output first = {a->y, a->w, a->bias};
     invar_gemm_set set = {};
@@ -579,7 +597,7 @@ static invar_gemm_set forward(const invar_linear_fwd_args *a)
 
 typedef invar_status (*run_set)(const invar_device *dev, const invar_gemm_set *set);
 
-/* The kernel that computes all of a set in one launch; NULL: there is none. */
+/* Returns the kernel that computes all of a set in one launch; NULL if there is none. */
 static run_set set_kernel(const invar_device *dev, const invar_gemm_set *set)
 {
     if (set->count > 1 && invar_skinny_takes_set(dev, set))
@@ -591,8 +609,8 @@ static run_set set_kernel(const invar_device *dev, const invar_gemm_set *set)
     return NULL;
 }
 
-/* Of what is made for the activation alone, if it is. */
-static int64_t hidden_bytes(const invar_gemm *p)
+/* Returns the bytes of an output that only the activation needs; 0 if the output is stored. */
+static int64_t unstored_bytes(const invar_gemm *p)
 {
     int64_t bytes = p->rows * p->cols * invar_dtype_bits(p->out_dtype) / 8;
 
@@ -601,21 +619,21 @@ static int64_t hidden_bytes(const invar_gemm *p)
 
 size_t invar_cuda_linear_fwd_workspace(const invar_device *dev, const invar_linear_fwd_args *a)
 {
-    invar_gemm_set set = forward(a);
+    invar_gemm_set set = forward_set(a);
     size_t hidden = 0, most = 0;
 
     if (set_kernel(dev, &set))
         return 0;
     for (int32_t i = 0; i < set.count; i++) {
         size_t own = product_workspace(dev, &set.product[i]);
-        hidden += (size_t)hidden_bytes(&set.product[i]);
+        hidden += (size_t)unstored_bytes(&set.product[i]);
         most = own > most ? own : most;
     }
     return hidden + most;
 }
 
-/* What a product has for out. */
-static invar_tensor stored_by(const invar_gemm *p)
+/* Returns the output of a product as a tensor. */
+static invar_tensor output_tensor(const invar_gemm *p)
 {
     invar_tensor t = invar_tensor_2d(p->out, p->out_dtype, p->rows, p->cols);
 
@@ -623,7 +641,10 @@ static invar_tensor stored_by(const invar_gemm *p)
     return t;
 }
 
-/* The set with x rewritten as bf16 values, if it is for few rows then; as each product alone is. */
+/*
+ * Rewrites x of a set as bf16 values, into *out. Returns whether the kernels for few rows then
+ * support the set, as they would each product.
+ */
 static bool rewrite_set(invar_gemm_set *out, const invar_device *dev, const invar_gemm_set *set,
                         char *workspace)
 {
@@ -642,20 +663,23 @@ static invar_status multiply_few(const invar_device *dev, const invar_gemm_set *
 {
     const invar_gemm *p = &set->product[0];
 
-    INVAR_TRY(dequantize(dev, &p->a[0], &few->product[0].a[0], p->rows, p->k[0]));
+    INVAR_TRY(dequantize_operand(dev, &p->a[0], &few->product[0].a[0], p->rows, p->k[0]));
     return invar_skinny_set(dev, few);
 }
 
-/* One after the other. Outputs that nobody asked for go into the workspace. */
-static invar_status run_singly(const invar_device *dev, invar_gemm_set *set,
-                               const invar_tensor *act, char *workspace)
+/*
+ * Runs a set without the activation, product by product if need be, then the activation. Outputs
+ * that are not stored go into the workspace.
+ */
+static invar_status run_separately(const invar_device *dev, invar_gemm_set *set,
+                                   const invar_tensor *act, char *workspace)
 {
     invar_swiglu_fwd_args swiglu = {};
     invar_gemm_set few;
 
     for (int32_t i = 0; i < set->count; i++) {
         invar_gemm *p = &set->product[i];
-        int64_t bytes = hidden_bytes(p);
+        int64_t bytes = unstored_bytes(p);
         if (p->out)
             continue;
         p->out = workspace;
@@ -669,22 +693,22 @@ static invar_status run_singly(const invar_device *dev, invar_gemm_set *set,
         INVAR_TRY(multiply_few(dev, set, &few));
     else
         for (int32_t i = 0; i < set->count; i++)
-            INVAR_TRY(multiply(dev, &set->product[i], workspace));
+            INVAR_TRY(run_gemm(dev, &set->product[i], workspace));
     if (!invar_tensor_present(act))
         return INVAR_OK;
     swiglu.y = *act;
-    swiglu.gate = stored_by(&set->product[0]);
-    swiglu.up = stored_by(&set->product[1]);
-    return invar_cuda_swiglu_fwd(dev, &swiglu, NULL); // takes no workspace
+    swiglu.gate = output_tensor(&set->product[0]);
+    swiglu.up = output_tensor(&set->product[1]);
+    return invar_cuda_swiglu_fwd(dev, &swiglu, NULL); // swiglu.fwd needs no workspace
 }
 
 invar_status invar_cuda_linear_fwd(const invar_device *dev, const invar_linear_fwd_args *a,
                                    void *workspace)
 {
-    invar_gemm_set set = forward(a);
+    invar_gemm_set set = forward_set(a);
     run_set all = set_kernel(dev, &set);
 
-    return all ? all(dev, &set) : run_singly(dev, &set, &a->act, (char *)workspace);
+    return all ? all(dev, &set) : run_separately(dev, &set, &a->act, (char *)workspace);
 }
 
 static invar_gemm moe_forward(const invar_moe_linear_fwd_args *a)
@@ -709,7 +733,7 @@ invar_status invar_cuda_moe_linear_fwd(const invar_device *dev, const invar_moe_
 {
     invar_gemm p = moe_forward(a);
 
-    return multiply(dev, &p, workspace);
+    return run_gemm(dev, &p, workspace);
 }
 
 /* ---- dx -------------------------------------------------------------------------------------- */
@@ -719,8 +743,8 @@ static void set_parts(invar_gemm *p, const invar_linear_part *parts, const int64
 {
     p->parts = count;
     for (int32_t i = 0; i < count; i++) {
-        p->a[i] = operand(&parts[i].dy, false);
-        p->b[i] = operand(&parts[i].w, true);
+        p->a[i] = gemm_operand_of(&parts[i].dy, false);
+        p->b[i] = gemm_operand_of(&parts[i].w, true);
         p->k[i] = parts[i].dy.shape[1];
         p->atom[i] = atoms[i];
         p->group_rows[i] = p->k[i];
@@ -747,7 +771,7 @@ invar_status invar_cuda_linear_dx(const invar_device *dev, const invar_linear_dx
 {
     invar_gemm p = input_grad(a);
 
-    return multiply(dev, &p, workspace);
+    return run_gemm(dev, &p, workspace);
 }
 
 static invar_gemm moe_input_grad(const invar_moe_linear_dx_args *a)
@@ -772,5 +796,5 @@ invar_status invar_cuda_moe_linear_dx(const invar_device *dev, const invar_moe_l
 {
     invar_gemm p = moe_input_grad(a);
 
-    return multiply(dev, &p, workspace);
+    return run_gemm(dev, &p, workspace);
 }

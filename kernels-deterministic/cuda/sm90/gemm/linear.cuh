@@ -1,8 +1,8 @@
 /*
- * linear.cuh - what y, dx and dw of linear layers make of their arguments.
+ * linear.cuh - operands and row offsets of linear layers, for linear.cu and linear_dw.cu.
  *
- * Segments and tokens lie in device memory. They are checked on the device, once, and a copy goes
- * on: the kernels of products see segments that ascend within the rows, or none at all.
+ * Row offsets and token numbers lie in device memory. They are checked on the device, once, and the
+ * kernels of products read a checked copy: row offsets that ascend within the rows, or all 0.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,12 +14,15 @@
 
 #define THREADS 256
 
-static inline invar_gemm_operand operand(const invar_tensor *t, bool k_outer)
+static inline invar_gemm_operand gemm_operand_of(const invar_tensor *t, bool k_outer)
 {
     return {t->data, t->scale, t->dtype, t->scale_rows, k_outer, t->row_stride};
 }
 
-/* One block. Segments that are not good become empty ones; `some`: of more. */
+/*
+ * Copies row offsets that are valid, and zeros instead of invalid ones; by one block. `some`
+ * permits that they cover only some of the rows.
+ */
 static __global__ void copy_segments(int64_t *to, const int64_t *start, int64_t count, int64_t rows,
                                      invar_op op, invar_cuda_fault *fault, bool some)
 {

@@ -1,8 +1,9 @@
 /*
- * linear_dw.cu - gradients of the weights of linear layers, dense and grouped by expert.
+ * linear_dw.cu - linear.dw and moe.linear.dw: gradients of weights, dense and grouped by expert.
  *
  * Numerics contract (rev 1): docs/arithmetic.md, section 3, as in cpu/linear.c. The arguments
- * become a problem of gemm.h, with the places where units cut the tokens of each group.
+ * become an invar_wgrad_gemm (gemm.h) with the token offsets of the units in each group, which are
+ * checked or computed on the device. Order of sums: units ascend, tokens ascend in a unit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +11,9 @@
 
 /* ---- units of experts ------------------------------------------------------------------------ */
 
-/* The first of the ascending tokens in [first, end) that is not below `token`. */
+/*
+ * Returns the index of the first of the ascending tokens in [first, end) that is not below `token`.
+ */
 static __device__ int64_t first_not_below(const int32_t *tokens, int64_t first, int64_t end,
                                           int64_t token)
 {
@@ -24,7 +27,10 @@ static __device__ int64_t first_not_below(const int32_t *tokens, int64_t first, 
     return first;
 }
 
-/* Whether tokens [first, end) ascend within [0, bound), by the whole block; reports where not. */
+/*
+ * Returns whether tokens [first, end) ascend within [0, bound); records a fault if they do not. All
+ * threads of the block must call it.
+ */
 static __device__ bool tokens_good(const int32_t *tokens, int64_t first, int64_t end, int64_t bound,
                                    invar_op op, invar_cuda_fault *fault)
 {
@@ -40,7 +46,10 @@ static __device__ bool tokens_good(const int32_t *tokens, int64_t first, int64_t
     return !__syncthreads_or(wrong);
 }
 
-/* Block e: where the units cut the rows of expert e. A dense layer has unit boundaries for cuts. */
+/*
+ * Finds the offsets of the units within the rows of expert e, by block e. A dense layer uses the
+ * unit offsets themselves.
+ */
 static __global__ void cut_experts(int64_t *cuts, const int32_t *tokens, int64_t rows,
                                    invar_row_offsets experts, invar_row_offsets units, invar_op op,
                                    invar_cuda_fault *fault)
@@ -66,7 +75,7 @@ static size_t cuts_bytes(int64_t groups, int64_t units)
     return (size_t)(groups * (units + 1)) * sizeof(int64_t);
 }
 
-/* Of one group and no units: those, and where they are cut, are the caller's. */
+/* Returns the problem of one group without units; the caller adds the units and their offsets. */
 static invar_wgrad_gemm weight_product(invar_op op, const invar_tensor *dw, const invar_tensor *dy,
                                        const invar_tensor *x, bool fresh)
 {
@@ -77,15 +86,18 @@ static invar_wgrad_gemm weight_product(invar_op op, const invar_tensor *dw, cons
     p.cols = x->shape[1];
     p.out = (float *)dw->data;
     p.out_stride = dw->row_stride;
-    p.a = operand(dy, true);
-    p.b = operand(x, true);
+    p.a = gemm_operand_of(dy, true);
+    p.b = gemm_operand_of(x, true);
     p.tokens = dy->shape[0];
     p.groups = 1;
     p.fresh = fresh;
     return p;
 }
 
-/* Without tokens nothing is added, and then segments may be missing too: there are no units. */
+/*
+ * Returns whether there is nothing to compute. Without tokens nothing is added, and row offsets may
+ * be missing too, because there are no units.
+ */
 static bool nothing_to_do(const invar_wgrad_gemm *p)
 {
     return p->rows == 0 || p->cols == 0 || p->groups == 0 || (p->tokens == 0 && !p->fresh);

@@ -1,12 +1,11 @@
 /*
- * skinny.cu - products with few rows (decoding): as fast as the weights arrive.
+ * skinny.cu - products with few rows (decoding), limited by loading the weights: plan and launch.
  *
- * Which of them there are kernels for, how a product is cut, and the launch. skinny_bf16.cu,
- * skinny_int4.cu and skinny_mxfp8.cu have the kernels, skinny_block.cuh what these share.
- *
- * k is never cut, so all the parallelism is in the features, and a tile is as many of them as gives
- * every multiprocessor the same share. Several matrices of weights may share x: each has tiles of
- * its own, one after the other, or, gated, tiles with features of both.
+ * Decides which products are supported, how a product is cut, and launches it. skinny_bf16.cu,
+ * skinny_int4.cu and skinny_mxfp8.cu have the kernels, skinny_block.cuh their common parts. k is
+ * never cut, so an element is one chain and all the parallelism is in the features: a tile has as
+ * many of them as give every multiprocessor the same share. Several matrices of weights may share
+ * x: each has tiles of its own, one after the other, or, if gated, tiles with features of both.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +18,7 @@ static int64_t round_up(int64_t n, int64_t to)
     return invar_ceil_div(n, to) * to;
 }
 
-/* Tiles of so many features, of all outputs. */
+/* Returns the number of tiles of `features` features, of all outputs. */
 static int64_t tiles_of(const invar_gemm_set *set, int features)
 {
     int64_t tiles = 0;
@@ -31,35 +30,37 @@ static int64_t tiles_of(const invar_gemm_set *set, int features)
     return tiles;
 }
 
-/* What the busiest multiprocessor has to do with tiles of so many features, in features. */
-static int64_t busiest(const invar_gemm_set *set, int features, int blocks)
+/* Returns the work of the busiest multiprocessor with tiles of `features` features, in features. */
+static int64_t busiest_load(const invar_gemm_set *set, int features, int blocks)
 {
-    enum { TILE_COST = 6 }; // of starting and ending one
+    enum { TILE_COST = 6 }; // cost of starting and ending a tile, in features
     const invar_gemm *p = &set->product[0];
-    int64_t groups = p->groups < p->rows ? p->groups : p->rows; // that can have rows
+    int64_t groups = p->groups < p->rows ? p->groups : p->rows; // groups that can have rows
     int64_t tiles = tiles_of(set, features) * groups;
 
     return invar_ceil_div(tiles, blocks) * (features + TILE_COST);
 }
 
-/* The largest of the tiles that leave the busiest multiprocessor the least. */
+/* Returns the largest of the tiles that leave the busiest multiprocessor the least work. */
 static int choose_features(const invar_gemm_set *set, int blocks, const int *sizes, int count)
 {
     int best = sizes[0];
 
     for (int i = 1; i < count; i++)
-        if (busiest(set, sizes[i], blocks) <= busiest(set, best, blocks))
+        if (busiest_load(set, sizes[i], blocks) <= busiest_load(set, best, blocks))
             best = sizes[i];
     return best;
 }
 
-/* Weights are codes, and these have scales. */
+/* Returns whether weights are codes, which have scales. */
 static bool has_codes(const invar_gemm *p)
 {
     return p->b[0].dtype != INVAR_DTYPE_BF16;
 }
 
-/* Panels of w, and bytes of a feature's scales, in a stage of codes. */
+/*
+ * Returns the panels of w in a stage of codes; scale_bytes returns the bytes of a feature's scales.
+ */
 static int code_panels(const invar_gemm *p)
 {
     return p->b[0].dtype == INVAR_DTYPE_INT4 ? INT4_PANELS : MXFP8_PANELS;
@@ -70,7 +71,7 @@ static int scale_bytes(const invar_gemm *p)
     return p->b[0].dtype == INVAR_DTYPE_INT4 ? INT4_SCALES : MXFP8_SCALES;
 }
 
-/* Completes a plan whose cut is made. */
+/* Computes the ring of a plan whose tiles are known. */
 static void fill_ring(skinny_plan *plan, const invar_gemm *p)
 {
     enum { MANY_PANELS = 4, FEW_PANELS = 2, FEW_STAGES = 4 };
@@ -90,7 +91,7 @@ static void fill_ring(skinny_plan *plan, const invar_gemm *p)
     plan->stages = plan->stages < MAX_STAGES ? plan->stages : MAX_STAGES;
 }
 
-/* Stages of w that a dense product asks for ahead. Codes gain nothing by it. */
+/* Returns the stages of w that a dense product prefetches. Codes gain nothing from it. */
 static int stages_ahead(const skinny_plan *plan, const invar_gemm *p)
 {
     int64_t stages = invar_ceil_div(p->k[0], plan->panels * PANEL);
@@ -101,7 +102,10 @@ static int stages_ahead(const skinny_plan *plan, const invar_gemm *p)
     return (int)(wanted < stages ? wanted : stages);
 }
 
-/* Rows of x that a stage has room for. A group with more of them reads its weights again. */
+/*
+ * Returns the rows of x for which a stage has memory. A group with more of them reads its weights
+ * again.
+ */
 static int rows_of_stage(const invar_gemm *p)
 {
     int64_t rows = p->rows;
@@ -133,7 +137,7 @@ static skinny_plan make_plan(const invar_device *dev, const invar_gemm_set *set)
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-/* Panels are the third index: one copy fetches several. */
+/* Returns boxes of panels. Panels are the third index, so that one copy fetches several. */
 static invar_tensor_box panels_of(const invar_gemm_operand *x, int64_t rows, int64_t k,
                                   int box_rows, int box_panels)
 {
@@ -215,7 +219,7 @@ static invar_status make_job(skinny_job *job, const invar_gemm_set *set, const s
     return invar_tensor_map(&job->x, &x);
 }
 
-static invar_status launch(const invar_device *dev, const invar_gemm *p, const skinny_job *job)
+static invar_status launch_job(const invar_device *dev, const invar_gemm *p, const skinny_job *job)
 {
     const skinny_plan *plan = &job->plan;
     skinny_kernel kernel = p->b[0].dtype == INVAR_DTYPE_INT4    ? invar_skinny_int4(plan)
@@ -244,7 +248,7 @@ bool invar_skinny_takes(const invar_device *dev, const invar_gemm *p)
     if (p->groups < 1 || p->groups > MAX_GROUPS || p->rows < 1 || p->rows > max_rows ||
         p->cols < 1 || p->cols > MAX_EXTENT / p->groups || p->k[0] < 1 || p->k[0] > MAX_EXTENT)
         return false;
-    // a feature's scales begin at multiples of 4 bytes
+    // the scales of a feature begin at multiples of 4 bytes
     if (p->k[0] % (b->dtype == INVAR_DTYPE_MXFP8 ? 2 * PANEL : PANEL) != 0 ||
         (codes && (uintptr_t)b->scale % 4 != 0))
         return false;
@@ -274,7 +278,7 @@ invar_status invar_skinny_set(const invar_device *dev, const invar_gemm_set *set
     skinny_job job;
 
     INVAR_TRY(make_job(&job, set, &plan));
-    return launch(dev, &set->product[0], &job);
+    return launch_job(dev, &set->product[0], &job);
 }
 
 invar_status invar_skinny(const invar_device *dev, const invar_gemm *p)

@@ -1,5 +1,5 @@
 /*
- * skinny.cuh - products with few rows, as skinny.cu cuts them and its kernels take them.
+ * skinny.cuh - plan and kernel arguments of products with few rows (skinny.cu).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,42 +13,43 @@
 enum {
     MAX_ROWS = 64,
     MAX_GROUPS = 1024,
-    MAX_GROUP_ROWS = 16, // on average
+    MAX_GROUP_ROWS = 16, // average rows of a group
     MAX_EXTENT = 1 << 30,
     MAX_STAGES = 32,
-    PANEL = 64,      // k of bf16 in the 128 bytes of a swizzled row
-    ROW_BYTES = 128, // of a panel: 64 values of bf16, 128 of mxfp8, 256 of int4
-    PANEL_OVERRUN = MAX_ROWS * ROW_BYTES, // what a product may read behind the last panel
-    CODES_PANELS = 4,                     // of x in a stage, where weights are codes
-    CODES_BLOCKS = 8,                     // of 32 k in it, each with a scale
-    INT4_PANELS = 1,                      // of w in a stage
-    INT4_SCALES = 16,                     // bytes of a feature's scales in it
+    PANEL = 64,      // values of k in the 128 bytes of a swizzled row of bf16
+    ROW_BYTES = 128, // bytes of a row of a panel: 64 values of bf16, 128 of mxfp8, 256 of int4
+    PANEL_OVERRUN = MAX_ROWS * ROW_BYTES, // bytes that a product may read after the last panel
+    CODES_PANELS = 4,                     // panels of x in a stage if weights are codes
+    CODES_BLOCKS = 8,                     // blocks of 32 k in such a stage, each with a scale
+    INT4_PANELS = 1,                      // panels of w in a stage
+    INT4_SCALES = 16,                     // bytes of a feature's scales in a stage
     MXFP8_PANELS = 2,
     MXFP8_SCALES = 8,
-    HEAD_BYTES = 1024, // barriers, and the alignment of what follows
+    HEAD_BYTES = 1024, // bytes of the barriers, and of the alignment of the stages
     RING_BYTES = 227 * 1024 - 2 * HEAD_BYTES - PANEL_OVERRUN,
-    AHEAD_BYTES = 32 * 1024 // that a block asks for before its turn
+    // bytes of w that a block prefetches before the previous kernel has ended
+    AHEAD_BYTES = 32 * 1024
 };
 
-/* How a product is cut. */
+/* How a product is cut into tiles and stages. */
 typedef struct skinny_plan {
-    int features; // of a tile: of a block; gated, those of both matrices
-    int warps;    // that multiply
-    int x_rows;   // room in a panel, a multiple of 8
-    int panels;   // of x in a stage
+    int features; // features of a tile; if gated, those of both matrices
+    int warps;    // warps that multiply
+    int x_rows;   // rows for which a panel has memory, a multiple of 8
+    int panels;   // panels of x in a stage
     int stages;
     int stage_bytes;
-    int ahead; // stages of w to ask for before the previous kernel has ended
+    int ahead; // stages of w to prefetch before the previous kernel has ended
 } skinny_plan;
 
-/* Rows of memory that results go to. */
+/* Rows of memory that results are stored to. */
 typedef struct skinny_rows_out {
-    void *data; // NULL: nowhere
+    void *data; // NULL if nothing is stored
     int64_t stride;
-    bool pairs; // two neighbours of a row can be stored at once
+    bool pairs; // two neighboring elements of a row can be stored at once
 } skinny_rows_out;
 
-/* A matrix of weights, and what becomes of its features. */
+/* A matrix of weights, and the output of its features. */
 typedef struct skinny_output {
     CUtensorMap w;
     int64_t w_rows;
@@ -57,28 +58,29 @@ typedef struct skinny_output {
     skinny_rows_out out;
     bool bias_bf16;
     const void *bias;
-    const uint8_t *scale; // of codes
-    bool scale_wide;      // a feature's of a stage in one piece, not in pieces of 4 bytes
+    const uint8_t *scale; // scales, if weights are codes
+    // scales of a feature in a stage are copied as one piece, not in pieces of 4 bytes
+    bool scale_wide;
 } skinny_output;
 
-/* What the kernel takes. */
+/* Arguments of the kernel. */
 typedef struct skinny_job {
     CUtensorMap x;
     skinny_output output[INVAR_LINEAR_MAX_PARTS];
     int outputs;
-    int tiles; // of all outputs, where the product is dense
+    int tiles; // tiles of all outputs, if the product is dense
     skinny_plan plan;
     int rows, k;
     bool out_bf16;
-    const void *residual; // of the only output
+    const void *residual; // added to the only output; NULL if there is none
     int64_t residual_stride;
-    bool gated; // two outputs and their activation
+    bool gated; // two outputs, gate and up, and their activation
     skinny_rows_out act;
-    const int64_t *start; // of the groups; NULL: dense
+    const int64_t *start; // row offsets of the groups; NULL if dense
     int groups, group_rows;
 } skinny_job;
 
-/* Started with a warp more than the plan has for the products. */
+/* Kernel; launched with one warp more than plan.warps, which fetches. */
 typedef void (*skinny_kernel)(skinny_job);
 
 skinny_kernel invar_skinny_bf16(const skinny_plan *plan);  // skinny_bf16.cu

@@ -1,15 +1,14 @@
 /*
- * skinny_bf16.cu - the products with few rows whose weights are bf16.
+ * skinny_bf16.cu - products with few rows, weights in bf16.
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 3:
  *   one accumulator per output, tensor-core steps of 16 in ascending k, + 0, bias in f32, one
  *   rounding; then the residual, rounded again.
  *
- * Four warps multiply together. x is the operand of 64 rows, however many it has: w is then the one
- * whose extent, the features, comes in multiples of 8.
- *
- * Gated, a tile has features of the gate and behind them the same ones of `up`, so that a thread
- * has both of them and can write their activation too.
+ * Four warps multiply together. x is the operand of 64 rows, however many it has, because w is then
+ * the operand whose extent, the features, comes in multiples of 8. If gated, a tile has features of
+ * the gate and after them the same features of `up`, so that a thread has both and can write their
+ * activation too.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +17,7 @@
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-/* Columns col and, if `both`, col + 1. */
+/* Stores columns col and, if `both`, col + 1. */
 __device__ __forceinline__ void store_two(const skinny_rows_out &out, bool bf16, int row, int col,
                                           bool both, float y0, float y1)
 {
@@ -35,7 +34,7 @@ __device__ __forceinline__ void store_two(const skinny_rows_out &out, bool bf16,
     }
 }
 
-/* Accumulators of columns col and col + 1, as far as they exist. */
+/* Finishes and stores accumulators of columns col and col + 1, as far as they exist. */
 __device__ __forceinline__ void finish_two(const skinny_job &job, const skinny_output &output,
                                            int row, int col, const float *acc)
 {
@@ -43,12 +42,12 @@ __device__ __forceinline__ void finish_two(const skinny_job &job, const skinny_o
 
     if (col >= output.cols)
         return;
-    float y0 = finish(job, output, acc[0], row, col);
-    float y1 = both ? finish(job, output, acc[1], row, col + 1) : 0.0f;
+    float y0 = finish_sum(job, output, acc[0], row, col);
+    float y1 = both ? finish_sum(job, output, acc[1], row, col + 1) : 0.0f;
     store_two(output.out, job.out_bf16, row, col, both, y0, y1);
 }
 
-/* Columns col and col + 1 of bf16, as stored. */
+/* Stores columns col and col + 1 of bf16, as rounded already. */
 __device__ __forceinline__ void store_word(const skinny_rows_out &out, int row, int col, bool both,
                                            uint32_t word)
 {
@@ -66,8 +65,8 @@ __device__ __forceinline__ void store_word(const skinny_rows_out &out, int row, 
 }
 
 /*
- * COUNT pairs of columns, 8 apart, of both matrices, and their activation: from accumulators that
- * are 4 apart. Eight at a time, so that their chains of arithmetic overlap.
+ * Finishes and stores COUNT pairs of columns, 8 apart, of both matrices, and their activation, from
+ * accumulators that are 4 apart. Eight at a time, so that their chains of arithmetic overlap.
  */
 template <int COUNT>
 __device__ __forceinline__ void finish_gated(const skinny_job &job, int row, int col0,
@@ -84,10 +83,10 @@ __device__ __forceinline__ void finish_gated(const skinny_job &job, int row, int
         for (int i = 0; i < 4 && first + i < COUNT; i++) {
             int at = 4 * (first + i), last = gate.cols - 1, col = col0 + 8 * (first + i);
             int left = min(col, last), right = min(col + 1, last);
-            g.word[i] = invar_bf16x2_bits(finish(job, gate, gate_acc[at], row, left),
-                                          finish(job, gate, gate_acc[at + 1], row, right));
-            u.word[i] = invar_bf16x2_bits(finish(job, up, up_acc[at], row, left),
-                                          finish(job, up, up_acc[at + 1], row, right));
+            g.word[i] = invar_bf16x2_bits(finish_sum(job, gate, gate_acc[at], row, left),
+                                          finish_sum(job, gate, gate_acc[at + 1], row, right));
+            u.word[i] = invar_bf16x2_bits(finish_sum(job, up, up_acc[at], row, left),
+                                          finish_sum(job, up, up_acc[at + 1], row, right));
         }
         act = invar_gated(g, u);
 #pragma unroll
@@ -105,16 +104,16 @@ __device__ __forceinline__ void finish_gated(const skinny_job &job, int row, int
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* The description of a panel, in which only the address counts: `at` is that, in units of 16. */
+/* Returns the descriptor of a panel at `at`, an address in units of 16 bytes. */
 __device__ __forceinline__ uint64_t panel_at(uint32_t at)
 {
-    // rows of 128 bytes, swizzled; 1024 bytes from one eight of rows to the next
+    // rows of 128 bytes, swizzled; 1024 bytes from one group of eight rows to the next
     const uint32_t shape = 1024 / 16 | (uint32_t)INVAR_SWIZZLE_128 << 30;
 
     return (uint64_t)shape << 32 | at;
 }
 
-/* One step for N columns: the powers of two that make up N, largest first. */
+/* Adds one step for N columns, by the powers of two that make up N, largest first. */
 template <int N> __device__ __forceinline__ void step_bf16(float *acc, uint64_t x, uint64_t w)
 {
     constexpr int LARGEST = N >= 128 ? 128 : N >= 64 ? 64 : N >= 32 ? 32 : N >= 16 ? 16 : 8;
@@ -161,7 +160,7 @@ __device__ __forceinline__ void start_bf16(float (&acc)[N / 2], uint32_t x_at, u
     invar_product_commit();
 }
 
-/* The four warps that multiply. */
+/* Runs the four warps that multiply. */
 template <int N> __device__ void multiply_bf16(const skinny_job &job, const skinny_shared &shared)
 {
     const skinny_plan &plan = job.plan;
@@ -186,19 +185,19 @@ template <int N> __device__ void multiply_bf16(const skinny_job &job, const skin
                 x_at += 2 * x_panel;
                 w_at += 2 * w_panel;
             }
-            // until only products of this stage still run
+            // wait until only products of this stage still run
             if (plan.panels == 4)
                 invar_product_wait<2>();
             else
                 invar_product_wait<1>();
             if (stage > 0)
-                release(&shared.empty[before]);
+                release_slot(&shared.empty[before]);
             before = at.slot;
             at.advance(plan.stages);
         }
         invar_product_wait<0>();
         invar_product_hold(acc);
-        release(&shared.empty[before]);
+        release_slot(&shared.empty[before]);
         store_bf16<N>(job, tile, acc);
     });
 }

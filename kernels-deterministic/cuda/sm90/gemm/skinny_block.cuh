@@ -1,14 +1,13 @@
 /*
- * skinny_block.cuh - the block of a product with few rows: all but the multiplication.
+ * skinny_block.cuh - thread block of a product with few rows: all but the multiplication.
  *
- * A warp fetches, four or eight multiply, with a ring of stages in shared memory between them: some
- * runs of 64 k of x and of the block's features of w.
+ * One warp fetches, four or eight multiply, with a ring of stages in shared memory between them,
+ * each with the barriers `full` and `empty`. A stage has some runs of 64 k of x and of the block's
+ * features of w. Only the rows of x that exist are in shared memory: a product also reads the
+ * memory after them, and outputs of those rows are not stored, since rows do not affect each other.
  *
- * Of x only the rows that exist are in shared memory. A product reads on into what lies behind
- * them, and the outputs of those rows go nowhere: rows do not touch each other.
- *
- * The kernel may start while the one before it ends. Until that has ended it only asks for weights
- * to be brought into the cache, which changes nothing that anyone can see.
+ * The kernel may start while the previous one ends. Until that has ended it only prefetches weights
+ * into the cache, which has no visible effect.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +20,7 @@
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
-/* Barriers; the stages; what a product may overrun into, which holds the chunks of groups. */
+/* Barriers; stages; memory into which a product may overrun, which holds the chunks of groups. */
 struct skinny_shared {
     uint64_t *full, *empty;
     uint8_t *stage;
@@ -37,7 +36,7 @@ struct skinny_shared {
     }
 };
 
-/* A place in the ring. */
+/* Position in the ring. */
 struct skinny_cursor {
     int slot = 0;
     uint32_t parity = 0;
@@ -52,8 +51,8 @@ struct skinny_cursor {
     }
 };
 
-/* By each warp that multiplies, once none of its products reads the slot any more. */
-__device__ __forceinline__ void release(uint64_t *empty)
+/* Releases a slot. Called by each multiplying warp, once none of its products reads the slot. */
+__device__ __forceinline__ void release_slot(uint64_t *empty)
 {
     if ((threadIdx.x & 31) == 0)
         invar_barrier_arrive(empty);
@@ -62,8 +61,8 @@ __device__ __forceinline__ void release(uint64_t *empty)
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 /*
- * Rows [row0, row0 + rows) of x and out, features from feature0 on of an output; row w_row of its w
- * is the first.
+ * Tile: rows [row0, row0 + rows) of x and out, features from feature0 on of an output; w_row is the
+ * row of its w that has the first feature.
  */
 struct skinny_tile {
     int row0, rows, feature0, w_row, output;
@@ -74,7 +73,10 @@ __device__ __forceinline__ int group_rows(const skinny_job &job, int group)
     return (int)(job.start[group + 1] - job.start[group]);
 }
 
-/* first_chunk[g] = how many runs of x_rows rows the groups before g have. By one warp. */
+/*
+ * first_chunk[g] = number of chunks of x_rows rows that the groups before g have. Called by one
+ * warp.
+ */
 static __device__ void count_chunks(const skinny_job &job, int *first_chunk)
 {
     int lane = (int)(threadIdx.x & 31), before = 0;
@@ -104,7 +106,7 @@ __device__ __forceinline__ int64_t count_tiles(const skinny_job &job, const int 
     return job.start ? across * first_chunk[job.groups] : job.tiles;
 }
 
-/* Which output a tile of a dense product belongs to. */
+/* Returns the output of a tile of a dense product. */
 __device__ __forceinline__ int find_output(const skinny_job &job, int tile)
 {
     int output = 0;
@@ -115,7 +117,10 @@ __device__ __forceinline__ int find_output(const skinny_job &job, int tile)
     return output;
 }
 
-/* A tile by its number. Chunks of a group are neighbours: they read the same weights. */
+/*
+ * Returns a tile by its number. Chunks of a group are neighbors, because they read the same
+ * weights.
+ */
 static __device__ skinny_tile find_tile(const skinny_job &job, const int *first_chunk,
                                         int64_t index)
 {
@@ -144,7 +149,7 @@ static __device__ skinny_tile find_tile(const skinny_job &job, const int *first_
             feature0, low * job.group_rows + feature0, 0};
 }
 
-/* f(tile) for every tile of this block. */
+/* Calls f(tile) for every tile of this block. */
 template <typename F>
 __device__ __forceinline__ void each_tile(const skinny_job &job, const int *first_chunk, F f)
 {
@@ -156,7 +161,7 @@ __device__ __forceinline__ void each_tile(const skinny_job &job, const int *firs
 
 /* ---- fetching -------------------------------------------------------------------------------- */
 
-/* SIZE bytes: so many from global memory, and zeros behind them. */
+/* Starts copying SIZE bytes: `bytes` from global memory, then zeros. */
 template <int SIZE>
 __device__ __forceinline__ void copy_later(void *to, const void *from, int bytes)
 {
@@ -166,8 +171,9 @@ __device__ __forceinline__ void copy_later(void *to, const void *from, int bytes
 }
 
 /*
- * The scales of a stage, SIZE bytes a feature, by the warp: their rows need not be aligned as a
- * bulk copy asks. Behind the end of k they are zero, as x is there, whatever the codes are.
+ * Fetches the scales of a stage, SIZE bytes for a feature, by the warp: their rows need not have
+ * the alignment of bulk copies. After the end of k they are zero, as x is there, whatever the codes
+ * are.
  */
 template <int SIZE>
 __device__ __forceinline__ void fetch_scales(const skinny_job &job, const skinny_tile &tile, int k0,
@@ -180,7 +186,8 @@ __device__ __forceinline__ void fetch_scales(const skinny_job &job, const skinny
 
     for (int i = (int)(threadIdx.x & 31); i < job.plan.features; i += 32) {
         int64_t row = (int64_t)tile.w_row + i;
-        row = row < output.w_rows ? row : output.w_rows - 1; // of no feature: never looked at
+        // belongs to no feature, and is not used
+        row = row < output.w_rows ? row : output.w_rows - 1;
         const uint8_t *from = output.scale + row * row_bytes + first;
         uint8_t *here = to + i * SIZE;
         if (output.scale_wide)
@@ -194,7 +201,7 @@ __device__ __forceinline__ void fetch_scales(const skinny_job &job, const skinny
                  : "memory");
 }
 
-/* Brings panels of w, as many as a copy has, into the second-level cache. */
+/* Prefetches the panels of w that one copy has into the L2 cache. */
 __device__ __forceinline__ void fetch_to_cache(const CUtensorMap *w, int w_row, int panel)
 {
     asm volatile(
@@ -203,7 +210,7 @@ __device__ __forceinline__ void fetch_to_cache(const CUtensorMap *w, int w_row, 
         : "memory");
 }
 
-/* The first stages of w. */
+/* Prefetches the first stages of w. */
 __device__ __forceinline__ void fetch_ahead(const skinny_job &job)
 {
     if (job.plan.ahead == 0 || (int)blockIdx.x >= job.tiles)
@@ -216,7 +223,9 @@ __device__ __forceinline__ void fetch_ahead(const skinny_job &job)
     }
 }
 
-/* The panels of a stage: one copy for all, or, gated, one for each panel of either matrix. */
+/*
+ * Copies the panels of a stage: one copy for all or, if gated, one for each panel of either matrix.
+ */
 __device__ __forceinline__ void fetch_panels(const skinny_job &job, const skinny_tile &tile,
                                              int panel, uint8_t *to, uint64_t *full)
 {
@@ -231,11 +240,11 @@ __device__ __forceinline__ void fetch_panels(const skinny_job &job, const skinny
 }
 
 /*
- * The warp that fetches. Panels behind the end of k arrive as zeros. Where weights are codes, a
- * feature has PANELS panels and SCALES bytes of scales in a stage; both 0: bf16.
+ * Runs the fetching warp. Panels after the end of k arrive as zeros. If weights are codes, a
+ * feature has PANELS panels and SCALES bytes of scales in a stage; both are 0 for bf16.
  */
 template <int PANELS, int SCALES>
-__device__ void fetch(const skinny_job &job, const skinny_shared &shared)
+__device__ void fetch_stages(const skinny_job &job, const skinny_shared &shared)
 {
     const skinny_plan &plan = job.plan;
     int x_bytes = plan.panels * plan.x_rows * ROW_BYTES;
@@ -271,9 +280,9 @@ __device__ void fetch(const skinny_job &job, const skinny_shared &shared)
 
 /* ---- outputs -------------------------------------------------------------------------------- */
 
-/* From accumulator to what is stored, but for the last rounding. */
-__device__ __forceinline__ float finish(const skinny_job &job, const skinny_output &output,
-                                        float acc, int row, int col)
+/* Returns the value to store, not yet rounded to the type of out, from an accumulator. */
+__device__ __forceinline__ float finish_sum(const skinny_job &job, const skinny_output &output,
+                                            float acc, int row, int col)
 {
     int64_t at = row * job.residual_stride + col;
     float y = acc + 0.0f;
@@ -300,7 +309,7 @@ __device__ __forceinline__ void store_one(const skinny_rows_out &out, bool bf16,
 
 /* ---- block ----------------------------------------------------------------------------------- */
 
-/* Everything but the multiplication, which the last warp of the block leaves to the others. */
+/* Runs all but the multiplication: the last warp of the block fetches, the others call multiply. */
 template <int PANELS, int SCALES, typename F>
 __device__ __forceinline__ void run_block(const skinny_job &job, F multiply)
 {
@@ -315,7 +324,7 @@ __device__ __forceinline__ void run_block(const skinny_job &job, F multiply)
         for (int i = 0; i < job.outputs; i++)
             invar_copy_prefetch(&job.output[i].w);
         for (int i = 0; i < plan.stages; i++) {
-            invar_barrier_init(&shared.full[i], SCALES > 0 ? 33 : 1); // lanes fetch scales
+            invar_barrier_init(&shared.full[i], SCALES > 0 ? 33 : 1); // all lanes fetch scales
             invar_barrier_init(&shared.empty[i], (uint32_t)plan.warps);
         }
         invar_barrier_init_done();
@@ -326,7 +335,7 @@ __device__ __forceinline__ void run_block(const skinny_job &job, F multiply)
         count_chunks(job, shared.first_chunk);
     __syncthreads();
     if (warp == fetcher)
-        fetch<PANELS, SCALES>(job, shared);
+        fetch_stages<PANELS, SCALES>(job, shared);
     else
         multiply(shared);
 }

@@ -1,8 +1,8 @@
 /*
- * skinny_codes.cuh - the products with few rows whose weights are codes under scales of 32 k.
+ * skinny_codes.cuh - products with few rows whose weights are codes with a scale for each 32 k.
  *
  * Each warp unpacks up to 16 features into registers and multiplies them with all rows of x; up to
- * 8 of them cost half the work.
+ * 8 features cost half the work. Steps of 16 in ascending k must stay one chain per element.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,20 +13,20 @@
 #include "kernels-deterministic/cuda/sm90/wgmma.cuh"
 
 /*
- * A format, `Codes`, is the weights of a block of 32 k of up to 8 HALVES features, as they lie in
- * shared memory:
+ * Interface of a format, `Codes`: the weights of a block of 32 k of up to 8 HALVES features, as
+ * they lie in shared memory:
  *   lane                    a skinny_lane
  *   pick(t)                 what thread t of a quad passes on to unpack_to
- *   load(lane, stage, i)    block i of the stage so many bytes behind the first
- *   unpack_to(a, pick, i)   as the operand of its two steps: weights 2 t, 2 t + 1 of each eight
- *   finish(acc, codes)      what else the weights of a tile mean for its sums
+ *   load(lane, stage, i)    loads block i of the stage that is `stage` bytes after the first
+ *   unpack_to(a, pick, i)   makes the operand of its two steps: weights 2 t, 2 t + 1 of each eight
+ *   finish_sum(acc, codes)  applies to the sums what else the weights of a tile mean for them
  */
 
-/* Where a thread finds what it needs in the stages; addresses are those of the first one. */
+/* Addresses in the first stage of what a thread reads. */
 template <int PANELS, int SCALES, int HALVES> struct skinny_lane {
     uint32_t x;            // row and chunk of 16 bytes that it reads for the warp
-    uint32_t code[HALVES]; // of its feature's row, swizzled
-    uint32_t panel;        // from one panel of codes to the next
+    uint32_t code[HALVES]; // row of its feature, swizzled
+    uint32_t panel;        // distance from one panel of codes to the next
     uint32_t scale[HALVES];
     uint32_t pick;
 
@@ -35,7 +35,7 @@ template <int PANELS, int SCALES, int HALVES> struct skinny_lane {
         : pick(pick_)
     {
         int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-        int features = plan.features / plan.warps; // of a warp
+        int features = plan.features / plan.warps; // features of a warp
         uint32_t codes = invar_shared_address(stage) + plan.panels * plan.x_rows * ROW_BYTES;
 
         x = invar_shared_address(stage) + lane % 8 * ROW_BYTES + ((lane / 8) ^ (lane % 8)) * 16;
@@ -50,7 +50,7 @@ template <int PANELS, int SCALES, int HALVES> struct skinny_lane {
     }
 };
 
-/* 16 bytes of codes. */
+/* Loads 16 bytes of codes. */
 __device__ __forceinline__ uint4 load_codes(uint32_t at)
 {
     uint4 y;
@@ -91,13 +91,13 @@ __device__ __forceinline__ void store_codes(const skinny_job &job, const skinny_
         int row = tile.row0 + below, col = tile.feature0 + warp * features + own;
         if (own < features && below < tile.rows && col < output.cols)
             store_one(output.out, job.out_bf16, row, col,
-                      finish(job, output, acc[i / 4][i % 4], row, col));
+                      finish_sum(job, output, acc[i / 4][i % 4], row, col));
     }
 }
 
 /*
- * A warp that multiplies. While it multiplies a block of 32 k, it unpacks the next one and reads
- * the one behind that.
+ * Runs a multiplying warp. While it multiplies a block of 32 k, it unpacks the next one and reads
+ * the one after that.
  */
 template <class Codes, int TILES>
 __device__ void multiply_alone(const skinny_job &job, const skinny_shared &shared)
@@ -140,24 +140,27 @@ __device__ void multiply_alone(const skinny_job &job, const skinny_shared &share
                     for (int j = 0; j < TILES; j++)
                         invar_product_warp(acc[j], a[i % 2][step], x[i % 2].pair[j][step]);
             }
-            release(&shared.empty[slot]);
+            release_slot(&shared.empty[slot]);
             here = next;
         }
-        Codes::finish(acc, codes);
+        Codes::finish_sum(acc, codes);
         store_codes<TILES>(job, tile, acc);
     });
 }
 
-/* The description of a panel of x, in which only the address counts. */
+/* Returns the descriptor of a panel of x at this address. */
 __device__ __forceinline__ uint64_t rows_at(uint32_t address)
 {
-    // rows of 128 bytes, swizzled; 1024 bytes from one eight of rows to the next
+    // rows of 128 bytes, swizzled; 1024 bytes from one group of eight rows to the next
     const uint32_t shape = 1024 / 16 | (uint32_t)INVAR_SWIZZLE_128 << 30;
 
     return (uint64_t)shape << 32 | address / 16;
 }
 
-/* The same by four warps together. While a block of 32 k is multiplied, they unpack the next. */
+/*
+ * Like multiply_alone, by four warps together. While a block of 32 k is multiplied, they unpack the
+ * next one.
+ */
 template <class Codes, int TILES>
 __device__ void multiply_together(const skinny_job &job, const skinny_shared &shared)
 {
@@ -195,9 +198,10 @@ __device__ void multiply_together(const skinny_job &job, const skinny_shared &sh
                     invar_barrier_wait(&shared.full[at.slot], at.parity);
                 }
                 codes[i % 2].load(lane, i + 2 < CODES_BLOCKS ? here : next, (i + 2) % CODES_BLOCKS);
-                invar_product_wait<1>(); // nothing reads what is unpacked over, nor the last stage
+                // no product reads the registers to unpack into, or the previous stage
+                invar_product_wait<1>();
                 if (i == 0 && stage > 0)
-                    release(&shared.empty[before]);
+                    release_slot(&shared.empty[before]);
                 codes[(i + 1) % 2].unpack_to(a[(i + 1) % 2], lane.pick, i + 1);
             }
             before = slot;
@@ -205,14 +209,16 @@ __device__ void multiply_together(const skinny_job &job, const skinny_shared &sh
         }
         invar_product_wait<0>();
         invar_product_hold(acc);
-        release(&shared.empty[before]);
+        release_slot(&shared.empty[before]);
         float(&sums)[TILES][4] = *(float(*)[TILES][4])acc;
-        Codes::finish(sums, codes);
+        Codes::finish_sum(sums, codes);
         store_codes<TILES>(job, tile, sums);
     });
 }
 
-/* The faster of the two: that x need not go through registers pays from about 32 rows on. */
+/*
+ * Runs the faster of the two: from about 32 rows on it pays that x need not go through registers.
+ */
 template <int PANELS, int SCALES, class Codes, int TILES>
 static __global__ void __launch_bounds__(288, 1)
     skinny_codes(const __grid_constant__ skinny_job job)
@@ -233,7 +239,7 @@ template <int PANELS, int SCALES, class Codes> static skinny_kernel codes_for_ro
                           : skinny_codes<PANELS, SCALES, Codes, 8>;
 }
 
-/* The kernel of a format, `Codes` by its halves. */
+/* Returns the kernel of a format; `Codes` has the number of halves as its parameter. */
 template <int PANELS, int SCALES, template <int> class Codes>
 static skinny_kernel codes_kernel(const skinny_plan *plan)
 {

@@ -1,5 +1,5 @@
 /*
- * skinny_int4.cu - the products with few rows whose weights are int4.
+ * skinny_int4.cu - products with few rows, weights in int4.
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 3:
  *   weights are bf16(q * s); one accumulator per output, tensor-core steps of 16 in ascending k,
@@ -11,12 +11,12 @@
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* bf16(q * s) of two codes q + 8, in the low four bits of either half. */
+/* Returns bf16(q * s) of two codes q + 8, in the low four bits of either half. */
 __device__ __forceinline__ uint32_t unpack_two(uint32_t codes, uint32_t scales)
 {
     uint32_t y;
 
-    // 128 + (q + 8) has the code as its lowest bits; taking off 136 is exact, q * s rounds once
+    // 128 + (q + 8) has the code as its lowest bits; subtracting 136 is exact, q * s rounds once
     asm("{.reg .b32 q;"
         "lop3.b32 q, %1, 0x000F000F, 0x43004300, 0xEA;"
         "sub.rn.bf16x2 q, q, %3;"
@@ -27,8 +27,8 @@ __device__ __forceinline__ uint32_t unpack_two(uint32_t codes, uint32_t scales)
 }
 
 /*
- * Weights 2 t, 2 t + 1 of the eight in `word`, for thread t of the quad: `pick` takes byte t to the
- * low half and, shifted down by a code, to the high half.
+ * Returns weights 2 t and 2 t + 1 of the eight in `word`, for thread t of the quad. `pick` takes
+ * byte t to the low half and, shifted down by a code, to the high half.
  */
 __device__ __forceinline__ uint32_t unpack(uint32_t word, uint32_t pick, uint32_t scales)
 {
@@ -38,7 +38,7 @@ __device__ __forceinline__ uint32_t unpack(uint32_t word, uint32_t pick, uint32_
 template <int HALVES> struct int4_codes {
     using lane = skinny_lane<INT4_PANELS, INT4_SCALES, HALVES>;
     uint4 word[HALVES];
-    uint32_t scale[HALVES]; // of this block and its neighbour
+    uint32_t scale[HALVES]; // scales of this block and its neighbor
 
     static __device__ __forceinline__ uint32_t pick(uint32_t t)
     {
@@ -69,7 +69,7 @@ template <int HALVES> struct int4_codes {
     }
 
     template <int TILES>
-    static __device__ __forceinline__ void finish(float (&)[TILES][4], const int4_codes (&)[2])
+    static __device__ __forceinline__ void finish_sum(float (&)[TILES][4], const int4_codes (&)[2])
     {
     }
 };

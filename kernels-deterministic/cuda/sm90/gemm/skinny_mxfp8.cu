@@ -1,5 +1,5 @@
 /*
- * skinny_mxfp8.cu - the products with few rows whose weights are mxfp8, and x bf16.
+ * skinny_mxfp8.cu - products with few rows, weights in mxfp8, x in bf16.
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 3:
  *   weights are q * 2^E, exact in bf16; one accumulator per output, tensor-core steps of 16 in
@@ -16,9 +16,12 @@ template <int HALVES> struct mxfp8_codes {
     using lane = skinny_lane<MXFP8_PANELS, MXFP8_SCALES, HALVES>;
     uint4 step[HALVES][2];
     uint32_t scale[HALVES];
-    uint32_t nan[HALVES] = {}; // bit 15 or 31: a code so far was
+    uint32_t nan[HALVES] = {}; // bit 15 or 31 is set if a code so far is NaN
 
-    /* Takes byte 2 t to the low half and byte 2 t + 1 to the high half, twice each. */
+    /*
+     * Returns the selector that takes byte 2 t to the low half and byte 2 t + 1 to the high half,
+     * twice each.
+     */
     static __device__ __forceinline__ uint32_t pick(uint32_t t)
     {
         return 2 * t * 0x11 | (2 * t + 1) * 0x1100;
@@ -26,7 +29,7 @@ template <int HALVES> struct mxfp8_codes {
 
     __device__ __forceinline__ void load(const lane &at, uint32_t stage, int block)
     {
-        constexpr int ROW = ROW_BYTES / 16; // steps
+        constexpr int ROW = ROW_BYTES / 16; // 16-byte steps of a row
 
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
@@ -45,7 +48,7 @@ template <int HALVES> struct mxfp8_codes {
     {
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
-            // 2^(scale - 127); FF: NaN
+            // 2^(scale - 127); FF is NaN
             uint32_t bits = scale[h] == INVAR_E8M0_NAN ? 0x7FFFu : max(scale[h] << 7, 0x40u);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
@@ -56,10 +59,10 @@ template <int HALVES> struct mxfp8_codes {
         }
     }
 
-    /* A weight that is NaN makes every output of its feature NaN. */
+    /* Makes every output of a feature NaN if one of its weights is NaN. */
     template <int TILES>
-    static __device__ __forceinline__ void finish(float (&acc)[TILES][4],
-                                                  const mxfp8_codes (&codes)[2])
+    static __device__ __forceinline__ void finish_sum(float (&acc)[TILES][4],
+                                                      const mxfp8_codes (&codes)[2])
     {
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
@@ -74,14 +77,14 @@ template <int HALVES> struct mxfp8_codes {
     }
 
   private:
-    /* Two codes, each twice in its half, as numbers times their scale. */
+    /* Returns two weights, number times scale, from two codes, each of them twice in its half. */
     static __device__ __forceinline__ uint32_t unpack(uint32_t codes, uint32_t scales,
                                                       uint32_t &nan)
     {
         uint32_t y = (codes >> 4 & 0x07F007F0u) | (codes & 0x80008000u);
 
         nan |= (codes & 0x7F007F00u) + 0x01000100u;
-        // a code's bits are those of its number times 2^-120, subnormal ones too
+        // the bits of a code are those of its number times 2^-120, also if it is subnormal
         asm("{.reg .b32 q;"
             "mul.rn.bf16x2 q, %1, %3;"
             "mul.rn.bf16x2 %0, q, %2;}"

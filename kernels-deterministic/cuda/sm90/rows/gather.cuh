@@ -1,5 +1,5 @@
 /*
- * gather.cuh - copies of rows that an index names.
+ * gather.cuh - copies of rows that an index tensor selects.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,9 +8,13 @@
 
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
 
-#define INVAR_GATHER_ROWS 4 // of a thread: their numbers, then their values are under way at once
+// rows of a thread: their indices, then their values are in flight at once
+#define INVAR_GATHER_ROWS 4
 
-/* out[row] = from[index[row]], bit for bit. A run counts as `width` columns of a group of rows. */
+/*
+ * Copies out[row] = from[index[row]], bit for bit. A run counts as `width` columns of a group of
+ * INVAR_GATHER_ROWS rows.
+ */
 template <typename T> struct invar_gather {
     static constexpr int width = INVAR_RUN;
     invar_view<T> out, from;
@@ -40,6 +44,10 @@ template <typename T> struct invar_gather {
     }
 };
 
+/*
+ * Copies the rows of `from` that `index` selects. An index that is out of range is recorded as a
+ * fault.
+ */
 static inline invar_status invar_gather_rows(const invar_device *dev, invar_op op,
                                              const invar_tensor *out, const invar_tensor *from,
                                              const invar_tensor *index)

@@ -1,20 +1,20 @@
 /*
- * hash_tree.cu - the tree hashes of tensors, and the leaves of rows in segments.
+ * hash_tree.cu - hash.tree: tree hashes of tensors; hash.leaves: hashes of the leaves of segments.
  *
  * Contract (rev 1), base/hash.h and docs/arithmetic.md, section 10: XXH3-128 of leaves of 16 KiB of
  * canonical bytes, of up to 1024 digests at each level above, and of (bytes, shards, top) at the
- * root. Row i of n is in logical shard floor(i V / n); with cuts a shard is a piece, of some rows
- * or of some columns. A quantized tensor gives the tree two shards for each logical one: its data,
- * then its scales.
+ * root. Row i of n is in logical shard floor(i V / n); with cuts, a shard has some rows or some
+ * columns. A quantized tensor gives the tree two shards for each logical one: its data, then its
+ * scales.
  *
  * A warp hashes a node. 1024 digests are 16 KiB as well: the levels above the leaves are trees of
  * one shard, whose bytes are the digests below. A launch hashes one level of many tensors, which
- * travel as its parameters: small tensors cost no launches of their own, and all tensors go up
- * together. Nothing waits for the device.
+ * are its parameters: small tensors need no launches of their own, and all tensors advance by a
+ * level together. Nothing waits for the device.
  *
  * hash.leaves (rev 1) is the lowest level alone, of one tensor whose shards are the segments. It is
- * called for rows of every size, and often: one launch, with few parameters, whose warps find the
- * segments of their leaves themselves.
+ * called for rows of every size, and often, so it is one launch with few parameters, whose warps
+ * find the segments of their leaves themselves.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,26 +24,27 @@
 #include "kernels-deterministic/math/shards.h"
 
 #define WARPS 4
-#define BLOCKS 5 // of threads, on a multiprocessor
+#define BLOCKS 5 // blocks of threads on a multiprocessor
 #define LEAF INVAR_TREE_LEAF_BYTES
 
 static_assert(INVAR_TREE_FANOUT * sizeof(invar_digest) == LEAF, "nodes are leaves of digests");
 
 /* ---- what is hashed -------------------------------------------------------------------------- */
 
-/* A tensor in shards; see data_shard and scale_shard of the CPU's hash_tree.c. */
+/* A tensor in shards; compare data_shard and scale_shard of cpu/hash_tree.c. */
 struct tree_source {
     const uint8_t *data;
-    int64_t rows, row_bytes, row_stride; /* bytes */
-    int64_t shards;                      /* logical ones */
-    const uint8_t *scale;                /* NULL: none */
-    int64_t scale_rows, scale_bytes;     /* rows that share scales, and the bytes of these */
-    int64_t bands;                       /* of rows that share scales */
-    const int64_t *first_leaf;           /* (shards of the tree); NULL where there is one */
+    int64_t rows, row_bytes, row_stride; /* row_stride in bytes */
+    int64_t shards;                      /* logical shards */
+    const uint8_t *scale;                /* NULL if there are no scales */
+    int64_t scale_rows, scale_bytes;     /* rows that share scales, and the bytes of their scales */
+    int64_t bands;                       /* number of bands, the groups of rows that share scales */
+    const int64_t *first_leaf;           /* (shards of the tree) number of each shard's first leaf;
+                                            NULL if there is one shard */
     int64_t leaves;
-    /* Of hash.tree, with several shards: how each of the parts is cut */
+    /* used by hash.tree with several shards: how each part is cut */
     int64_t parts, atom;
-    int64_t column_bytes; /* of one; 0: along the rows */
+    int64_t column_bytes; /* bytes of a column; 0 if parts are cut along the rows */
 };
 
 /* A shard of the tree: rows of bytes. */
@@ -57,7 +58,7 @@ static __host__ __device__ __forceinline__ int64_t tree_shards(const tree_source
     return x.scale ? 2 * x.shards : x.shards;
 }
 
-/* The rows [first, end), or their scales. */
+/* Returns the rows [first, end) as a shard, or their scales. */
 static __host__ __device__ __forceinline__ tree_shard rows_of(const tree_source &x, bool scales,
                                                               int64_t first, int64_t end)
 {
@@ -95,7 +96,7 @@ static __host__ __device__ __forceinline__ int64_t leaves_of(const tree_shard &s
 
 #define FIND_THREADS 1024
 
-/* The number of each shard's first leaf, by one block of threads. */
+/* Computes the number of each shard's first leaf, by one block of threads. */
 static __global__ void __launch_bounds__(FIND_THREADS)
     find_leaves(int64_t *first_leaf, tree_source x)
 {
@@ -114,9 +115,12 @@ static __global__ void __launch_bounds__(FIND_THREADS)
 
 /* ---- the bytes of a leaf --------------------------------------------------------------------- */
 
-/* Rows with gaps. `Pieces`: pieces of 16 bytes are aligned, and no row ends inside one. */
+/*
+ * Source of the bytes of rows with gaps. `Pieces` means that pieces of 16 bytes are aligned, and no
+ * row ends inside one.
+ */
 template <bool Pieces> struct strided_bytes {
-    const uint8_t *row; /* in which the leaf begins */
+    const uint8_t *row; /* row in which the leaf begins */
     int64_t row_bytes, row_stride, column;
 
     __device__ __forceinline__ const uint8_t *address(uint32_t offset) const
@@ -136,7 +140,8 @@ template <bool Pieces> struct strided_bytes {
         uint64_t low = 0, high = 0;
 
 #pragma unroll 1
-        for (uint32_t i = 0; i < 8; i++) { // addresses are long to compute
+        // not unrolled, because an address takes many instructions
+        for (uint32_t i = 0; i < 8; i++) {
             low |= (uint64_t)*address(offset + i) << 8 * i;
             high |= (uint64_t)*address(offset + 8 + i) << 8 * i;
         }
@@ -147,7 +152,7 @@ template <bool Pieces> struct strided_bytes {
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
-/* The last shard that starts at or before this leaf: it is not empty. */
+/* Returns the last shard that starts at or before this leaf; it is not empty. */
 __device__ __forceinline__ int64_t find_shard(const tree_source &x, int64_t leaf)
 {
     int64_t low = 0, high = tree_shards(x);
@@ -162,7 +167,7 @@ __device__ __forceinline__ int64_t find_shard(const tree_source &x, int64_t leaf
     return low;
 }
 
-/* True where pieces of 16 bytes of every shard lie one behind the other, and aligned. */
+/* Returns whether the 16-byte pieces of every shard are contiguous and aligned. */
 static bool is_linear(const tree_source *x)
 {
     auto aligned = [&](const uint8_t *data, int64_t row) {
@@ -174,8 +179,8 @@ static bool is_linear(const tree_source *x)
 }
 
 /*
- * One warp: the hash of a shard's leaf. `buffer` is the warp's own, for a short one. `Looped`: with
- * little code; rows with gaps always are.
+ * Returns the hash of a shard's leaf, computed by one warp. `buffer` belongs to the warp and is for
+ * a short leaf. `Looped` saves instructions; rows with gaps always use it.
  */
 template <bool Linear, bool Looped>
 __device__ __forceinline__ invar_xxh_hash hash_leaf(const invar_xxh_lane &lane,
@@ -183,7 +188,7 @@ __device__ __forceinline__ invar_xxh_hash hash_leaf(const invar_xxh_lane &lane,
                                                     uint8_t *buffer)
 {
     int64_t begin = leaf * LEAF;
-    int64_t left = shard.rows * shard.row_bytes - begin; // 0 or less: a leaf that is not there
+    int64_t left = shard.rows * shard.row_bytes - begin; // 0 or less if the leaf does not exist
     uint32_t bytes = (uint32_t)(left < 0 ? 0 : left < LEAF ? left : LEAF);
     int64_t row = Linear || left <= 0 ? 0 : invar_divide(begin, shard.row_bytes);
     invar_linear_bytes linear = {shard.data + begin};
@@ -203,7 +208,7 @@ __device__ __forceinline__ invar_xxh_hash hash_leaf(const invar_xxh_lane &lane,
         bytes);
 }
 
-/* Canonical: big-endian, the high half first. */
+/* Writes a hash in canonical form: big-endian, the high half first. */
 __device__ __forceinline__ void write_digest(uint8_t *out, invar_xxh_hash hash)
 {
     for (int i = 0; i < 8; i++) {
@@ -212,13 +217,13 @@ __device__ __forceinline__ void write_digest(uint8_t *out, invar_xxh_hash hash)
     }
 }
 
-/* What only the root knows. */
+/* Data of the root. */
 struct tree_root {
     invar_digest *digest;
     uint64_t bytes, shards;
 };
 
-/* XXH3-128(le64 bytes || le64 shards || top) */
+/* Writes the root: XXH3-128(le64 bytes || le64 shards || top). */
 __device__ __forceinline__ void write_root(const tree_root &root, invar_xxh_hash top,
                                            uint8_t *buffer)
 {
@@ -230,19 +235,19 @@ __device__ __forceinline__ void write_root(const tree_root &root, invar_xxh_hash
     write_digest(root.digest->bytes, invar_xxh_short(buffer, 32));
 }
 
-#define MOST_TREES 224 // of a launch: 32 KiB of parameters
+#define MOST_TREES 224 // trees of a launch: 32 KiB of parameters
 
-/* One level of some trees. */
+/* One level of several trees. */
 struct forest {
-    int64_t first[MOST_TREES + 1]; /* the number of each tree's first node among all */
+    int64_t first[MOST_TREES + 1]; /* number of each tree's first node among all nodes */
     tree_source x[MOST_TREES];
-    tree_root root[MOST_TREES]; /* written where the level has one node */
+    tree_root root[MOST_TREES]; /* written if the level has one node */
     int count;
 };
 
 static_assert(sizeof(forest) + sizeof(void *) <= 32764, "CUDA takes no more parameters");
 
-/* The last tree that starts at or before this node: none is without one. */
+/* Returns the last tree that starts at or before this node; every tree has a node. */
 __device__ __forceinline__ int find_tree(const forest &trees, int64_t node)
 {
     int low = 0, high = trees.count;
@@ -257,7 +262,7 @@ __device__ __forceinline__ int find_tree(const forest &trees, int64_t node)
     return low;
 }
 
-/* The digests of a level, one behind the other; of a tree with a single node, its root. */
+/* Computes the digests of a level, one after the other; of a tree with a single node, its root. */
 template <bool Linear>
 static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     hash_nodes(invar_digest *out, const __grid_constant__ forest trees)
@@ -287,7 +292,10 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* `any` is an address for scales that have no memory, being none. */
+/*
+ * Returns a tensor as a source. `any` is an address for scales that have no memory because there
+ * are none.
+ */
 static tree_source source_of(const invar_tensor *x, int64_t shards, const void *any)
 {
     int64_t bits = invar_dtype_bits(x->dtype), block = invar_dtype_scale_block(x->dtype);
@@ -312,7 +320,8 @@ static tree_source source_of(const invar_tensor *x, int64_t shards, const void *
 
 static tree_source tree_of(const invar_hash_tree_args *a, int64_t number)
 {
-    invar_logical_split cut = {a->shards, 0, 1, 1}; // what is not cut is one, also a stack
+    // a tensor that is not cut has one shard, even if it is a stack
+    invar_logical_split cut = {a->shards, 0, 1, 1};
     if (a->cuts && a->cuts[number].shards > 1)
         cut = a->cuts[number];
     tree_source source = source_of(&a->x[number], cut.shards * cut.experts, a->digest);
@@ -335,23 +344,23 @@ static tree_root root_of(const tree_source *x, invar_digest *digest)
     return root;
 }
 
-/* The table of a tree's first leaves; one shard needs none. */
+/* Returns the bytes of the table of a tree's first leaves; one shard needs none. */
 static size_t table_bytes(const tree_source *x)
 {
     return tree_shards(*x) > 1 ? ((size_t)tree_shards(*x) * sizeof(int64_t) + 15) / 16 * 16 : 0;
 }
 
-/* How many nodes a tree has at a level; none above that of its top. */
+/* Returns the number of nodes of a tree at a level; 0 above the level of its top. */
 static int64_t nodes_at(const tree_source *x, int level)
 {
-    int64_t nodes = x->leaves > 1 ? x->leaves : 1; // where there is no byte: the hash of none
+    int64_t nodes = x->leaves > 1 ? x->leaves : 1; // without bytes: the hash of no bytes
 
     for (; level > 0 && nodes > 0; level--)
         nodes = nodes > 1 ? invar_ceil_div(nodes, INVAR_TREE_FANOUT) : 0;
     return nodes;
 }
 
-size_t invar_tree_room(int64_t leaves)
+size_t invar_tree_workspace_bytes(int64_t leaves)
 {
     tree_source x = {};
     size_t digests = 0;
@@ -369,12 +378,12 @@ size_t invar_cuda_hash_tree_workspace(const invar_device *dev, const invar_hash_
     (void)dev;
     for (int64_t i = 0; i < a->count; i++) {
         tree_source x = tree_of(a, i);
-        bytes += table_bytes(&x) + invar_tree_room(x.leaves);
+        bytes += table_bytes(&x) + invar_tree_workspace_bytes(x.leaves);
     }
     return bytes;
 }
 
-/* What a level above the leaves hashes. */
+/* Returns the source of a level above the leaves: digests. */
 static tree_source source_of_digests(const invar_digest *digests, int64_t count)
 {
     int64_t bytes = count * (int64_t)sizeof *digests;
@@ -387,19 +396,20 @@ static tree_source source_of_digests(const invar_digest *digests, int64_t count)
     return source;
 }
 
-/* On the way up: a level of all trees after the other. */
-struct climb {
-    invar_op op;               /* on whose behalf */
-    bool hashed;               /* are the leaves of trees with several */
-    char *tables;              /* room for those of the tensors to come */
-    const invar_digest *below; /* what the next tree hashes at this level, if it is not the first */
-    invar_digest *out;         /* where the digests of `trees` go */
-    forest trees;              /* that are to be hashed, at this level */
-    bool higher;               /* there is a level above */
+/* State of hashing: one level of all trees after the other. */
+struct tree_climb {
+    invar_op op;               /* op in whose name the kernels are launched */
+    bool hashed;               /* the leaves of trees with several leaves are hashed already */
+    char *tables;              /* memory for the tables of the next tensors */
+    const invar_digest *below; /* input of the next tree at this level, if it is not the first
+                                  level */
+    invar_digest *out;         /* destination of the digests of `trees` */
+    forest trees;              /* trees that are to be hashed at this level */
+    bool higher;               /* some tree has a level above */
 };
 
-/* Hashes what has come together. */
-static invar_status hash_forest(const invar_device *dev, climb *c)
+/* Hashes the trees that have been collected. */
+static invar_status hash_forest(const invar_device *dev, tree_climb *c)
 {
     forest *trees = &c->trees;
     int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS;
@@ -418,7 +428,7 @@ static invar_status hash_forest(const invar_device *dev, climb *c)
     return INVAR_OK;
 }
 
-/* Where the shards of a tensor begin; one shard needs no table. */
+/* Makes the table of a tensor's first leaves; one shard needs none. */
 static invar_status make_table(const invar_device *dev, tree_source *x, char **tables)
 {
     if (tree_shards(*x) == 1)
@@ -430,8 +440,8 @@ static invar_status make_table(const invar_device *dev, tree_source *x, char **t
     return INVAR_OK;
 }
 
-/* Takes a tree along that reaches this level. */
-static invar_status add_tree(const invar_device *dev, climb *c, const invar_hash_tree_args *a,
+/* Collects a tree if it reaches this level. */
+static invar_status add_tree(const invar_device *dev, tree_climb *c, const invar_hash_tree_args *a,
                              int64_t number, int level)
 {
     forest *trees = &c->trees;
@@ -461,12 +471,15 @@ static invar_status add_tree(const invar_device *dev, climb *c, const invar_hash
     return trees->count == MOST_TREES ? hash_forest(dev, c) : INVAR_OK;
 }
 
-/* The workspace: all tables, then the digests of one level after the other. */
-static invar_status climb_trees(const invar_device *dev, invar_op op, bool hashed,
+/*
+ * Hashes all trees, level by level. The workspace has all tables, then the digests of one level
+ * after the other.
+ */
+static invar_status hash_levels(const invar_device *dev, invar_op op, bool hashed,
                                 const invar_hash_tree_args *a, void *workspace)
 {
     invar_digest *digests = (invar_digest *)workspace;
-    climb c;
+    tree_climb c;
 
     for (int64_t i = 0; i < a->count; i++) {
         tree_source x = tree_of(a, i);
@@ -493,25 +506,26 @@ static invar_status climb_trees(const invar_device *dev, invar_op op, bool hashe
 invar_status invar_cuda_hash_tree(const invar_device *dev, const invar_hash_tree_args *a,
                                   void *workspace)
 {
-    return climb_trees(dev, INVAR_OP_HASH_TREE, false, a, workspace);
+    return hash_levels(dev, INVAR_OP_HASH_TREE, false, a, workspace);
 }
 
 invar_status invar_cuda_tree_rest(const invar_device *dev, invar_op op,
                                   const invar_hash_tree_args *a, void *workspace)
 {
-    return climb_trees(dev, op, true, a, workspace);
+    return hash_levels(dev, op, true, a, workspace);
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-/* Rows [first, end). */
+/* Rows [first, end) of a segment. */
 struct segment {
     int64_t first, end;
 };
 
 /*
- * One that is not there, or not within the rows, has none: nothing is read of it. The first begins
- * with the tensor, which is all that is known to be aligned where there is no other.
+ * Returns segment `number`. It is empty if it does not exist or is not within the rows, so that
+ * nothing of it is read. The first segment must begin with the tensor: if there is no other, only
+ * that address is known to be aligned.
  */
 __device__ __forceinline__ segment segment_at(const tree_source &x, const int64_t *start,
                                               int64_t number)
@@ -530,13 +544,15 @@ __device__ __forceinline__ int64_t leaves_in(const tree_source &x, const segment
     return x.scale ? leaves + leaves_of(rows_of(x, true, rows.first, rows.end)) : leaves;
 }
 
-/* A warp on its way through the segments: how many are behind it, and their leaves. */
-struct segment_walk {
+/* Position of a warp in the segments: number of earlier segments, and of their leaves. */
+struct segment_cursor {
     int64_t segments, leaves;
 };
 
-/* One warp, whose leaves ascend: the shard of a leaf, and *leaf = its number there. */
-__device__ __forceinline__ tree_shard find_segment(int64_t *leaf, segment_walk *walk,
+/*
+ * Returns the shard of a leaf; *leaf = its number there. Called by one warp, whose leaves ascend.
+ */
+__device__ __forceinline__ tree_shard find_segment(int64_t *leaf, segment_cursor *walk,
                                                    const tree_source &x, const int64_t *start)
 {
     int thread = (int)threadIdx.x % 32;
@@ -566,7 +582,10 @@ __device__ __forceinline__ tree_shard find_segment(int64_t *leaf, segment_walk *
     return {x.data, 0, x.row_bytes, x.row_stride};
 }
 
-/* By a whole block: whether the segments are good, and have as many leaves as the host says. */
+/*
+ * Records a fault if the segments are invalid or have another number of leaves than the host
+ * passed. Called by the complete block.
+ */
 __device__ void check_segments(const tree_source &x, const int64_t *start, invar_cuda_fault *fault)
 {
     bool good = invar_segments_good(start, x.shards, x.rows, INVAR_OP_HASH_LEAVES, fault);
@@ -579,7 +598,7 @@ __device__ void check_segments(const tree_source &x, const int64_t *start, invar
         invar_report(fault, INVAR_OP_HASH_LEAVES, INVAR_CUDA_COUNT, leaves);
 }
 
-/* The first block only checks: no other waits for it. */
+/* Hashes the leaves of segments. The first block only checks, and no other waits for it. */
 template <bool Linear>
 static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     hash_segments(invar_digest *out, const __grid_constant__ tree_source x, const int64_t *start,
@@ -588,7 +607,7 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     __shared__ uint8_t buffers[WARPS][INVAR_XXH_SHORT];
     uint8_t *buffer = buffers[threadIdx.x / 32];
     int64_t stride = (int64_t)(gridDim.x - 1) * WARPS;
-    segment_walk walk = {0, 0};
+    segment_cursor walk = {0, 0};
     invar_xxh_lane lane;
 
     lane.start();

@@ -3,12 +3,13 @@
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 9: z = logit * (1/T); the vocabulary in
  * chunks of 256, each with its own maximum and REDUCE; the chunks joined by REDUCE under the
- * maximum M of all. The backward recomputes each probability from M and log L; one rounding into
- * storage at the end. A token's results depend on its own row alone.
+ * maximum M of all. The backward computes each probability again from M and log L; one rounding
+ * into storage at the end. A token's results depend on its own row alone.
  *
- * Forward: a block of threads takes a row, each of its warps a chunk at a time; logits are read
- * once. Of few rows, more blocks take pieces, and another kernel joins their chunks. Of a divided
- * vocabulary (logprob.sum, logprob.join) each rank has sums of its own chunks, and all are joined.
+ * Forward: a block of threads takes a row, each of its warps two chunks at a time; logits are read
+ * once. If there are few rows, several blocks share a row, and another kernel joins their chunks.
+ * If the vocabulary is divided (logprob.sum, logprob.join), each rank computes sums of its own
+ * chunks, and all are joined.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,34 +19,34 @@
 #define CHUNK 256
 #define LANES (CHUNK / 32) // values of a thread, in the order of invar_fold_warp
 #define THREADS 256
-#define BLOCKS 4 // of the forward, on a multiprocessor
+#define BLOCKS 4 // blocks of the forward on a multiprocessor
 #define PAIR 2   // chunks that a warp takes at once
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* What is known of a chunk, under its own maximum. */
+/* Sums of a vocabulary chunk, under its own maximum. */
 struct chunk_sum {
     float largest;  /* m_c */
     float total;    /* l_c: sum of exp(z - m_c) */
     float weighted; /* a_c: sum of exp(z - m_c) * (z - m_c) */
 };
 
-/* Where the results of tokens go. */
+/* Destinations of the results of tokens. */
 struct results {
-    float *logp, *entropy /* NULL: not wanted */, *max, *logsum;
+    float *logp, *entropy /* NULL if not wanted */, *max, *logsum;
 };
 
 struct logprob_row {
     results out;
     invar_view<float> logits;
     const int32_t *targets;
-    float inverse;   /* of the temperature */
-    chunk_sum *sums; /* (blocks or rows, chunks); NULL: in shared memory */
+    float inverse;   /* inverse of the temperature */
+    chunk_sum *sums; /* (blocks or rows, chunks); NULL if the sums are in shared memory */
     int64_t chunks;
     invar_cuda_fault *fault;
 };
 
-/* One warp: `count` values of a chunk, 256 if it is Full. */
+/* Loads `count` values of a chunk by one warp; 256 if Full. */
 template <bool Full>
 __device__ __forceinline__ void load_chunk(float x[LANES], const float *chunk, int count)
 {
@@ -57,7 +58,7 @@ __device__ __forceinline__ void load_chunk(float x[LANES], const float *chunk, i
         x[k] = Full || thread + 32 * k < count ? own[32 * k] : 0.0f;
 }
 
-/* The values below the maximum of their chunk, which is returned. */
+/* Subtracts the maximum of a chunk from its values, and returns the maximum. */
 template <bool Unit, bool Full>
 __device__ __forceinline__ float lower_chunk(float x[LANES], int count, float inverse)
 {
@@ -79,7 +80,7 @@ __device__ __forceinline__ float lower_chunk(float x[LANES], int count, float in
     return largest;
 }
 
-/* Whether invar_exp_nonpositive_normal is enough for all x, none of which is above 0. */
+/* Returns whether invar_exp_nonpositive_normal suffices for all x, none of which is above 0. */
 template <int Count> __device__ __forceinline__ bool all_near(const float *x)
 {
     uint32_t bits = 0;
@@ -90,7 +91,10 @@ template <int Count> __device__ __forceinline__ bool all_near(const float *x)
     return bits <= INVAR_EXP_NEAR_BITS;
 }
 
-/* The sums of chunks by one warp, as invar_fold_warp: each half of its threads gets one of two. */
+/*
+ * Sums one or two chunks by one warp, in the order of invar_fold_warp. Of two chunks, each half of
+ * the threads gets the sum of one.
+ */
 template <int Chunks> __device__ __forceinline__ float fold_chunks(float lane[Chunks * LANES])
 {
     bool upper = (threadIdx.x & 16) != 0;
@@ -111,7 +115,10 @@ template <int Chunks> __device__ __forceinline__ float fold_chunks(float lane[Ch
     return sum;
 }
 
-/* One or two neighbouring chunks by one warp; `count` values of the last, CHUNK if it is Full. */
+/*
+ * Computes the sums of one or two neighboring chunks by one warp. The last one has `count` values,
+ * CHUNK if Full.
+ */
 template <bool Entropy, bool Unit, int Chunks, bool Full>
 __device__ __forceinline__ void sum_chunk(chunk_sum *sums, float x[Chunks * LANES], int count,
                                           float inverse)
@@ -149,7 +156,7 @@ __device__ __forceinline__ void sum_chunk(chunk_sum *sums, float x[Chunks * LANE
     }
 }
 
-/* The chunks' sums, all of them there, under the maximum of all. target() is the target's z. */
+/* Joins the sums of all chunks under the maximum of all. target() returns the target's z. */
 template <bool Entropy, typename Target>
 __device__ __forceinline__ void join_chunks(const results &out, int64_t token, chunk_sum *sums,
                                             int64_t chunks, Target target)
@@ -181,7 +188,7 @@ __device__ __forceinline__ void join_chunks(const results &out, int64_t token, c
         out.entropy[token] = logsum - weighted / total;
 }
 
-/* With the logits of the row at hand. */
+/* Joins the chunks of a row whose logits are available. */
 template <bool Entropy>
 __device__ __forceinline__ void join_row(const logprob_row &row, chunk_sum *sums, int64_t token)
 {
@@ -192,7 +199,10 @@ __device__ __forceinline__ void join_row(const logprob_row &row, chunk_sum *sums
     });
 }
 
-/* The chunks of a row, dealt out to `warps` warps by pairs; the last one may be shorter. */
+/*
+ * Computes the chunks of a row, of which `warps` warps take pairs in turn; the last chunk may be
+ * shorter.
+ */
 template <bool Entropy, bool Unit>
 __device__ __forceinline__ void sum_chunks(chunk_sum *sums, const float *logits, int64_t vocabulary,
                                            float inverse, int64_t warp, int64_t warps)
@@ -246,11 +256,11 @@ static __global__ void __launch_bounds__(THREADS, Entropy ? 3 : BLOCKS)
                                   threadIdx.x / 32, THREADS / 32);
         __syncthreads();
         join_row<Entropy>(row, sums, token);
-        __syncthreads(); // before the next row's sums
+        __syncthreads(); // the next row overwrites the sums
     }
 }
 
-/* The row is blockIdx.y, of which gridDim.x blocks have the chunks. */
+/* Computes the chunks of row blockIdx.y, of which gridDim.x blocks have a share each. */
 template <bool Entropy, bool Unit>
 static __global__ void __launch_bounds__(THREADS, Entropy ? 3 : BLOCKS) sum_pieces(logprob_row row)
 {
@@ -291,7 +301,7 @@ static int64_t blocks_most(const invar_device *dev)
     return (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS;
 }
 
-/* Blocks of threads that take rows in turn. */
+/* Returns the number of blocks of threads that take rows in turn. */
 static int64_t blocks_of(const invar_device *dev, int64_t rows)
 {
     int64_t most = blocks_most(dev);
@@ -299,7 +309,7 @@ static int64_t blocks_of(const invar_device *dev, int64_t rows)
     return rows < most ? rows : most;
 }
 
-/* Blocks of threads for each row, where there are too few rows to have one each. */
+/* Returns the blocks of threads for each row, if there are too few rows for one block each. */
 static int64_t pieces_of(const invar_device *dev, const invar_tensor *logits)
 {
     int64_t pieces = blocks_most(dev) / (logits->shape[0] > 0 ? logits->shape[0] : 1);
@@ -364,7 +374,10 @@ struct part_rows {
     invar_cuda_fault *fault;
 };
 
-/* The row is blockIdx.y, of which gridDim.x blocks have the chunks. */
+/*
+ * Computes the chunks of this rank's part of the vocabulary, for row blockIdx.y; gridDim.x blocks
+ * have a share each.
+ */
 template <bool Unit> static __global__ void __launch_bounds__(THREADS, 3) sum_part(part_rows part)
 {
     int64_t vocabulary = part.logits.cols, last = part.sums.cols - 1;
@@ -418,15 +431,18 @@ struct parts_rows {
     int64_t rows, vocabulary, chunks;
     int32_t parts;
     float inverse;
-    chunk_sum *joined; /* (blocks, chunks); NULL: in shared memory */
+    chunk_sum *joined; /* (blocks, chunks); NULL if the sums are in shared memory */
     invar_cuda_fault *fault;
 };
 
-/* A token's sums in the part that has the chunk, and that part's first chunk. */
+/*
+ * Returns a token's sums in the part of the vocabulary that has the chunk; *first_out = that part's
+ * first chunk.
+ */
 __device__ __forceinline__ const float *sums_with(const parts_rows &p, int64_t token, int64_t chunk,
                                                   int64_t *first_out)
 {
-    int64_t part = chunk * p.parts / p.chunks; // as invar_shard_start has it
+    int64_t part = chunk * p.parts / p.chunks; // the formula of invar_shard_start
 
     *first_out = invar_ceil_div(part * p.chunks, (int64_t)p.parts);
     return p.sums.row(part * p.rows + token);
@@ -450,7 +466,7 @@ template <bool Entropy> static __global__ void __launch_bounds__(THREADS) join_p
                 invar_guard(p.fault, INVAR_OP_LOGPROB_JOIN, p.targets[token], p.vocabulary);
             return sums_with(p, token, target / CHUNK, &first)[p.sums.cols - 1] * p.inverse;
         });
-        __syncthreads(); // before the next row's sums
+        __syncthreads(); // the next row overwrites the sums
     }
 }
 
@@ -486,7 +502,7 @@ invar_status invar_cuda_logprob_join(const invar_device *dev, const invar_logpro
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-#define RUNS 4 // of a thread, of one row
+#define RUNS 4 // runs of a thread, all of one row
 
 template <typename T> struct backward_rows {
     invar_view<T> dlogits;
@@ -498,8 +514,8 @@ template <typename T> struct backward_rows {
     invar_cuda_fault *fault;
 };
 
-/* x[i] without an address: the array stays in registers. */
-__device__ __forceinline__ float pick(const float x[INVAR_RUN], int i)
+/* Returns x[i] without an address, so that the array stays in registers. */
+__device__ __forceinline__ float select_element(const float x[INVAR_RUN], int i)
 {
     float y = x[0];
 
@@ -509,10 +525,10 @@ __device__ __forceinline__ float pick(const float x[INVAR_RUN], int i)
     return y;
 }
 
-/* p = exp(logp), which is at most 1 unless max and logsum are not those of the logits. */
+/* Computes p = exp(logp), which is at most 1 unless max and logsum do not belong to the logits. */
 __device__ __forceinline__ void exponentials(float p[INVAR_RUN], const float logp[INVAR_RUN])
 {
-    // as signed numbers, the bits of INVAR_EXP_NEAR .. -0 are below all others
+    // as signed numbers, the bits of the values from INVAR_EXP_NEAR to -0 are below all others
     int most = __float_as_int(logp[0]);
     bool usual = true;
 
@@ -537,16 +553,16 @@ __device__ __forceinline__ void exponentials(float p[INVAR_RUN], const float log
     }
 #pragma unroll 1
     for (int i = 0; i < INVAR_RUN; i++) {
-        float e = invar_exp(pick(logp, i));
+        float e = invar_exp(select_element(logp, i));
 #pragma unroll
         for (int j = 0; j < INVAR_RUN; j++)
             p[j] = j == i ? e : p[j];
     }
 }
 
-/* The row is blockIdx.y, of which a thread has the runs that are THREADS runs apart. */
+/* Computes the backward of row blockIdx.y; a thread has runs that are THREADS runs apart. */
 template <typename T, bool Entropy, bool Unit>
-static __global__ void __launch_bounds__(THREADS, 4) backward(backward_rows<T> b)
+static __global__ void __launch_bounds__(THREADS, 4) logprob_backward(backward_rows<T> b)
 {
     int64_t first = ((int64_t)blockIdx.x * RUNS * THREADS + threadIdx.x) * INVAR_RUN;
     int64_t cols = b.logits.cols;
@@ -622,7 +638,7 @@ invar_status invar_cuda_logprob_bwd(const invar_device *dev, const invar_logprob
         return invar_by_flag(invar_tensor_present(&a->dentropy), [&](auto entropy) {
             return invar_by_flag(inverse == 1.0f, [&](auto unit) {
                 return invar_launch_early(dev, INVAR_OP_LOGPROB_BWD,
-                                          backward<T, entropy.value, unit.value>, grid,
+                                          logprob_backward<T, entropy.value, unit.value>, grid,
                                           dim3(THREADS), 0)(rows);
             });
         });

@@ -1,14 +1,15 @@
 /*
- * moe.cu - mixture of experts: routing, permutation, combination, and their backwards.
+ * moe.cu - mixture of experts: plan, permutation, combination, and their backwards.
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 9:
- *   route    scores in f32; experts by (score + bias descending, id ascending); weights normalised
+ *   route    scores in f32; experts by (score + bias descending, id ascending); weights normalized
  *            over slots in ascending order
  *   plan     rows by (expert, token): integers only
  *   gather   a copy; its backward adds slots ascending from +0, one rounding
  *   combine  acc = fma(w_s, y_s, acc) over slots ascending from +0, then the shared expert, one
  *            rounding; the gradient of a weight is REDUCE over rounded products
- * A token's results depend on its own row alone. (The grouped linear layers are in linear.cu.)
+ * A token's results depend on its own row alone. The router is in route.cuh and route_backward.cuh,
+ * the grouped linear layers are in gemm/linear.cu.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +19,7 @@
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
-/* The pairs (token, slot) in order, with their experts as keys. */
+/* Source of the pairs (token, slot) in order, with their experts as keys. */
 struct slot_experts {
     invar_view<int32_t> ids;
     int64_t experts;
@@ -34,11 +35,11 @@ struct slot_experts {
 
 #define PLAN_THREADS 256
 
-/* The first of the sorted entries whose key is not below `key`. */
+/* Returns the first of the sorted entries whose key is not below `key`. */
 __device__ __forceinline__ int64_t lower_bound(const invar_sort_entry *sorted, int64_t n,
                                                int64_t key)
 {
-    int64_t low = 0, high = n; // all before low are below, all from high on are not
+    int64_t low = 0, high = n; // entries before low are below `key`, entries from high on are not
 
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
@@ -109,7 +110,7 @@ invar_status invar_cuda_moe_gather_fwd(const invar_device *dev, const invar_moe_
 
 /* ---- combine, and the backward of gather ----------------------------------------------------- */
 
-/* Whether slot_row names each row once: one bit a row, 0 at the start. */
+/* Check that slot_row names each row once: one bit for each row, 0 at the start. */
 struct row_marks {
     uint32_t *seen;
     int64_t rows;
@@ -121,7 +122,7 @@ struct row_marks {
         return invar_guard(fault, op, row, rows);
     }
 
-    /* Once for each slot. */
+    /* Marks the row of a slot; called once for each slot. */
     __device__ __forceinline__ void mark(int32_t row) const
     {
         uint32_t bit = 1u << (row & 31);
@@ -143,12 +144,15 @@ static invar_status clear_marks(row_marks *out, const invar_device *dev, invar_o
     return invar_device_zero(dev, scratch, marks_bytes(slot_row));
 }
 
-/* Without weights every weight is 1, and fma(1, y, acc) is acc + y: the backward of gather. */
+/*
+ * Combines the slots of tokens. Without weights every weight is 1, and fma(1, y, acc) is acc + y:
+ * the backward of gather.
+ */
 template <typename T> struct combine_runs {
     static constexpr int width = INVAR_RUN;
     invar_any_float_rows out, shared;
     invar_view<T> y;
-    invar_view<float> weights; /* data NULL: none */
+    invar_view<float> weights; /* data is NULL if there are none */
     invar_view<int32_t> slot_row;
     row_marks marks;
     bool aligned;
@@ -162,7 +166,7 @@ template <typename T> struct combine_runs {
         float weight[Count];
         int32_t row[Count];
 
-        // in this order, so that nothing waits but for the rows' numbers
+        // in this order, so that only the row numbers are waited for
 #pragma unroll
         for (int i = 0; i < Count; i++)
             row[i] = rows[i];
@@ -185,7 +189,7 @@ template <typename T> struct combine_runs {
 
     __device__ __forceinline__ void operator()(int64_t token, int64_t first, int64_t count) const
     {
-        constexpr int batch = 4; // slots under way at once
+        constexpr int batch = 4; // slots in flight at once
         float acc[width] = {}, line[width];
         int64_t s = 0;
 
@@ -205,8 +209,8 @@ template <typename T> struct combine_runs {
     }
 };
 
-static invar_status combine(const invar_device *dev, invar_op op,
-                            const invar_moe_combine_fwd_args *a, void *scratch)
+static invar_status combine_tokens(const invar_device *dev, invar_op op,
+                                   const invar_moe_combine_fwd_args *a, void *scratch)
 {
     row_marks marks;
 
@@ -236,7 +240,7 @@ size_t invar_cuda_moe_combine_fwd_workspace(const invar_device *dev,
 invar_status invar_cuda_moe_combine_fwd(const invar_device *dev,
                                         const invar_moe_combine_fwd_args *a, void *workspace)
 {
-    return combine(dev, INVAR_OP_MOE_COMBINE_FWD, a, workspace);
+    return combine_tokens(dev, INVAR_OP_MOE_COMBINE_FWD, a, workspace);
 }
 
 size_t invar_cuda_moe_gather_bwd_workspace(const invar_device *dev,
@@ -254,13 +258,13 @@ invar_status invar_cuda_moe_gather_bwd(const invar_device *dev, const invar_moe_
     sum.out = a->dx;
     sum.y = a->dout;
     sum.slot_row = a->slot_row;
-    return combine(dev, INVAR_OP_MOE_GATHER_BWD, &sum, workspace);
+    return combine_tokens(dev, INVAR_OP_MOE_GATHER_BWD, &sum, workspace);
 }
 
 /* ---- combine, backward ----------------------------------------------------------------------- */
 
-/* Rows: invar_typed or invar_any_float_rows. */
-template <typename Rows> struct combine_back_rows {
+/* Arguments of combine_slots_backward; Rows is invar_typed or invar_any_float_rows. */
+template <typename Rows> struct combine_backward_rows {
     Rows dy, dout, y;
     invar_view<float> dweights, weights;
     invar_view<int32_t> slot_row;
@@ -268,10 +272,10 @@ template <typename Rows> struct combine_back_rows {
     row_marks marks;
 };
 
-/* A warp for each slot. */
+/* Computes the gradients of one slot, by a warp. */
 template <typename Rows, bool Whole>
 static __global__ void __launch_bounds__(32 * WARPS, 6)
-    combine_slots_back(combine_back_rows<Rows> r)
+    combine_slots_backward(combine_backward_rows<Rows> r)
 {
     int64_t number = warp_number(), token = invar_divide(number, r.slot_row.cols);
     int64_t slot = number - token * r.slot_row.cols;
@@ -323,16 +327,16 @@ invar_status invar_cuda_moe_combine_bwd(const invar_device *dev,
     dim3 grid((unsigned)invar_ceil_div(a->slot_row.shape[0] * a->slot_row.shape[1], WARPS));
     row_marks marks;
     auto launch = [&](auto dy, auto dout, auto y) {
-        combine_back_rows<decltype(y)> rows = {dy,
-                                               dout,
-                                               y,
-                                               invar_view_of<float>(&a->dweights),
-                                               invar_view_of<float>(&a->weights),
-                                               invar_view_of<int32_t>(&a->slot_row),
-                                               cols,
-                                               marks};
+        combine_backward_rows<decltype(y)> rows = {dy,
+                                                   dout,
+                                                   y,
+                                                   invar_view_of<float>(&a->dweights),
+                                                   invar_view_of<float>(&a->weights),
+                                                   invar_view_of<int32_t>(&a->slot_row),
+                                                   cols,
+                                                   marks};
         return invar_by_flag(whole, [&](auto flag) {
-            return invar_launch(dev, op, combine_slots_back<decltype(y), flag.value>, grid,
+            return invar_launch(dev, op, combine_slots_backward<decltype(y), flag.value>, grid,
                                 dim3(32 * WARPS), 0)(rows);
         });
     };

@@ -3,14 +3,14 @@
  *
  * Numerics contract (rev 1), docs/arithmetic.md, section 7; in f32:
  *   grad.norm  norm = sqrt(REDUCE over tensors of REDUCE(g * g)),
- *              clip = min(1, max_norm / (norm + 1e-6)); 1 where max_norm is 0
+ *              clip = min(1, max_norm / (norm + 1e-6)); 1 if max_norm is 0
  *   adamw      g = grad * clip
  *              m = fma(beta1, m, (1 - beta1) * g)
  *              v = fma(beta2, v, (1 - beta2) * (g * g))
  *              u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  *              p = fma(-lr, fma(weight_decay, p, u), p), weight = p rounded to storage
- * An element of AdamW depends on its own values and the scalars alone. Digests that come along are
- * those of hash.tree.
+ * An element of AdamW depends on its own values and the scalars alone. Both ops can also compute
+ * digests, which are those of hash.tree.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,25 +25,24 @@
 /* ---- norm ------------------------------------------------------------------------------------ */
 
 /*
- * REDUCE of a long tensor is REDUCE over the REDUCEs of its chunks of 4096. So the norm goes in
- * levels: at each, all chunks of all tensors are summed, one warp a chunk. Level 0 are the
- * gradients themselves; after the last one every tensor has one sum, or none if it is empty.
- *
- * A chunk of gradients is a leaf of their tree hash, too, so that one read serves both.
+ * REDUCE of a long tensor is REDUCE over the REDUCEs of its chunks of 4096. So the norm is computed
+ * in levels: at each, all chunks of all tensors are summed, one warp for a chunk. Level 0 has the
+ * gradients themselves; after the last level every tensor has one sum, or none if it is empty. A
+ * chunk of gradients is a leaf of their tree hash, too, so one read serves both.
  */
 #define SUM_WARPS 4
-#define SUM_BLOCKS 4 // of threads, on a multiprocessor
+#define SUM_BLOCKS 4 // blocks of threads on a multiprocessor
 
 static_assert(INVAR_REDUCE_CHUNK * sizeof(float) == INVAR_TREE_LEAF_BYTES, "a chunk is a leaf");
 
-/* Where a level's values lie: those of tensor i are at[begin[i]] .. at[begin[i + 1] - 1]. */
+/* Values of a level: those of tensor i are at[begin[i]] .. at[begin[i + 1] - 1]. */
 struct norm_level {
     float *at;
     const int64_t *begin; /* (count + 1) */
 };
 
 struct norm_result {
-    int64_t faulty; /* the lowest tensor whose sum is not finite; `count` where there is none */
+    int64_t faulty; /* lowest tensor whose sum is not finite; `count` if there is none */
     float norm;
 };
 
@@ -52,10 +51,10 @@ __device__ __forceinline__ bool is_finite(float x)
     return (invar_f32_bits(x) & ~INVAR_SIGN_BIT) < INVAR_INF_BITS;
 }
 
-/* REDUCE of up to 4096 values by one warp. */
+/* Returns the REDUCE of up to 4096 values, or of their squares, computed by one warp. */
 template <bool Squares> __device__ __forceinline__ float sum_chunk(const float *x, int64_t count)
 {
-    constexpr int batch = 8; // runs under way at once
+    constexpr int batch = 8; // runs in flight at once
     int first = (int)threadIdx.x % 32 * INVAR_RUN;
     float lane[INVAR_RUN] = {};
     auto add = [&](const invar_run<float> &run) {
@@ -85,13 +84,16 @@ template <bool Squares> __device__ __forceinline__ float sum_chunk(const float *
     return invar_fold_runs<32>(lane);
 }
 
-/* Gradients in the device's memory; `cols` numbers every `stride` are a row. */
+/* Gradients in device memory; a row has `cols` numbers, and begins every `stride` numbers. */
 struct norm_grads {
     const float *const *at;
     const int64_t *cols, *stride; /* (count) */
 };
 
-/* The squares of a tensor with gaps between its rows, as sum_chunk has them. */
+/*
+ * Returns the sum of the squares of a chunk of a tensor with gaps between its rows, in the order of
+ * sum_chunk.
+ */
 __device__ __forceinline__ float sum_rows(const norm_grads &grads, int64_t i, int64_t begin,
                                           int64_t count)
 {
@@ -112,13 +114,14 @@ __device__ __forceinline__ float sum_rows(const norm_grads &grads, int64_t i, in
 }
 
 /*
- * What invar_linear_bytes yields, whose squares are added up on the way. Pieces of 16 bytes come in
- * ascending order: of every row of 256 numbers thread t gets 4t .. 4t+3, then 128 more than those.
+ * Source of the bytes of invar_linear_bytes that also adds the squares of the numbers. Pieces of 16
+ * bytes come in ascending order: of every row of 256 numbers thread t gets 4t .. 4t+3, then the
+ * four that are 128 later.
  */
 struct squared_bytes {
     const uint8_t *at;
     float (&lane)[2][4];
-    int &pieces; /* so far: a constant wherever the loops are unrolled */
+    int &pieces; /* pieces so far: a constant in unrolled loops */
 
     __device__ __forceinline__ uint4 operator()(uint32_t offset) const
     {
@@ -133,7 +136,10 @@ struct squared_bytes {
     }
 };
 
-/* From the lanes of REDUCE that squared_bytes leaves with thread t to 8t .. 8t+7. */
+/*
+ * Moves the lanes of REDUCE from the order of squared_bytes to the usual one, in which thread t has
+ * 8t .. 8t+7.
+ */
 __device__ __forceinline__ void sort_lanes(float sorted[INVAR_RUN], const float lane[2][4])
 {
     int thread = (int)threadIdx.x % 32;
@@ -147,7 +153,10 @@ __device__ __forceinline__ void sort_lanes(float sorted[INVAR_RUN], const float 
     }
 }
 
-/* One warp: the sum of the squares of up to 4096 numbers, and the digest of their bytes. */
+/*
+ * Returns the sum of the squares of up to 4096 numbers and stores the digest of their bytes; by one
+ * warp.
+ */
 __device__ __forceinline__ float sum_and_hash(invar_digest *digest, const invar_xxh_lane &lane,
                                               const float *x, int64_t count, uint8_t *buffer)
 {
@@ -169,11 +178,11 @@ __device__ __forceinline__ float sum_and_hash(invar_digest *digest, const invar_
     }
     if (threadIdx.x % 32 == 0)
         invar_tree_store(digest, hash);
-    __syncwarp(); // the buffer is filled anew
+    __syncwarp(); // the buffer is filled again
     return sum;
 }
 
-/* The tensor i with begin[i] <= number < begin[i + 1]. */
+/* Returns the tensor i with begin[i] <= number < begin[i + 1]. */
 __device__ __forceinline__ int64_t find_tensor(const int64_t *begin, int64_t count, int64_t number)
 {
     int64_t low = 0, high = count;
@@ -190,7 +199,7 @@ __device__ __forceinline__ int64_t find_tensor(const int64_t *begin, int64_t cou
 
 enum sum_kind { OF_SUMS, OF_SQUARES, OF_SQUARES_AND_HASHES };
 
-/* Sums of the chunks of `from` into `to`; the first level takes squares of the gradients. */
+/* Sums the chunks of `from` into `to`; the first level takes squares of the gradients. */
 template <sum_kind Kind>
 static __global__ void __launch_bounds__(32 * SUM_WARPS, SUM_BLOCKS)
     sum_level(norm_level to, norm_level from, norm_grads grads, int64_t count, invar_digest *leaves)
@@ -220,7 +229,10 @@ static __global__ void __launch_bounds__(32 * SUM_WARPS, SUM_BLOCKS)
     }
 }
 
-/* One block of threads, one for each of REDUCE's lanes; `squares` NULL: they are not wanted. */
+/*
+ * Sums the tensors, by one block with a thread for each of REDUCE's lanes. `squares` is NULL if not
+ * wanted.
+ */
 static __global__ void __launch_bounds__(INVAR_REDUCE_LANES)
     sum_tensors(norm_result *out, float *squares, norm_level from, int64_t count)
 {
@@ -244,27 +256,27 @@ static __global__ void __launch_bounds__(INVAR_REDUCE_LANES)
         *out = {(int64_t)faulty, invar_sqrtf(sum)};
 }
 
-static int64_t elements(const invar_tensor *t)
+static int64_t element_count(const invar_tensor *t)
 {
     return t->shape[0] * invar_tensor_row_elements(t);
 }
 
-/* Levels above the gradients: until the longest tensor has one sum. */
+/* Returns the number of levels above the gradients, until the longest tensor has one sum. */
 static int count_levels(const invar_grad_norm_args *a)
 {
     int64_t most = 0;
     int levels = 1;
 
     for (int64_t i = 0; i < a->count; i++)
-        most = elements(&a->grads[i]) > most ? elements(&a->grads[i]) : most;
+        most = element_count(&a->grads[i]) > most ? element_count(&a->grads[i]) : most;
     for (most = invar_ceil_div(most, INVAR_REDUCE_CHUNK); most > 1; levels++)
         most = invar_ceil_div(most, INVAR_REDUCE_CHUNK);
     return levels;
 }
 
 /*
- * The table that goes to the device: `begin` of every level, the gradients' addresses, and their
- * rows: cols, strides.
+ * Returns the bytes of the table that is uploaded: `begin` of every level, then address, cols and
+ * stride of each gradient.
  */
 static size_t table_bytes(const invar_grad_norm_args *a)
 {
@@ -280,7 +292,7 @@ static int64_t sums_of_levels(const invar_grad_norm_args *a)
     int levels = count_levels(a);
 
     for (int64_t i = 0; i < a->count; i++) {
-        int64_t n = elements(&a->grads[i]);
+        int64_t n = element_count(&a->grads[i]);
         for (int level = 0; level < levels; level++) {
             n = invar_ceil_div(n, INVAR_REDUCE_CHUNK);
             sums += n;
@@ -289,26 +301,32 @@ static int64_t sums_of_levels(const invar_grad_norm_args *a)
     return sums;
 }
 
-/* What hash.tree would be asked for, with room on the device; nothing without digests. */
+/*
+ * Returns the arguments of hash.tree for the gradients, with memory for digests on the device; no
+ * tensors if no digests are wanted.
+ */
 static invar_hash_tree_args trees_of(const invar_grad_norm_args *a, void *room)
 {
     return {(invar_digest *)room, a->grads, a->digest ? a->count : 0, 1, nullptr};
 }
 
-/* One read serves both where every gradient is aligned and none is empty. */
-static bool hashed_on_the_way(const invar_grad_norm_args *a)
+/*
+ * Returns whether one read serves norm and hash: every gradient is aligned, and none is empty or
+ * has gaps.
+ */
+static bool norm_can_hash(const invar_grad_norm_args *a)
 {
     bool fits = a->digest != nullptr;
 
     for (int64_t i = 0; i < a->count; i++)
-        fits = fits && elements(&a->grads[i]) > 0 && (uintptr_t)a->grads[i].data % 16 == 0 &&
+        fits = fits && element_count(&a->grads[i]) > 0 && (uintptr_t)a->grads[i].data % 16 == 0 &&
                a->grads[i].row_stride == invar_tensor_row_elements(&a->grads[i]);
     return fits;
 }
 
-/* Where what is in the workspace begins, in bytes; digests are first. */
+/* Offsets of what is in the workspace, in bytes; digests come first. */
 struct norm_layout {
-    size_t trees; /* what hash.tree needs */
+    size_t trees; /* workspace of hash.tree */
     size_t result, table, sums, squares, end;
 };
 
@@ -340,7 +358,7 @@ static void fill_table(int64_t *table, const invar_grad_norm_args *a, int levels
     for (int level = 0; level <= levels; level++)
         table[level * (a->count + 1)] = 0;
     for (int64_t i = 0; i < a->count; i++) {
-        int64_t n = elements(&a->grads[i]);
+        int64_t n = element_count(&a->grads[i]);
         for (int level = 0; level <= levels; level++) {
             int64_t *begin = table + level * (a->count + 1);
             begin[i + 1] = begin[i] + n;
@@ -352,20 +370,20 @@ static void fill_table(int64_t *table, const invar_grad_norm_args *a, int levels
     }
 }
 
-/* One level of sums; the first one may hash, too. */
+/* Launches one level of sums; the first one may hash, too. */
 static invar_status launch_level(const invar_device *dev, const invar_grad_norm_args *a,
                                  norm_level to, norm_level from, int64_t chunks,
                                  const norm_grads &grads, invar_digest *leaves)
 {
     bool first = !from.at;
-    bool hashes = first && hashed_on_the_way(a);
+    bool hashes = first && norm_can_hash(a);
     auto kernel = hashes  ? sum_level<OF_SQUARES_AND_HASHES>
                   : first ? sum_level<OF_SQUARES>
                           : sum_level<OF_SUMS>;
     int64_t blocks = invar_ceil_div(chunks, SUM_WARPS);
     int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * SUM_BLOCKS;
 
-    // a warp that hashes begins with the secret, and goes on to further chunks
+    // a warp that hashes loads the secret first, so it continues with further chunks
     return invar_launch(dev, INVAR_OP_GRAD_NORM, kernel,
                         dim3((unsigned)(hashes && blocks > most ? most : blocks)),
                         dim3(32 * SUM_WARPS), 0)(to, from, grads, a->count, leaves);
@@ -379,7 +397,7 @@ static invar_status launch_norm(const invar_device *dev, const invar_grad_norm_a
     int64_t *begin = (int64_t *)(scratch + at.table);
     int64_t *behind = begin + (levels + 1) * (a->count + 1);
     norm_grads grads = {(const float *const *)behind, behind + a->count, behind + 2 * a->count};
-    norm_level from = {nullptr, begin}; // the gradients
+    norm_level from = {nullptr, begin}; // the gradients are level 0
     float *sums = (float *)(scratch + at.sums);
 
     INVAR_TRY(invar_device_upload(dev, begin, table, table_bytes(a)));
@@ -396,14 +414,14 @@ static invar_status launch_norm(const invar_device *dev, const invar_grad_norm_a
                            a->squares ? (float *)(scratch + at.squares) : nullptr, from, a->count);
 }
 
-/* What the norm's first level has not hashed. */
+/* Hashes the gradients as far as the norm's first level has not hashed them. */
 static invar_status launch_hashes(const invar_device *dev, const invar_grad_norm_args *a,
                                   char *scratch)
 {
     invar_hash_tree_args trees = trees_of(a, scratch);
     char *workspace = scratch + layout_of(dev, a).trees;
 
-    if (hashed_on_the_way(a))
+    if (norm_can_hash(a))
         return invar_cuda_tree_rest(dev, INVAR_OP_GRAD_NORM, &trees, workspace);
     return invar_cuda_hash_tree(dev, &trees, workspace);
 }
@@ -422,7 +440,7 @@ invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm
     invar_free(table);
     INVAR_TRY(status);
     INVAR_TRY(launch_hashes(dev, a, scratch));
-    // nobody wrote what fills up the struct
+    // without the padding of the struct, which is not initialized
     INVAR_TRY(invar_device_download(dev, &result, scratch + layout_of(dev, a).result,
                                     offsetof(norm_result, norm) + sizeof result.norm));
     if (a->squares && a->count > 0)
@@ -446,8 +464,8 @@ invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm
 /* ---- AdamW ----------------------------------------------------------------------------------- */
 
 /*
- * Where the digests of the masters are wanted, a warp moves a leaf of their tree hash, and hashes
- * what it writes.
+ * If digests of the masters are wanted, a warp updates a leaf of their tree hash, and hashes what
+ * it writes.
  */
 
 /* Four elements of each array. */
@@ -476,7 +494,7 @@ struct adamw_runs {
         return x;
     }
 
-    /* A step on what was loaded from there. */
+    /* Computes a step on the elements that were loaded from `first` on, and stores them. */
     __device__ __forceinline__ void move(adamw_values &x, int64_t first, int64_t count) const
     {
         float p[width], m_new[width], v_new[width];
@@ -508,17 +526,19 @@ struct adamw_runs {
     }
 };
 
-/* The tensors that the elements belong to: where each begins, and its first leaf; then the end. */
+/*
+ * Tensors that the elements belong to: offset of each, and number of its first leaf; then the end.
+ */
 struct adamw_tensors {
     int64_t count;
     const int64_t *begin, *leaf; /* (count + 1) */
 };
 
 #define LEAF_WARPS 4
-#define LEAF_BLOCKS 5 // of threads, on a multiprocessor
+#define LEAF_BLOCKS 5 // blocks of threads on a multiprocessor
 #define LEAF_ELEMENTS INVAR_REDUCE_CHUNK
 
-/* One warp: a step on a whole leaf, whose bytes are hashed as they are computed. */
+/* Computes a step on a full leaf by one warp, and hashes its bytes as they are computed. */
 __device__ __forceinline__ invar_xxh_hash step_leaf(const adamw_runs &step, int64_t first)
 {
     constexpr int row = INVAR_XXH_BLOCK / sizeof(float), width = adamw_runs::width;
@@ -542,7 +562,10 @@ __device__ __forceinline__ invar_xxh_hash step_leaf(const adamw_runs &step, int6
     return stream.end(lane);
 }
 
-/* The same of fewer elements, which are read again; apart, so that its registers are. */
+/*
+ * Like step_leaf, for fewer elements, which are read again to be hashed. Not inlined, so that its
+ * registers are not added to those of step_leaf.
+ */
 static __device__ __noinline__ invar_xxh_hash step_tail(const adamw_runs &step, int64_t first,
                                                         int64_t count, uint8_t *buffer)
 {
@@ -576,7 +599,7 @@ static __global__ void __launch_bounds__(32 * LEAF_WARPS, LEAF_BLOCKS)
         invar_tree_store(&leaves[number], hash);
 }
 
-/* What is on the host: the tensors for hash.tree, and the table of adamw_tensors. */
+/* Lists on the host: the tensors for hash.tree, and the table of adamw_tensors. */
 struct adamw_lists {
     invar_tensor *x;
     int64_t *table;
@@ -587,7 +610,7 @@ static size_t table_bytes(const invar_adamw_args *a)
     return 2 * (size_t)(a->tensors + 1) * sizeof(int64_t);
 }
 
-static int64_t elements(const invar_adamw_args *a, int64_t tensor)
+static int64_t element_count(const invar_adamw_args *a, int64_t tensor)
 {
     return a->end[tensor] - (tensor > 0 ? a->end[tensor - 1] : 0);
 }
@@ -602,20 +625,20 @@ static invar_status make_lists(adamw_lists *out, const invar_adamw_args *a)
     begin[0] = leaf[0] = 0;
     for (int64_t i = 0; i < a->tensors; i++) {
         begin[i + 1] = a->end[i];
-        leaf[i + 1] = leaf[i] + invar_ceil_div(elements(a, i), LEAF_ELEMENTS);
-        out->x[i] =
-            invar_tensor_1d((float *)a->master.data + begin[i], INVAR_DTYPE_F32, elements(a, i));
+        leaf[i + 1] = leaf[i] + invar_ceil_div(element_count(a, i), LEAF_ELEMENTS);
+        out->x[i] = invar_tensor_1d((float *)a->master.data + begin[i], INVAR_DTYPE_F32,
+                                    element_count(a, i));
     }
     return INVAR_OK;
 }
 
-/* The trees, then the table. */
+/* Returns the bytes of the trees, which precede the table. */
 static size_t tree_bytes(const invar_adamw_args *a)
 {
     size_t bytes = 0;
 
     for (int64_t i = 0; i < a->tensors; i++)
-        bytes += invar_tree_room(invar_ceil_div(elements(a, i), LEAF_ELEMENTS));
+        bytes += invar_tree_workspace_bytes(invar_ceil_div(element_count(a, i), LEAF_ELEMENTS));
     return bytes;
 }
 

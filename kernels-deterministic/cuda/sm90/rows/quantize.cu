@@ -1,8 +1,8 @@
 /*
- * quantize.cu - to fp8, mxfp8 and int4, and back.
+ * quantize.cu - quantize and dequantize: fp8, mxfp8, int4.
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 7; amax = the largest magnitude of a scale
- * block, whose last one in a row or a column may be short:
+ * block, the last of which in a row or a column may be short:
  *   fp8    blocks 1x128 or 128x128: s = max(amax, 2^-96) / 448, q = e4m3(x / s); back: q * s
  *   mxfp8  blocks 1x32: s = the smallest power of two with 448 s >= amax; q = e4m3(x / s), rounded
  *          once; back: q * s, exact in bf16
@@ -20,17 +20,17 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Values that fill an access of 16 bytes. */
+/* Values of an access of 16 bytes. */
 template <typename T> static constexpr int vector_of = 16 / (int)sizeof(T);
 
-static __device__ __forceinline__ void unpack(float (&x)[4], const uint4 &raw, const float *)
+static __device__ __forceinline__ void unpack_values(float (&x)[4], const uint4 &raw, const float *)
 {
     x[0] = __uint_as_float(raw.x), x[1] = __uint_as_float(raw.y);
     x[2] = __uint_as_float(raw.z), x[3] = __uint_as_float(raw.w);
 }
 
-static __device__ __forceinline__ void unpack(float (&x)[8], const uint4 &raw,
-                                              const __nv_bfloat16 *)
+static __device__ __forceinline__ void unpack_values(float (&x)[8], const uint4 &raw,
+                                                     const __nv_bfloat16 *)
 {
     uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
 
@@ -41,19 +41,19 @@ static __device__ __forceinline__ void unpack(float (&x)[8], const uint4 &raw,
     }
 }
 
-static __device__ __forceinline__ uint4 pack(const float (&x)[4], const float *)
+static __device__ __forceinline__ uint4 pack_values(const float (&x)[4], const float *)
 {
     return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
                       __float_as_uint(x[3]));
 }
 
-static __device__ __forceinline__ uint4 pack(const float (&x)[8], const __nv_bfloat16 *)
+static __device__ __forceinline__ uint4 pack_values(const float (&x)[8], const __nv_bfloat16 *)
 {
     return make_uint4(invar_bf16x2_bits(x[0], x[1]), invar_bf16x2_bits(x[2], x[3]),
                       invar_bf16x2_bits(x[4], x[5]), invar_bf16x2_bits(x[6], x[7]));
 }
 
-/* The first `there` values of an access. */
+/* Loads the first `there` values of an access. put_vector stores them. */
 template <bool ALIGNED, typename T>
 static __device__ __forceinline__ uint4 get_vector(const T *from, int there)
 {
@@ -71,16 +71,16 @@ static __device__ __forceinline__ void put_vector(T *to, const uint4 &raw, int t
     put_bytes<16, ALIGNED>((uint8_t *)to, word, there * (int)sizeof(T));
 }
 
-/* How many of the VECTOR values from `first` on lie before `end`. */
+/* Returns how many of the VECTOR values from `first` on lie before `end`. */
 template <int VECTOR>
 static __device__ __forceinline__ int values_before(int64_t end, int64_t first)
 {
     return end - first < VECTOR ? (end > first ? (int)(end - first) : 0) : VECTOR;
 }
 
-/* The largest of `amax` and the magnitudes of x; NaN if there is one. */
+/* Returns the largest of `amax` and the magnitudes of x; NaN if one is NaN. */
 template <int COUNT>
-static __device__ __forceinline__ float largest(float amax, const float (&x)[COUNT])
+static __device__ __forceinline__ float max_magnitude(float amax, const float (&x)[COUNT])
 {
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
@@ -91,11 +91,11 @@ static __device__ __forceinline__ float largest(float amax, const float (&x)[COU
 /* ---- blocks of one row ----------------------------------------------------------------------- */
 
 /*
- * Where a thread works: `values` values of a block, in accesses of 16 bytes that lie side by side
- * in the threads of the block. Threads behind the last block repeat it and store nothing.
+ * Position of a thread: `values` values of a scale block, in accesses of 16 bytes that lie side by
+ * side in the threads of the block. Threads after the last block repeat it and store nothing.
  */
 template <typename F, typename T> struct thread_place {
-    // more values share the work on a scale; fewer let accesses lie closer together
+    // more values share the work on a scale; with fewer, accesses lie closer together
     static constexpr int values = F::block > 32 ? 32 : 2 * vector_of<T>;
     static constexpr int lanes = F::block / values, accesses = values / vector_of<T>;
 
@@ -127,9 +127,9 @@ template <typename F, typename T> struct thread_place {
     }
 };
 
-/* Which rows share scales: invar_tensor_band_index and invar_tensor_band, for a device. */
+/* Rows that share scales: invar_tensor_band_index and invar_tensor_band, for the device. */
 struct row_bands {
-    int64_t rows; /* of all */
+    int64_t rows; /* rows of the tensor */
     int64_t height, period, each /* bands of a period */;
 
     __device__ __forceinline__ int64_t of(int64_t row) const
@@ -170,8 +170,8 @@ static __global__ void __launch_bounds__(THREADS)
         raw[i] = get_vector<ALIGNED>(from.row(place.row) + place.access(i), place.there(i));
 #pragma unroll
     for (int i = 0; i < accesses; i++) {
-        unpack(x[i], raw[i], (const T *)nullptr);
-        amax = largest(amax, x[i]);
+        unpack_values(x[i], raw[i], (const T *)nullptr);
+        amax = max_magnitude(amax, x[i]);
     }
 #pragma unroll
     for (int half = place.lanes / 2; half > 0; half /= 2)
@@ -215,14 +215,17 @@ static __global__ void __launch_bounds__(THREADS)
         for (int j = 0; j < vector; j += 4)
             F::values(*(float(*)[4])(x + j), word[i][j * F::bits / 32] >> (j * F::bits % 32),
                       scale);
-        put_vector<ALIGNED>(to.row(place.row) + place.access(i), pack(x, (const T *)nullptr),
+        put_vector<ALIGNED>(to.row(place.row) + place.access(i), pack_values(x, (const T *)nullptr),
                             place.there(i));
     }
 }
 
 /* ---- blocks of 128 rows ---------------------------------------------------------------------- */
 
-/* One block of threads a scale block: each thread has the same columns of several rows. */
+/*
+ * Quantizes blocks of 128 x 128, a block of threads for each: each thread has the same columns of
+ * several rows.
+ */
 template <typename T, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS)
     quantize_squares(invar_view<const T> from, codes_view<fp8_format> to, row_bands bands)
@@ -245,8 +248,8 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < accesses; i++) {
         float x[vector];
-        unpack(x, raw[i], (const T *)nullptr);
-        amax = largest(amax, x);
+        unpack_values(x, raw[i], (const T *)nullptr);
+        amax = max_magnitude(amax, x);
     }
 #pragma unroll
     for (int half = 16; half > 0; half /= 2)
@@ -254,7 +257,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x % 32 == 0)
         warp_amax[threadIdx.x / 32] = amax;
     __syncthreads();
-    amax = largest(amax, warp_amax);
+    amax = max_magnitude(amax, warp_amax);
 
     float scale = fp8_format::scale(amax);
     if (threadIdx.x == 0)
@@ -263,7 +266,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int i = 0; i < accesses; i++) {
             float x[vector];
-            unpack(x, raw[i], (const T *)nullptr);
+            unpack_values(x, raw[i], (const T *)nullptr);
             put_codes<fp8_format, ALIGNED>(to.at(row + i * step, col), x, four,
                                            row + i * step < end ? columns : 0);
         }
@@ -274,7 +277,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 #define ROUNDED 8 // values of a thread
 
-/* Runs of a row, one row after the other. */
+/* Rounds rows to bf16: runs of a row, one row after the other. */
 static __global__ void __launch_bounds__(THREADS)
     round_rows(invar_view<__nv_bfloat16> to, invar_view<const float> from, bool aligned)
 {
@@ -300,7 +303,10 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* True where every access of a thread lies at a multiple of its size, and is there or is not. */
+/*
+ * Returns whether every access of a thread is at a multiple of its size, and is complete or
+ * missing.
+ */
 static bool aligned(const invar_tensor *x, const invar_tensor *q)
 {
     uintptr_t x_stride = (uintptr_t)(x->row_stride * (invar_dtype_bits(x->dtype) / 8));

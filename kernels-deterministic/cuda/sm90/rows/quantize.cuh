@@ -1,8 +1,8 @@
 /*
- * quantize.cuh - the low-precision formats: a scale from the largest magnitude of a block, codes
- * from values, and back.
+ * quantize.cuh - low-precision formats: scale of a block, codes of values, values of codes.
  *
- * Numerics contract: see quantize.cu.
+ * The numerics contract is in quantize.cu. A format is a struct with the members scale, encode and
+ * values, so that one kernel serves all formats.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,8 +17,9 @@
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /*
- * BYTES bytes, a multiple of 2, from anywhere or from a multiple of BYTES, into or out of words.
- * Only the first `there` of them are in memory, aligned ones all or none; the others are zero.
+ * Loads BYTES bytes, a multiple of 2, into words, from any address or, if ALIGNED, from a multiple
+ * of BYTES. Only the first `there` of them are in memory, all or none if ALIGNED; the others become
+ * zero. put_bytes stores them.
  */
 template <int BYTES, bool ALIGNED>
 __device__ __forceinline__ void get_bytes(uint32_t *word, const uint8_t *from, int there = BYTES)
@@ -70,7 +71,10 @@ __device__ __forceinline__ void put_bytes(uint8_t *to, const uint32_t *word, int
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
-/* cvt.rn.satfinite.e4m3x2.f32 equals invar_e4m3_from_f32 on every input (docs/arithmetic.md 6). */
+/*
+ * Returns two codes. cvt.rn.satfinite.e4m3x2.f32 equals invar_e4m3_from_f32 on every input
+ * (docs/arithmetic.md, section 6).
+ */
 __device__ __forceinline__ uint32_t e4m3_pair(float low, float high)
 {
     uint16_t codes;
@@ -85,16 +89,15 @@ __device__ __forceinline__ uint32_t e4m3_four(float x0, float x1, float x2, floa
 }
 
 /*
- * Division of many values by one scale. x / s is found from inverse = 1 / s, rounded, by two
- * corrections with exact remainders: the first leaves an error below one ulp, and from there the
- * second rounds correctly. Remainders are exact as long as nothing underflows: quotients from 2^-33
- * on, given s >= 2^-70. Smaller ones may be off, and are zero in every format here; -0 may come out
- * as +0.
+ * Division of many values by one scale. x / s is computed from inverse = 1 / s, rounded, by two
+ * corrections with exact remainders: the first leaves an error below one ulp, and the second then
+ * rounds correctly. Remainders are exact if nothing underflows: for quotients from 2^-33 on, with s
+ * >= 2^-70. Smaller quotients may be off, and are zero in every format here; -0 may become +0.
  */
-struct quick_division {
+struct reciprocal_division {
     float scale, inverse;
 
-    __device__ __forceinline__ explicit quick_division(float s) : scale(s), inverse(1.0f / s)
+    __device__ __forceinline__ explicit reciprocal_division(float s) : scale(s), inverse(1.0f / s)
     {
     }
     static __device__ __forceinline__ bool takes(float s)
@@ -110,10 +113,10 @@ struct quick_division {
     }
 };
 
-struct plain_division {
+struct ieee_division {
     float scale;
 
-    __device__ __forceinline__ explicit plain_division(float s) : scale(s)
+    __device__ __forceinline__ explicit ieee_division(float s) : scale(s)
     {
     }
     __device__ __forceinline__ float operator()(float x) const
@@ -122,18 +125,18 @@ struct plain_division {
     }
 };
 
-/* Calls f with the way to divide by s. */
+/* Calls f with the fastest division by s that is exact. */
 template <typename F> __device__ __forceinline__ void by_division(float s, F f)
 {
-    if (quick_division::takes(s))
-        f(quick_division(s));
+    if (reciprocal_division::takes(s))
+        f(reciprocal_division(s));
     else
-        f(plain_division(s));
+        f(ieee_division(s));
 }
 
 /*
- * A format: encode(s, f) calls f with a function from four values to their codes under the scale s,
- * side by side in a word; values is the way back.
+ * A format. encode(s, f) calls f with a function from four values to their codes under the scale s,
+ * side by side in a word; values() converts codes to values.
  */
 struct fp8_format {
     static constexpr int block = INVAR_FP8_BLOCK, bits = 8;
@@ -172,7 +175,8 @@ struct mxfp8_format {
     }
     template <typename F> static __device__ __forceinline__ void encode(uint8_t s, F f)
     {
-        float inverse = invar_f32_from_e8m0((uint8_t)(254u - s)); // as invar_mx_quantize has it
+        // the inverse of invar_mx_quantize
+        float inverse = invar_f32_from_e8m0((uint8_t)(254u - s));
         f([&](const float *x) {
             return e4m3_four(x[0] * inverse, x[1] * inverse, x[2] * inverse, x[3] * inverse);
         });
@@ -183,7 +187,7 @@ struct mxfp8_format {
 
         invar_e4m3_values(x, codes);
 #pragma unroll
-        for (int i = 0; i < 4; i++) // a bf16, as invar_mx_dequantize yields it
+        for (int i = 0; i < 4; i++) // a bf16, the result of invar_mx_dequantize
             x[i] = invar_bits_f32(invar_f32_bits(x[i] * scale) & 0xFFFF0000u);
     }
 };
@@ -209,7 +213,7 @@ struct int4_format {
     {
         float scale = invar_f32_from_bf16(s);
 #pragma unroll
-        for (int i = 0; i < 4; i++) // the code as the lowest bits of 2^23 + code; exact
+        for (int i = 0; i < 4; i++) // 2^23 + code has the code as its lowest bits; exact
             x[i] = invar_bits_f32(0x4B000000u | (codes >> (4 * i) & 0xFu)) - 0x1.00001p23f;
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
@@ -220,7 +224,7 @@ struct int4_format {
     }
 
   private:
-    /* q + 8 of a quotient: invar_int4_quantize after its division. */
+    /* Returns q + 8 of a quotient: invar_int4_quantize after its division. */
     static __device__ __forceinline__ uint32_t code(float t)
     {
         t = t < -7.0f ? -7.0f : t;
@@ -242,7 +246,7 @@ template <typename F> struct codes_view {
     }
 };
 
-/* The codes of as many values as fill an access, of which the first `there` are stored. */
+/* Stores the codes of the values of one access, only the first `there` of them. */
 template <typename F, bool ALIGNED, int COUNT, typename C>
 __device__ __forceinline__ void put_codes(uint8_t *to, const float (&x)[COUNT], const C &four,
                                           int there = COUNT)

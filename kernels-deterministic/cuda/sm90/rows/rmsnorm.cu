@@ -1,18 +1,18 @@
 /*
- * rmsnorm.cu - root mean square norm over the last index.
+ * rmsnorm.cu - root mean square norm over the last index: plain kernels and launches.
  *
  * Numerics contract (rev 2), docs/arithmetic.md, section 7; in f32 per token and head, D = last
  * extent:
- *   rstd    = 1 / sqrt(REDUCE(x*x) / D + eps), NaN where the mean of squares is not finite
+ *   rstd    = 1 / sqrt(REDUCE(x*x) / D + eps), NaN if the mean of squares is not finite
  *   y       = (x * rstd) * w                                              rounded to storage
  *   xhat    = x * rstd,  g = dy * w,  mean = REDUCE(g * xhat) / D
  *   dx      = rstd * fma(-xhat, mean, g)                                  rounded to storage
  *   dweight = sum over tokens in the order of token_blocks.cuh; a token adds
- *             sum = fma(dy, xhat, sum), heads ascending; with shards of heads a block has a sum of
- *             each, added by a tree; block_sums is the sum of each block
- *
- * Rows lie in registers (rmsnorm_short.cuh) or in shared memory (rmsnorm_long.cuh); what is not
- * aligned, or longer still, takes the plain kernels of this file, as do shards of long rows.
+ *             sum = fma(dy, xhat, sum), heads ascending; with shards of heads a block has a sum
+ *             of each, added by a tree; block_sums is the sum of each block
+ * Rows are held in registers (rmsnorm_short.cuh) or in shared memory (rmsnorm_long.cuh). Rows that
+ * are not aligned, or longer still, use the plain kernels of this file, and so do shards of long
+ * rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,7 +22,7 @@
 
 /* ---- forward, plainly ------------------------------------------------------------------------ */
 
-/* A warp for a row of any length and alignment, which is read twice. */
+/* Normalizes rows of any length and alignment, a warp for each; a row is read twice. */
 template <typename T>
 static __global__ void __launch_bounds__(128, 8)
     plain_forward(invar_view<T> y, invar_view<T> x, invar_any_float_rows weight, norm_shape shape)
@@ -61,7 +61,10 @@ static __global__ void __launch_bounds__(128, 8)
 
 /* ---- backward, plainly ----------------------------------------------------------------------- */
 
-/* dx of a row of any length and alignment, by a warp; rstd_out is for dweight, NULL without it. */
+/*
+ * Computes dx of rows of any length and alignment, a warp for each. rstd_out is for dweight, NULL
+ * without it.
+ */
 template <typename T>
 static __global__ void __launch_bounds__(128, 6)
     plain_backward(invar_view<T> dx, invar_view<T> dy, invar_view<T> x, invar_any_float_rows weight,
@@ -74,7 +77,7 @@ static __global__ void __launch_bounds__(128, 6)
         return;
     const T *x_row = row_of(x, shape, row), *dy_row = row_of(dy, shape, row);
     T *to = row_of(dx, shape, row);
-    // take(out, first) with out[i] = value(x, dy, w) for every run of the row
+    // calls take(out, first) with out[i] = value(x, dy, w) for every run of the row
     auto for_row = [&](auto value, auto take) {
         for (int64_t first = lane; first - lane < shape.n; first += INVAR_REDUCE_LANES) {
             invar_run<T> x_run, dy_run;
@@ -109,17 +112,17 @@ static __global__ void __launch_bounds__(128, 6)
 
 #define PLAIN_COLUMNS 128
 
-/* Shards of heads: the arguments, where 0 shards are 1. */
+/* Shards of heads; at least 1. */
 struct head_shards {
     int32_t count;
     int64_t atom;
 };
 
-#define SHARD_LEVELS 3 // 2^3 shards, INVAR_LINEAR_MAX_SHARDS; the whole tree waits for nothing
+#define SHARD_LEVELS 3 // levels below the root of the tree over 2^3 shards, INVAR_LINEAR_MAX_SHARDS
 
 /*
- * The sums of a block of tokens; a thread has a column, and where rows are very long, more. Every
- * shard of heads has its own sum; these are folded by a tree.
+ * Computes the sums of a token block. A thread has a column, or several if rows are very long.
+ * Every shard of heads has its own sum; the tree adds them.
  */
 template <typename T>
 static __global__ void __launch_bounds__(PLAIN_COLUMNS)
@@ -190,7 +193,7 @@ static invar_status check_rotation(invar_op op, const norm_shape *shape, const i
     return invar_indexable(op, shape->rows * shape->n, r->cosine.shape[0]);
 }
 
-/* f(Group) by the length of rows of up to SHORT_MOST values. */
+/* Calls f(Group) with the group of threads for rows of up to SHORT_MOST values. */
 template <typename F> static invar_status by_short_group(int64_t n, F f)
 {
     if (n <= 4 * SHORT_VALUES)
@@ -202,7 +205,10 @@ template <typename F> static invar_status by_short_group(int64_t n, F f)
     return f(std::integral_constant<int, 32>{});
 }
 
-/* Rows without gaps between tokens are rows of tokens with one head. */
+/*
+ * Returns the shape with one head if there are no gaps between tokens: all rows are then rows of
+ * tokens.
+ */
 template <typename T>
 static norm_shape join_heads(const norm_shape *shape, bool joined,
                              std::initializer_list<invar_view<T> *> views)
@@ -217,7 +223,7 @@ static norm_shape join_heads(const norm_shape *shape, bool joined,
     return out;
 }
 
-/* f(a null pointer of the weight's type), which is f32 or that of the rows. */
+/* Calls f with the weight's address in its type, which is f32 or that of the rows. */
 template <typename T, typename F> static invar_status by_weight(const invar_tensor *weight, F f)
 {
     if (weight->dtype == INVAR_DTYPE_F32)
@@ -230,15 +236,18 @@ static bool has_rotation(const invar_rope_args *r)
     return invar_tensor_present(&r->positions);
 }
 
-/* Whether the kernels of short rows rotate: rows that are as wide as a group of 4 or 8 threads. */
+/*
+ * Returns whether the kernels of short rows can rotate: rows are as wide as a group of 4 or 8
+ * threads.
+ */
 static bool rotates_inside(const norm_shape *shape, const invar_rope_args *r)
 {
     return (shape->n == 4 * SHORT_VALUES || shape->n == 8 * SHORT_VALUES) &&
            invar_aligned({&r->cosine, &r->sine});
 }
 
-static short_rotation rotation_of(const invar_device *dev, invar_op op, const norm_shape *shape,
-                                  const invar_rope_args *r)
+static short_norm_rope rotation_of(const invar_device *dev, invar_op op, const norm_shape *shape,
+                                   const invar_rope_args *r)
 {
     return {invar_view_of<float>(&r->cosine),
             invar_view_of<float>(&r->sine),
@@ -248,7 +257,7 @@ static short_rotation rotation_of(const invar_device *dev, invar_op op, const no
             invar_cuda_of(dev)->fault};
 }
 
-/* f(whether to rotate); only kernels of narrow groups can. */
+/* Calls f(whether to rotate); only kernels of narrow groups can. */
 template <int Group, typename F> static invar_status by_rotation(const invar_rope_args *r, F f)
 {
     if constexpr (Group <= 8)
@@ -264,7 +273,7 @@ static invar_status launch_short_forward(const invar_device *dev, const invar_rm
     invar_op op = INVAR_OP_RMSNORM_FWD;
     invar_view<T> y = invar_view_of<T>(&a->y), x = invar_view_of<T>(&a->x);
     norm_shape joined = join_heads<T>(shape, invar_joined({&a->y, &a->x}), {&y, &x});
-    short_rotation rotation = rotation_of(dev, op, shape, &a->rotation);
+    short_norm_rope rotation = rotation_of(dev, op, shape, &a->rotation);
 
     return by_short_group(shape->n, [&](auto group) {
         constexpr int lanes = decltype(group)::value;
@@ -285,8 +294,8 @@ size_t invar_cuda_rmsnorm_fwd_workspace(const invar_device *dev, const invar_rms
     return 0;
 }
 
-/* The two ops one after the other. */
-static invar_status normalise_then_rotate(const invar_device *dev, const invar_rmsnorm_fwd_args *a,
+/* Runs the two ops one after the other. */
+static invar_status normalize_then_rotate(const invar_device *dev, const invar_rmsnorm_fwd_args *a,
                                           void *workspace)
 {
     invar_rmsnorm_fwd_args norm = *a;
@@ -310,7 +319,7 @@ invar_status invar_cuda_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm
     if (shape.rows == 0)
         return INVAR_OK;
     if (has_rotation(&a->rotation) && !(whole && rotates_inside(&shape, &a->rotation)))
-        return normalise_then_rotate(dev, a, workspace);
+        return normalize_then_rotate(dev, a, workspace);
     return invar_by_storage(a->x.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
         if (whole && shape.n <= SHORT_MOST)
@@ -338,7 +347,7 @@ invar_status invar_cuda_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm
     });
 }
 
-/* f(Pieces): what of a row's columns a thread sums, WIDTH at a time. */
+/* Calls f(Pieces): the number of pieces, WIDTH columns each, of a row that a thread sums. */
 template <typename F> static invar_status by_pieces(int64_t n, F f)
 {
     if (n <= 4 * WIDTH * COLUMN_THREADS)
@@ -350,7 +359,10 @@ template <typename F> static invar_status by_pieces(int64_t n, F f)
 
 #define MOST_COLUMNS (16 * WIDTH * COLUMN_THREADS)
 
-/* Slots that fit into shared memory; fewer than 4 are not worth it. */
+/*
+ * Returns the slots that fit into shared memory; 0 if there are fewer than 4, which are not worth
+ * it.
+ */
 template <typename T> static int count_slots(int64_t n)
 {
     int64_t each = slot_bytes<T>(n), head = backward_head_bytes(n);
@@ -368,7 +380,7 @@ static bool sums_weight(const invar_rmsnorm_bwd_args *a)
     return invar_tensor_present(&a->dweight) || invar_tensor_present(&a->block_sums);
 }
 
-/* Slots of the kernel of long rows; 0 where it does not apply. */
+/* Returns the slots of the kernel of long rows; 0 if it does not apply. */
 static int long_slots(const invar_rmsnorm_bwd_args *a, bool whole)
 {
     int64_t n = a->x.shape[2];
@@ -378,7 +390,7 @@ static int long_slots(const invar_rmsnorm_bwd_args *a, bool whole)
     return a->x.dtype == INVAR_DTYPE_F32 ? count_slots<float>(n) : count_slots<__nv_bfloat16>(n);
 }
 
-/* Of scratch; block_sums are the caller's. */
+/* Returns the bytes of scratch for sums of token blocks; block_sums are the caller's. */
 static size_t sums_bytes(const invar_rmsnorm_bwd_args *a)
 {
     int64_t blocks = invar_token_blocks_max(&a->units, a->x.shape[0]);
@@ -400,7 +412,9 @@ static size_t values_bytes(const invar_rmsnorm_bwd_args *a)
     return (values * (size_t)invar_dtype_bits(a->x.dtype) / 8 + 255) / 256 * 256;
 }
 
-/* The sums of blocks of tokens, and rstd of rows; what lies between ops comes behind them. */
+/*
+ * Returns the bytes of the sums of token blocks and of rstd; tensors between ops come after them.
+ */
 static size_t own_bytes(const invar_rmsnorm_bwd_args *a)
 {
     return sums_weight(a) ? sums_bytes(a) + rstd_bytes(a) : 0;
@@ -413,7 +427,7 @@ size_t invar_cuda_rmsnorm_bwd_workspace(const invar_device *dev, const invar_rms
            (invar_tensor_present(&a->residual) ? values_bytes(a) : 0);
 }
 
-/* Where the sums of blocks go. */
+/* Returns the rows that the sums of token blocks go to. */
 static invar_view<float> sums_of(const invar_rmsnorm_bwd_args *a, void *workspace)
 {
     if (invar_tensor_present(&a->block_sums))
@@ -422,7 +436,7 @@ static invar_view<float> sums_of(const invar_rmsnorm_bwd_args *a, void *workspac
                             a->x.shape[2]);
 }
 
-/* To +0: what no block writes stays so. */
+/* Sets rows to +0, for rows that no token block writes. */
 static invar_status clear_rows(const invar_device *dev, const invar_tensor *t)
 {
     size_t row = (size_t)t->shape[1] * sizeof(float), rows = (size_t)t->shape[0];
@@ -526,7 +540,7 @@ static invar_status launch_plain(const invar_device *dev, const invar_rmsnorm_bw
         rows->sums, rows->dy, rows->x, rstd, rows->blocks, rows->shape, shards_of(a));
 }
 
-/* All heads of a token as one row. */
+/* Returns a tensor with all heads of a token as one row. */
 static invar_tensor as_rows(const invar_tensor *t)
 {
     invar_tensor rows = invar_tensor_2d(t->data, t->dtype, t->shape[0], t->shape[1] * t->shape[2]);
@@ -535,9 +549,9 @@ static invar_tensor as_rows(const invar_tensor *t)
     return rows;
 }
 
-/* rope.bwd, the norm, add: one after the other. */
-static invar_status differentiate_by_parts(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
-                                           void *workspace)
+/* Runs rope.bwd, the norm and add one after the other. */
+static invar_status backward_by_ops(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
+                                    void *workspace)
 {
     const invar_rope_args *r = &a->rotation;
     bool rotated = has_rotation(r), added = invar_tensor_present(&a->residual);
@@ -584,7 +598,7 @@ invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm
     INVAR_TRY(check_length(op, &shape));
     INVAR_TRY(check_rotation(op, &shape, &a->rotation));
     if (shape.rows > 0 && (rotated || added) && !inside)
-        return differentiate_by_parts(dev, a, workspace);
+        return backward_by_ops(dev, a, workspace);
     if (invar_tensor_present(&a->block_sums))
         INVAR_TRY(clear_rows(dev, &a->block_sums));
     if (shape.rows == 0)

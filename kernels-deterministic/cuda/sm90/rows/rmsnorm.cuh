@@ -1,5 +1,5 @@
 /*
- * rmsnorm.cuh - what the kernels of the norm share.
+ * rmsnorm.cuh - rows, means and loads from shared memory for the kernels of rmsnorm.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,19 +8,19 @@
 
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
 
-/* Rows of D values: the heads of all tokens. */
+/* Rows of n values: the heads of all tokens. */
 struct norm_shape {
     int64_t rows, heads, n;
     float eps;
-    float inverse; /* 1 / n where that is exact, 0 elsewhere */
+    float inverse; /* 1 / n if that is exact, else 0 */
 };
 
-/* Where a row lies: the same place in all tensors. */
-struct norm_place {
+/* Position of a row, which is the same in all tensors. */
+struct norm_row_coord {
     int64_t token, column;
 };
 
-__device__ __forceinline__ norm_place place_of(const norm_shape &shape, int64_t row)
+__device__ __forceinline__ norm_row_coord place_of(const norm_shape &shape, int64_t row)
 {
     int64_t token = shape.heads == 1 ? row : invar_divide(row, shape.heads);
 
@@ -28,7 +28,7 @@ __device__ __forceinline__ norm_place place_of(const norm_shape &shape, int64_t 
 }
 
 template <typename T>
-__device__ __forceinline__ T *row_at(const invar_view<T> &x, const norm_place &place)
+__device__ __forceinline__ T *row_at(const invar_view<T> &x, const norm_row_coord &place)
 {
     return x.row(place.token) + place.column;
 }
@@ -39,7 +39,7 @@ __device__ __forceinline__ T *row_of(const invar_view<T> &x, const norm_shape &s
     return row_at(x, place_of(shape, row));
 }
 
-/* sum / n: a product with a power of two is the same number, rounded the same way. */
+/* Returns sum / n. A product with a power of two is the same number, rounded the same way. */
 __device__ __forceinline__ float mean_of(float sum, const norm_shape &shape)
 {
     return shape.inverse != 0.0f ? sum * shape.inverse : sum / (float)shape.n;
@@ -50,7 +50,7 @@ __device__ __forceinline__ float inverse_rms(float sum, const norm_shape &shape)
     return invar_inverse_rms(mean_of(sum, shape), shape.eps);
 }
 
-/* Width neighbouring values in shared memory. */
+/* Loads Width neighboring values from shared memory. */
 template <int Width> __device__ __forceinline__ void load_columns(float x[Width], const float *p)
 {
     if constexpr (Width < 4) {

@@ -1,10 +1,10 @@
 /*
- * rmsnorm_long.cuh - norms of rows of more than 1024 values, which lie in shared memory.
+ * rmsnorm_long.cuh - rmsnorm of rows of more than 1024 values, which are held in shared memory.
  *
  * Rows come through shared memory by bulk copies, some rows ahead of the warp that takes them, so
- * memory is read once although a row is looked at two or three times. Backward, a block of threads
- * has a block of tokens: some warps compute dx, row by row; others follow them and sum dweight, a
- * thread its columns.
+ * memory is read once although a row is used two or three times. Backward, a block of threads has a
+ * token block: some warps compute dx, row by row; others follow them and sum dweight, a thread its
+ * columns, over ascending rows. A slot has the barriers `full`, `done` and `free`.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,8 +15,8 @@
 #include "kernels-deterministic/cuda/sm90/rows/rmsnorm.cuh"
 #include "kernels-deterministic/cuda/sm90/rows/token_blocks.cuh"
 
-#define SHARED_MOST (220 * 1024)  // of a block of threads
-#define SHARED_SHARE (108 * 1024) // where two blocks should fit a multiprocessor
+#define SHARED_MOST (220 * 1024)  // largest shared memory of a block of threads
+#define SHARED_SHARE (108 * 1024) // largest one with which two blocks fit on a multiprocessor
 
 /* ---- rows in shared memory ------------------------------------------------------------------- */
 
@@ -41,8 +41,8 @@ __device__ __forceinline__ void load_shared(float x[INVAR_RUN], const float *p)
 }
 
 /*
- * REDUCE over a row by a warp: load(x, first) puts the values of the run from column `first` on
- * into x.
+ * Returns the REDUCE over a row, computed by a warp: load(x, first) loads the values of the run
+ * from column `first` on.
  */
 template <typename F> __device__ __forceinline__ float reduce_runs(int n, F load)
 {
@@ -61,7 +61,7 @@ template <typename F> __device__ __forceinline__ float reduce_runs(int n, F load
 
     if (n <= INVAR_REDUCE_CHUNK)
         return chunk(0, n);
-    // a few chunks: sum c is lane c of the level above, which thread c holds alone
+    // few chunks: the sum of chunk c is lane c of the upper level, which is in one thread only
     float lane[INVAR_RUN] = {};
     for (int c = 0; c * INVAR_REDUCE_CHUNK < n; c++) {
         int end = (c + 1) * INVAR_REDUCE_CHUNK;
@@ -73,7 +73,7 @@ template <typename F> __device__ __forceinline__ float reduce_runs(int n, F load
     return invar_fold_runs<32>(lane);
 }
 
-/* f(first) for each run of the thread in a row, Ahead at a time. */
+/* Calls f(first) for each run of the thread in a row, Ahead at a time. */
 template <int Ahead = 2, typename F> __device__ __forceinline__ void for_runs(int n, F f)
 {
 #pragma unroll Ahead
@@ -94,8 +94,8 @@ template <typename T> __device__ __forceinline__ float row_rstd(const T *x, cons
 }
 
 /*
- * The weight as f32, in shared memory. Of 32 runs the first halves lie before the second ones, so
- * that the 32 threads that load a half at once do not meet in a bank.
+ * Returns the number of floats that the weight has in shared memory. Of 32 runs the first halves
+ * precede the second ones, so that 32 threads that load a half at once do not share a bank.
  */
 static __host__ __device__ __forceinline__ int64_t weight_values(int64_t n)
 {
@@ -118,7 +118,7 @@ __device__ __forceinline__ void load_weight(float w[INVAR_RUN], const float *wei
     w[4] = high.x, w[5] = high.y, w[6] = high.z, w[7] = high.w;
 }
 
-/* By all threads; then they are in step. */
+/* Loads the weight. Called by all threads, which are synchronized afterwards. */
 __device__ __forceinline__ void share_weight(float *to, const invar_any_float_rows &weight,
                                              int64_t n)
 {
@@ -135,17 +135,19 @@ __device__ __forceinline__ void share_weight(float *to, const invar_any_float_ro
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-#define FORWARD_WARPS 8 // at most
+#define FORWARD_WARPS 8 // warps at most
 #define FORWARD_SLOTS 3
 
 template <typename T> struct forward_rows {
     invar_view<T> y, x;
     invar_any_float_rows weight;
     norm_shape shape;
-    int slots; /* rows that a warp has under way */
+    int slots; /* rows of a warp that are in flight */
 };
 
-/* The memory of a block: barriers, weight, slots of all warps. */
+/*
+ * Returns the bytes of barriers and weight in the memory of a block; the slots of all warps follow.
+ */
 static __host__ __device__ __forceinline__ int64_t forward_head_bytes(int64_t n)
 {
     return FORWARD_WARPS * FORWARD_SLOTS * (int64_t)sizeof(uint64_t) +
@@ -153,7 +155,7 @@ static __host__ __device__ __forceinline__ int64_t forward_head_bytes(int64_t n)
 }
 
 template <typename T>
-__device__ __forceinline__ void normalise_row(T *y, const T *x, const float *weight,
+__device__ __forceinline__ void normalize_row(T *y, const T *x, const float *weight,
                                               const norm_shape &shape)
 {
     float rstd = row_rstd(x, shape);
@@ -198,7 +200,7 @@ static __global__ void __launch_bounds__(32 * FORWARD_WARPS, 2) stream_forward(f
     share_weight(weight, f.weight, f.shape.n);
     for (int slot = 0, parity = 0; row < f.shape.rows; row += stride) {
         invar_barrier_wait(&full[slot], (uint32_t)parity);
-        normalise_row(row_of(f.y, f.shape, row), slots + slot * f.shape.n, weight, f.shape);
+        normalize_row(row_of(f.y, f.shape, row), slots + slot * f.shape.n, weight, f.shape);
         __syncwarp();
         if (thread == 0 && row + f.slots * stride < f.shape.rows)
             fetch(slot, row + f.slots * stride);
@@ -209,7 +211,7 @@ static __global__ void __launch_bounds__(32 * FORWARD_WARPS, 2) stream_forward(f
 
 /* ---- backward, with the weight's gradient ---------------------------------------------------- */
 
-#define ROW_WARPS 8 // at most
+#define ROW_WARPS 8 // row warps at most
 #define COLUMN_WARPS 4
 #define BACKWARD_WARPS (ROW_WARPS + COLUMN_WARPS + 1) // the last one fetches
 #define COLUMN_THREADS (32 * COLUMN_WARPS)
@@ -217,21 +219,24 @@ static __global__ void __launch_bounds__(32 * FORWARD_WARPS, 2) stream_forward(f
 
 template <typename T> struct backward_rows {
     invar_view<T> dx, dy, x;
-    invar_view<T> residual; /* data NULL: none */
+    invar_view<T> residual; /* data is NULL if there is none */
     invar_any_float_rows weight;
     norm_shape shape;
     invar_token_blocks blocks;
-    invar_view<float> sums; /* (blocks, n) */
+    invar_view<float> sums; /* (token blocks, n) */
     int slots;              /* a multiple of row_warps */
     int row_warps;
 };
 
-/* A row on its way: fetched by one thread, read by a row warp, then by the column warps. */
+/*
+ * Barriers of a slot, whose row is loaded by one thread, read by a row warp, then by the column
+ * warps.
+ */
 struct slot_barriers {
     uint64_t full, done, free;
 };
 
-/* A slot: x and dy of a row, then its rstd. */
+/* Returns the bytes of a slot: x and dy of a row, then its rstd. */
 template <typename T> static __host__ __device__ int64_t slot_bytes(int64_t n)
 {
     return 2 * n * (int64_t)sizeof(T) + 16;
@@ -262,7 +267,7 @@ static __host__ __device__ __forceinline__ int64_t backward_head_bytes(int64_t n
     return MOST_SLOTS * (int64_t)sizeof(slot_barriers) + weight_values(n) * (int64_t)sizeof(float);
 }
 
-/* dx of one row by a warp, to which a residual is added, unless NULL; yields rstd. */
+/* Computes dx of one row by a warp, and adds a residual unless it is NULL. Returns rstd. */
 template <typename T>
 __device__ __forceinline__ float row_gradient(T *dx, const T *dy, const T *x, const T *residual,
                                               const float *weight, const norm_shape &shape)
@@ -316,9 +321,9 @@ __device__ __forceinline__ float row_gradient(T *dx, const T *dy, const T *x, co
     return rstd;
 }
 
-#define WIDTH 4 // neighbouring columns of a thread
+#define WIDTH 4 // neighboring columns of a thread
 
-/* A column thread: its columns' sums over the rows of the block of tokens, row by row. */
+/* Runs a column thread: sums its columns over the rows of the token block, row by row. */
 template <typename T, int Pieces>
 __device__ __forceinline__ void sum_columns(const backward_rows<T> &b,
                                             const backward_memory<T> &memory, int64_t block,
@@ -361,8 +366,9 @@ __device__ __forceinline__ void sum_columns(const backward_rows<T> &b,
 }
 
 /*
- * A row warp: rows warp, warp + row_warps, ... A slot always comes to the same warp, which so waits
- * for its phases one by one: of two that are further apart, a barrier does not tell which.
+ * Runs a row warp: rows warp, warp + row_warps, ... A slot always belongs to the same warp, which
+ * waits for its phases one by one, because a barrier cannot distinguish two phases that are further
+ * apart.
  */
 template <typename T>
 __device__ __forceinline__ void take_rows(const backward_rows<T> &b,
@@ -387,14 +393,14 @@ __device__ __forceinline__ void take_rows(const backward_rows<T> &b,
     }
 }
 
-/* One thread: fetches row after row, as slots become free. */
+/* Fetches row after row, as slots become free. Called by one thread. */
 template <typename T>
 __device__ __forceinline__ void fetch_rows(const backward_rows<T> &b,
                                            const backward_memory<T> &memory, int64_t first_row,
                                            int64_t rows)
 {
     uint32_t bytes = (uint32_t)(b.shape.n * sizeof(T));
-    uint32_t parity = 1; // passes while the slots are fresh
+    uint32_t parity = 1; // passes while the slots are new
     int slot = 0;
 
     for (int64_t row = first_row; row < first_row + rows; row++) {
@@ -410,7 +416,10 @@ __device__ __forceinline__ void fetch_rows(const backward_rows<T> &b,
     }
 }
 
-/* A block of threads for a block of tokens; two of them on a multiprocessor, where they fit. */
+/*
+ * Computes dx and the sums of a token block, by a block of threads; two run on a multiprocessor if
+ * they fit.
+ */
 template <typename T, int Pieces>
 static __global__ void __launch_bounds__(32 * BACKWARD_WARPS, Pieces > 8 ? 1 : 2)
     stream_backward(backward_rows<T> b)

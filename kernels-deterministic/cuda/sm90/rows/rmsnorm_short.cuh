@@ -1,14 +1,15 @@
 /*
- * rmsnorm_short.cuh - norms of rows of up to 1024 values, which lie in registers.
+ * rmsnorm_short.cuh - rmsnorm of rows of up to 1024 values, which are held in registers.
  *
- * A group of 4, 8, 16 or 32 threads has a row: thread t the runs at columns 8 (t + Group k), k < 4.
- * So the threads of a warp are always busy with 32 values each, and what a row costs beside them,
- * its sums over threads and its divisions, is shared by all rows of the warp.
+ * A group of 4, 8, 16 or 32 threads has a row: thread t has the runs at columns 8 (t + Group k), k
+ * < 4. So every thread of a warp has 32 values, and the further cost of a row, its sums over
+ * threads and its divisions, is shared by all rows of the warp.
  *
- * With the weight's gradient a block of threads has a block of tokens. One warp fetches rows into a
- * ring in shared memory, some ahead; teams of row warps take its slots in turn and compute dx;
- * column warps follow and sum dweight, a thread its columns. With shards of heads a thread has a
- * sum for each of them, and takes a row of every shard at a time.
+ * With dweight, a block of threads has a token block. One warp fetches rows into a ring in shared
+ * memory, some ahead; teams of row warps take its slots in turn and compute dx; column warps follow
+ * and sum dweight, a thread its columns. A slot has the barriers `full`, `done` and `free`. With
+ * shards of heads, a thread has a sum for each of them, and takes a row of every shard at a time.
+ * Sums of dweight are over ascending rows, and REDUCE keeps its lanes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,16 +20,16 @@
 #include "kernels-deterministic/cuda/sm90/rows/rmsnorm.cuh"
 #include "kernels-deterministic/cuda/sm90/rows/token_blocks.cuh"
 
-#define SHORT_RUNS 4 // of a thread
+#define SHORT_RUNS 4 // runs of a thread
 #define SHORT_VALUES (SHORT_RUNS * INVAR_RUN)
-#define SHORT_MOST (32 * SHORT_VALUES) // values of a row
+#define SHORT_MOST (32 * SHORT_VALUES) // largest number of values of a row
 #define SHORT_THREADS 128
-#define SHORT_HEADS                                                                                \
-    (1 << 20) // of a token at most: rows of a block of tokens are counted in 32 bits
+// heads of a token at most: rows of a token block are counted in 32 bits
+#define SHORT_HEADS (1 << 20)
 
 /*
- * The column of the thread's run k. Of a group of four, every other row has its runs in another
- * order, because two such rows lie on the same banks; no sum below notices.
+ * Returns the column of the thread's run k. In a group of four, every other row has its runs in
+ * another order, because two such rows share banks; no sum below depends on it.
  */
 template <int Group> __device__ __forceinline__ int short_column(int k)
 {
@@ -38,10 +39,10 @@ template <int Group> __device__ __forceinline__ int short_column(int k)
 }
 
 /*
- * REDUCE over the values value(k, i) of a row; the whole warp calls. The lanes of 256 columns are
- * summed in ascending order, those of fewer columns folded by halves: k with k + 2 first. Lanes
- * start at +0 in the contract; it is enough to add it last, because all that it changes is the sign
- * of a zero.
+ * Returns the REDUCE over the values value(k, i) of a row; all threads of the warp must call it.
+ * Lanes of 256 columns are summed in ascending order, those of fewer columns folded by halves: k
+ * with k + 2 first. In the contract lanes start at +0; adding it last suffices, because it changes
+ * only the sign of a zero.
  */
 template <int Group, typename F> __device__ __forceinline__ float short_sum(F value)
 {
@@ -63,7 +64,7 @@ __device__ __forceinline__ float short_rstd(F x, const norm_shape &shape)
     return inverse_rms(short_sum<Group>([&](int k, int i) { return x(k, i) * x(k, i); }), shape);
 }
 
-/* The runs of a row in global memory; zeros behind its end. */
+/* Loads the runs of a row from global memory, with zeros after its end. */
 template <int Group, typename T>
 __device__ __forceinline__ void short_load(invar_run<T> (&run)[SHORT_RUNS], const T *row, int64_t n)
 {
@@ -81,13 +82,17 @@ __device__ __forceinline__ void short_store(T *row, const invar_run<T> (&run)[SH
         run[k].template store<true>(row, short_column<Group>(k), n);
 }
 
-/* Makes the compiler forget where a value comes from: else it makes it again, or keeps it. */
-__device__ __forceinline__ void short_forget(float &value)
+/*
+ * Hides from the compiler where a value comes from; otherwise it computes the value again, or keeps
+ * what it is computed from.
+ */
+__device__ __forceinline__ void short_hide_origin(float &value)
 {
     asm volatile("" : "+f"(value));
 }
 
-template <typename T> __device__ __forceinline__ void short_forget(invar_run<T> (&run)[SHORT_RUNS])
+template <typename T>
+__device__ __forceinline__ void short_hide_origin(invar_run<T> (&run)[SHORT_RUNS])
 {
 #pragma unroll
     for (int k = 0; k < SHORT_RUNS; k++)
@@ -98,21 +103,24 @@ template <typename T> __device__ __forceinline__ void short_forget(invar_run<T> 
 
 /* ---- rotation -------------------------------------------------------------------------------- */
 
-/* Of rows that are as wide as their group: the runs k and k + 2 of a thread are pairs. */
-struct short_rotation {
+/*
+ * Rotary embedding of rows that are as wide as their group: the runs k and k + 2 of a thread are
+ * pairs.
+ */
+struct short_norm_rope {
     invar_view<float> cosine, sine;
     const int32_t *positions;
-    int64_t heads; /* of a token; norm_shape has 1 where the rows of all tokens have no gaps */
+    int64_t heads; /* heads of a token; norm_shape has 1 if the rows of all tokens have no gaps */
     invar_op op;
     invar_cuda_fault *fault;
 
-    /* The row of the tables for a position. */
+    /* Returns the row of the tables for a position; records a fault if it is out of range. */
     __device__ __forceinline__ int64_t row_of(int32_t position) const
     {
         return invar_guard(fault, op, position, cosine.rows);
     }
 
-    /* That of a row's token; 0 where there is no such row. */
+    /* Returns the row of the tables for a row's token; 0 if there is no such row. */
     __device__ __forceinline__ int64_t row_of_token(int64_t row, bool live) const
     {
         return live ? row_of(positions[invar_divide(row, heads)]) : 0;
@@ -122,7 +130,7 @@ struct short_rotation {
 template <int Group> struct short_angles {
     invar_run<float> cosine[SHORT_RUNS / 2], sine[SHORT_RUNS / 2];
 
-    __device__ __forceinline__ void load(const short_rotation &r, int64_t position)
+    __device__ __forceinline__ void load(const short_norm_rope &r, int64_t position)
     {
 #pragma unroll
         for (int k = 0; k < SHORT_RUNS / 2; k++) {
@@ -131,7 +139,7 @@ template <int Group> struct short_angles {
         }
     }
 
-    /* Back: by the angles with the other sign. */
+    /* Rotates a row; `Back` rotates by the angles with the other sign. */
     template <bool Back, typename T>
     __device__ __forceinline__ void turn(invar_run<T> (&run)[SHORT_RUNS]) const
     {
@@ -153,13 +161,16 @@ template <int Group> struct short_angles {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* y may be x: a row is read before it is written. W: the weight's type. */
+/*
+ * Normalizes rows, a group of threads for each. y may be x, because a row is read before it is
+ * written. W is the weight's type.
+ */
 template <typename T, typename W, int Group, bool Turn>
 static __global__ void __launch_bounds__(SHORT_THREADS, sizeof(W) == 4 ? 5
                                                         : Turn         ? 6
                                                                        : 8)
     short_forward(invar_view<T> y, invar_view<T> x, const W *weight, norm_shape shape,
-                  short_rotation rotation)
+                  short_norm_rope rotation)
 {
     int64_t row = ((int64_t)blockIdx.x * SHORT_THREADS + threadIdx.x) / Group;
     int64_t n = row < shape.rows ? shape.n : 0; // all threads take part in the sums
@@ -177,8 +188,8 @@ static __global__ void __launch_bounds__(SHORT_THREADS, sizeof(W) == 4 ? 5
     else
         short_load<Group>(w, weight, n);
     float rstd = short_rstd<Group>([&](int k, int i) { return run[k].get(i); }, shape);
-    if (Turn) { // registers are scarce
-        short_forget(run);
+    if (Turn) { // loaded late, because registers are scarce
+        short_hide_origin(run);
         short_load<Group>(w, weight, n);
     }
 #pragma unroll
@@ -196,7 +207,7 @@ static __global__ void __launch_bounds__(SHORT_THREADS, sizeof(W) == 4 ? 5
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The values of a row as f32. */
+/* Returns the values of a row as f32. */
 template <typename T>
 __device__ __forceinline__ void short_unpack(float (&value)[SHORT_RUNS][INVAR_RUN],
                                              const invar_run<T> (&run)[SHORT_RUNS])
@@ -208,7 +219,7 @@ __device__ __forceinline__ void short_unpack(float (&value)[SHORT_RUNS][INVAR_RU
             value[k][i] = run[k].get(i);
 }
 
-/* dx of a row, into dy; load_weight(w, k) has the weights of run k. */
+/* Computes dx of a row, into dy; load_weight(w, k) loads the weights of run k. */
 template <int Group, typename T, typename F>
 __device__ __forceinline__ void short_gradient(invar_run<T> (&dy)[SHORT_RUNS],
                                                const float (&x)[SHORT_RUNS][INVAR_RUN], float rstd,
@@ -224,7 +235,7 @@ __device__ __forceinline__ void short_gradient(invar_run<T> (&dy)[SHORT_RUNS],
         for (int i = 0; i < INVAR_RUN; i++) {
             g[k][i] = dy[k].get(i) * w[i];
             xhat[k][i] = x[k][i] * rstd;
-            short_forget(xhat[k][i]);
+            short_hide_origin(xhat[k][i]);
         }
     }
     float mean =
@@ -239,7 +250,7 @@ __device__ __forceinline__ void short_gradient(invar_run<T> (&dy)[SHORT_RUNS],
     }
 }
 
-/* Without the weight's gradient, or a rotation. */
+/* Computes dx without dweight and without a rotation. */
 template <typename T, typename W, int Group>
 static __global__ void __launch_bounds__(SHORT_THREADS, 4)
     short_backward(invar_view<T> dx, invar_view<T> dy, invar_view<T> x, const W *weight,
@@ -251,7 +262,7 @@ static __global__ void __launch_bounds__(SHORT_THREADS, 4)
     invar_run<W> w_run[SHORT_RUNS];
 
     invar_grid_begin();
-    norm_place place = place_of(shape, row);
+    norm_row_coord place = place_of(shape, row);
     short_load<Group>(x_run, row_at(x, place), n);
     short_load<Group>(dy_run, row_at(dy, place), n);
     short_load<Group>(w_run, weight, n);
@@ -268,12 +279,16 @@ static __global__ void __launch_bounds__(SHORT_THREADS, 4)
 
 /* ---- backward, with the weight's gradient ---------------------------------------------------- */
 
-#define SHORT_TEAMS 4 // of row warps: each has every fourth slot of the ring
-#define SHORT_TURNS 3 // slots of a team: one is fetched, one at its warps, one at the column warps
+#define SHORT_TEAMS 4 // teams of row warps; each has every fourth slot of the ring
+// slots of a team: one is fetched, one with its warps, one with the column warps
+#define SHORT_TURNS 3
 #define SHORT_SLOTS (SHORT_TEAMS * SHORT_TURNS)
-#define SHORT_SHARDED_GROUP 8 // rows of wider groups have no shards here
+#define SHORT_SHARDED_GROUP 8 // rows of wider groups cannot have shards here
 
-/* Where the shards of a token's heads begin, all of them with an end; `most` heads are in one. */
+/*
+ * Offsets of the shards in a token's heads; all of them have an end. At most `most` heads are in
+ * one.
+ */
 struct short_shards {
     int32_t count, most;
     int32_t start[INVAR_LINEAR_MAX_SHARDS + 1];
@@ -281,28 +296,28 @@ struct short_shards {
 
 template <typename T> struct short_sums {
     invar_view<T> dx, dy, x;
-    invar_view<T> residual; /* data NULL: none */
-    bool gapless;           /* the rows of x, and of dy, follow each other */
+    invar_view<T> residual; /* data is NULL if there is none */
+    bool gapless;           /* the rows of x, and of dy, are contiguous */
     invar_any_float_rows weight;
     norm_shape shape;
     short_shards shards;
-    short_rotation rotation;
+    short_norm_rope rotation;
     invar_token_blocks blocks;
-    invar_view<float> sums; /* (blocks, n) */
+    invar_view<float> sums; /* (token blocks, n) */
 };
 
-/* Shared memory: rows of n values, of which there may be as many as a group has. */
+/* Shared memory: rows of n values, at most as many as a group has. */
 template <typename T, int Group> struct short_memory {
     static constexpr int width = Group * SHORT_VALUES;
     static constexpr int runs = Group * SHORT_RUNS;
     static constexpr int column_warps = 2;
     static constexpr int row_warps = sizeof(T) == 2 ? 16 : 8;
     static constexpr int threads = 32 * (column_warps + row_warps + 1); /* the last warp fetches */
-    static constexpr int rows = row_warps * 32 / Group / SHORT_TEAMS;   /* of a slot */
+    static constexpr int rows = row_warps * 32 / Group / SHORT_TEAMS;   /* rows of a slot */
 
-    float4 weight[2][runs]; /* the halves of runs, so that threads do not meet in a bank */
+    float4 weight[2][runs]; /* the halves of runs, so that threads do not share a bank */
     alignas(16) float rstd[SHORT_SLOTS][rows];
-    /* the rows are there, the row warps have them, the column warps have them */
+    /* the rows are loaded; the row warps are done; the column warps are done */
     uint64_t full[SHORT_SLOTS], done[SHORT_SLOTS], free[SHORT_SLOTS];
     alignas(16) T x[SHORT_SLOTS][rows * width], dy[SHORT_SLOTS][rows * width];
 
@@ -314,7 +329,7 @@ template <typename T, int Group> struct short_memory {
         w[4] = high.x, w[5] = high.y, w[6] = high.z, w[7] = high.w;
     }
 
-    /* By all threads, which then wait for each other. */
+    /* Initializes the barriers. Called by all threads, which then synchronize. */
     __device__ __forceinline__ void init_barriers()
     {
         if (threadIdx.x < SHORT_SLOTS) {
@@ -325,7 +340,7 @@ template <typename T, int Group> struct short_memory {
         invar_barrier_init_done();
     }
 
-    /* By the row threads; zeros behind the end of the row. */
+    /* Loads the weight, with zeros after the end of the row. Called by the row threads. */
     __device__ __forceinline__ void share_weight(const invar_any_float_rows &from, int64_t n,
                                                  int thread)
     {
@@ -339,7 +354,7 @@ template <typename T, int Group> struct short_memory {
     }
 };
 
-/* This warp has done its part of a slot. */
+/* Arrives for this warp, which has done its part of a slot. */
 __device__ __forceinline__ void short_arrive(uint64_t *barrier)
 {
     __syncwarp();
@@ -347,7 +362,9 @@ __device__ __forceinline__ void short_arrive(uint64_t *barrier)
         invar_barrier_arrive(barrier);
 }
 
-/* The fetching warp: the rows of each slot, as many at once as follow each other in memory. */
+/*
+ * Runs the fetching warp: loads the rows of each slot, as many at once as are contiguous in memory.
+ */
 template <typename T, int Group>
 __device__ __forceinline__ void short_fetch_rows(const short_sums<T> &b,
                                                  short_memory<T, Group> &memory,
@@ -361,7 +378,7 @@ __device__ __forceinline__ void short_fetch_rows(const short_sums<T> &b,
         int end = rows - base < M::rows ? rows : base + M::rows, token = base / heads;
         auto fetch = [&](int token, int from, int to) {
             uint32_t bytes = (uint32_t)((to - from) * n) * (uint32_t)sizeof(T);
-            norm_place place = {first_token + token, (int64_t)(from - token * heads) * n};
+            norm_row_coord place = {first_token + token, (int64_t)(from - token * heads) * n};
             int at = (from - base) * n;
             invar_copy_in_flat(&memory.x[slot.stage][at], row_at(b.x, place), bytes,
                                &memory.full[slot.stage]);
@@ -369,7 +386,7 @@ __device__ __forceinline__ void short_fetch_rows(const short_sums<T> &b,
                                &memory.full[slot.stage]);
         };
         auto look_ahead = [&](int token, int from, int to) {
-            norm_place place = {first_token + token, (int64_t)(from - token * heads) * n};
+            norm_row_coord place = {first_token + token, (int64_t)(from - token * heads) * n};
             invar_copy_ahead_flat(row_at(b.residual, place),
                                   (uint32_t)((to - from) * n) * (uint32_t)sizeof(T));
         };
@@ -378,7 +395,8 @@ __device__ __forceinline__ void short_fetch_rows(const short_sums<T> &b,
                 f(t, t * heads < base ? base : t * heads,
                   (t + 1) * heads < end ? (t + 1) * heads : end);
         };
-        invar_barrier_wait(&memory.free[slot.stage], slot.parity ^ 1); // passes while it is fresh
+        // passes while the slot is new
+        invar_barrier_wait(&memory.free[slot.stage], slot.parity ^ 1);
         invar_fence_async(); // the row warps may have written into the slot
         if (thread == 0)
             invar_barrier_expect(&memory.full[slot.stage],
@@ -437,8 +455,8 @@ __device__ __forceinline__ void short_store_shared(T *row, const invar_run<T> (&
                 run[k].word[i], run[k].word[i + 1], run[k].word[i + 2], run[k].word[i + 3]);
 }
 
-/* Which row a thread has, from slot to slot. */
-struct short_place {
+/* Row of a thread, from slot to slot. */
+struct short_row_coord {
     int64_t token;
     int head;
 
@@ -454,8 +472,8 @@ struct short_place {
 };
 
 /*
- * A row thread: dx of its group's row in each slot of its team. With a rotation it puts dy back as
- * the column warps need it.
+ * Runs a row thread: computes dx of its group's row in each slot of its team. With a rotation it
+ * writes dy back as the column warps need it.
  */
 template <typename T, int Group, bool Turn>
 __device__ __forceinline__ void short_take_rows(const short_sums<T> &b,
@@ -467,7 +485,7 @@ __device__ __forceinline__ void short_take_rows(const short_sums<T> &b,
     int team = thread / Group / M::rows, mine = thread / Group % M::rows;
     int n = (int)b.shape.n, heads = (int)b.shape.heads, first = team * M::rows;
     int tokens = step / heads, rest = step % heads;
-    short_place place = {first_token + (first + mine) / heads, (first + mine) % heads};
+    short_row_coord place = {first_token + (first + mine) / heads, (first + mine) % heads};
     auto position_of = [&](int base) {
         return Turn && base + mine < rows ? b.rotation.positions[place.token] : 0;
     };
@@ -475,9 +493,10 @@ __device__ __forceinline__ void short_take_rows(const short_sums<T> &b,
     invar_ring<SHORT_TURNS> turn;
 
     for (int base = first; base < rows; base += step, turn.advance()) {
-        int width = base + mine < rows ? n : 0; // 0: no row, but all threads take part in the sums
+        // 0 without a row: all threads take part in the sums
+        int width = base + mine < rows ? n : 0;
         int slot = turn.stage * SHORT_TEAMS + team;
-        norm_place own = {place.token, (int64_t)place.head * n};
+        norm_row_coord own = {place.token, (int64_t)place.head * n};
         T *x_row = &memory.x[slot][mine * n], *dy_row = &memory.dy[slot][mine * n];
         invar_run<T> x_run[SHORT_RUNS], dy[SHORT_RUNS];
         float x[SHORT_RUNS][INVAR_RUN];
@@ -509,7 +528,7 @@ __device__ __forceinline__ void short_take_rows(const short_sums<T> &b,
     }
 }
 
-/* A column thread: the sums of its columns over the rows of the block of tokens. */
+/* Runs a column thread: sums its columns over the rows of the token block. */
 template <typename T, int Group>
 __device__ __forceinline__ void short_sum_columns(const short_sums<T> &b,
                                                   short_memory<T, Group> &memory, int rows)
@@ -517,7 +536,7 @@ __device__ __forceinline__ void short_sum_columns(const short_sums<T> &b,
     using M = short_memory<T, Group>;
     constexpr int threads = 32 * M::column_warps, columns = M::width / threads;
     constexpr int width = columns < INVAR_RUN ? columns : INVAR_RUN, pieces = columns / width;
-    constexpr int batch = 32 / columns; // rows whose loads come before the sums
+    constexpr int batch = 32 / columns; // rows whose loads precede the sums
     int n = (int)b.shape.n;
     invar_ring<SHORT_SLOTS> here;
     float sum[pieces][width] = {};
@@ -562,7 +581,10 @@ __device__ __forceinline__ void short_sum_columns(const short_sums<T> &b,
                 b.sums.row(blockIdx.x)[column_of(p) + i] = sum[p][i];
 }
 
-/* The same with shards of heads. A token that begins in one slot and ends in another is in both. */
+/*
+ * Like short_sum_columns, with shards of heads. A token that begins in one slot and ends in another
+ * is summed in both.
+ */
 template <typename T, int Group>
 __device__ __forceinline__ void short_sum_shards(const short_sums<T> &b,
                                                  short_memory<T, Group> &memory, int rows)
@@ -572,7 +594,7 @@ __device__ __forceinline__ void short_sum_shards(const short_sums<T> &b,
     int n = (int)b.shape.n, heads = (int)b.shape.heads, column = (int)threadIdx.x * width;
     invar_ring<SHORT_SLOTS> here;
     float sum[MOST][width] = {};
-    // head j of each shard, of the token whose heads begin at row `first` of the slot
+    // adds head j of each shard, of the token whose heads begin at row `first` of the slot
     auto add = [&](int first, int count, int j) {
         float x[MOST][width], dy[MOST][width], rstd[MOST];
         bool there[MOST];
@@ -602,7 +624,7 @@ __device__ __forceinline__ void short_sum_shards(const short_sums<T> &b,
             for (int j = 0; j < b.shards.most; j++)
                 add(token - base, count, j);
             if (token + heads > base + count)
-                break; // it goes on in the next slot
+                break; // the token continues in the next slot
         }
         short_arrive(&memory.free[here.stage]);
     }
@@ -622,7 +644,7 @@ __device__ __forceinline__ void short_sum_shards(const short_sums<T> &b,
             b.sums.row(blockIdx.x)[column + i] = sum[0][i];
 }
 
-/* A block of threads for a block of tokens. */
+/* Computes dx and the sums of a token block, by a block of threads. */
 template <typename T, int Group, bool Turn>
 static __global__ void __launch_bounds__(short_memory<T, Group>::threads, 1)
     short_backward_sums(short_sums<T> b)
@@ -635,7 +657,7 @@ static __global__ void __launch_bounds__(short_memory<T, Group>::threads, 1)
 
     invar_grid_begin();
     memory.init_barriers();
-    // and all are in step
+    // all threads synchronize here
     invar_find_token_block<M::threads>(&token, &tokens, b.blocks, blockIdx.x);
     int rows = (int)(tokens * b.shape.heads);
     if (rows == 0)

@@ -19,7 +19,10 @@
 
 #define TWO_PI 0x1.921fb54442d18p2
 
-/* Long waves are stretched by `factor`, short ones stay, those between are interpolated. */
+/*
+ * Returns a frequency as llama3 scales it: long waves are stretched by `factor`, short ones stay,
+ * those between are interpolated.
+ */
 __device__ __forceinline__ double scale_llama3(const invar_rope_table_args &a, double frequency)
 {
     double wavelength = TWO_PI / frequency;
@@ -79,20 +82,20 @@ invar_status invar_cuda_rope_table(const invar_device *dev, const invar_rope_tab
 
 /* ---- rotation -------------------------------------------------------------------------------- */
 
-#define HEADS 4 // of a thread, which uses its cosines and sines for all of them
+#define HEADS 4 // heads of a thread, which uses its cosines and sines for all of them
 
 template <typename T> struct rotation {
     invar_view<T> y, x;
     invar_view<float> cosine, sine;
     const int32_t *positions;
     int64_t heads, half;
-    int64_t parts, runs; /* threads side by side over heads, over pairs */
-    float sign;          /* of the angle: +1 forward, -1 backward */
+    int64_t parts, runs; /* threads side by side over heads, and over pairs */
+    float sign;          /* sign of the angle: +1 forward, -1 backward */
     invar_op op;
     invar_cuda_fault *fault;
 };
 
-/* All that a thread reads comes before what it writes: y may be x. */
+/* Rotates rows. A thread reads everything before it writes, so y may be x. */
 template <typename T, bool Whole>
 static __global__ void __launch_bounds__(THREADS, 6) rotate_rows(rotation<T> r)
 {
@@ -134,8 +137,8 @@ static __global__ void __launch_bounds__(THREADS, 6) rotate_rows(rotation<T> r)
     }
 }
 
-static invar_status rotate(const invar_device *dev, invar_op op, const invar_rope_fwd_args *a,
-                           float sign)
+static invar_status launch_rotation(const invar_device *dev, invar_op op,
+                                    const invar_rope_fwd_args *a, float sign)
 {
     int64_t half = a->cosine.shape[1], heads = a->x.shape[1];
     int64_t parts = invar_ceil_div(heads, HEADS), runs = invar_ceil_div(half, INVAR_RUN);
@@ -174,7 +177,7 @@ invar_status invar_cuda_rope_fwd(const invar_device *dev, const invar_rope_fwd_a
                                  void *workspace)
 {
     (void)workspace;
-    return rotate(dev, INVAR_OP_ROPE_FWD, a, 1.0f);
+    return launch_rotation(dev, INVAR_OP_ROPE_FWD, a, 1.0f);
 }
 
 size_t invar_cuda_rope_bwd_workspace(const invar_device *dev, const invar_rope_bwd_args *a)
@@ -187,5 +190,5 @@ invar_status invar_cuda_rope_bwd(const invar_device *dev, const invar_rope_bwd_a
                                  void *workspace)
 {
     (void)workspace;
-    return rotate(dev, INVAR_OP_ROPE_BWD, a, -1.0f);
+    return launch_rotation(dev, INVAR_OP_ROPE_BWD, a, -1.0f);
 }

@@ -1,9 +1,10 @@
 /*
- * route.cuh - the router of a mixture of experts; moe.cu states the contract. Its backward is in
- * route_backward.cuh.
+ * route.cuh - moe.route.fwd: the router of a mixture of experts.
  *
- * A warp has a token. Up to 256 experts and 32 slots lie in its registers: thread t has the experts
- * t, t + 32, ... and slot t. Others, and routers that limit groups, lie in shared or global memory.
+ * moe.cu states the contract; the backward is in route_backward.cuh. A warp has a token. Up to 256
+ * experts and 32 slots are held in its registers: thread t has the experts t, t + 32, ... and slot
+ * t. Others, and routers that limit groups, use shared or global memory. Experts are chosen by
+ * 64-bit keys (math/candidate_order.h), and sums over slots are in ascending order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,20 +16,20 @@
 #include "kernels-deterministic/math/candidate_order.h"
 #include "kernels-deterministic/math/restricted_domain.h"
 
-#define WARPS 4 // of a block of threads; a warp has a token
+#define WARPS 4 // warps of a block of threads; a warp has a token
 
 __device__ __forceinline__ int warp_thread()
 {
     return (int)threadIdx.x % 32;
 }
 
-/* The token of this warp. */
+/* Returns the token of this warp. */
 __device__ __forceinline__ int64_t warp_number()
 {
     return (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
 }
 
-/* Experts of a token: what is out of range or there twice is reported. One warp. */
+/* Records a fault if an expert of a token is out of range or occurs twice. Called by one warp. */
 __device__ __forceinline__ void check_choice(invar_cuda_fault *fault, invar_op op,
                                              const int32_t *ids, int64_t slots, int64_t experts)
 {
@@ -41,13 +42,13 @@ __device__ __forceinline__ void check_choice(invar_cuda_fault *fault, invar_op o
     }
 }
 
-/* An expert's number, whatever stands there: check_choice has reported it. */
+/* Returns an expert's number, or 0 if it is out of range, which check_choice has reported. */
 __device__ __forceinline__ int64_t in_range(int32_t id, int64_t experts)
 {
     return id >= 0 && id < experts ? id : 0;
 }
 
-/* f(s, value) for slots in ascending order, value(s) being computed by one thread each. */
+/* Calls f(value(s)) for slots s in ascending order; each value is computed by one thread. */
 template <typename V, typename F>
 __device__ __forceinline__ void for_slots(int64_t slots, V value, F f)
 {
@@ -62,9 +63,9 @@ __device__ __forceinline__ void for_slots(int64_t slots, V value, F f)
 /* ---- a token in the registers of a warp ------------------------------------------------------ */
 
 #define FEW_EXPERTS 256
-#define FEW_SLOTS 32 // a thread for each
+#define FEW_SLOTS 32 // one thread for each slot
 
-/* f(number of registers) where a token's experts and slots have room in them. */
+/* Calls f(number of registers) for a token whose experts and slots fit into registers. */
 template <typename F> static invar_status by_registers(int64_t experts, F f)
 {
     if (experts <= 32)
@@ -76,7 +77,7 @@ template <typename F> static invar_status by_registers(int64_t experts, F f)
     return f(std::integral_constant<int, 8>{});
 }
 
-/* x[k] is the value of expert 32 k + t; +0 behind the last one. */
+/* x[k] = the value of expert 32 k + t; +0 after the last one. */
 template <int Count>
 __device__ __forceinline__ void load_experts(float x[Count], const float *row, int experts)
 {
@@ -87,7 +88,7 @@ __device__ __forceinline__ void load_experts(float x[Count], const float *row, i
         x[k] = warp_thread() + 32 * k < experts ? own[32 * k] : 0.0f;
 }
 
-/* The value of an expert, which each thread names for itself. */
+/* Returns the value of an expert; each thread may pass another one. */
 template <int Count> __device__ __forceinline__ float value_of(const float x[Count], int id)
 {
     float value = 0.0f;
@@ -100,13 +101,13 @@ template <int Count> __device__ __forceinline__ float value_of(const float x[Cou
     return value;
 }
 
-/* check_choice of ids that the threads hold; yields this thread's, in range. */
+/* Like check_choice, for ids of which each thread loads one. Returns this thread's, in range. */
 __device__ __forceinline__ int own_choice(invar_cuda_fault *fault, invar_op op, const int32_t *ids,
                                           int slots, int64_t experts)
 {
     bool live = warp_thread() < slots;
     int32_t id = live ? ids[warp_thread()] : 0;
-    // threads without a slot have numbers of their own that no expert has
+    // threads without a slot have different numbers that no expert has
     unsigned same = __match_any_sync(0xFFFFFFFFu, live ? id : -1 - warp_thread());
 
     if (live)
@@ -116,7 +117,7 @@ __device__ __forceinline__ int own_choice(invar_cuda_fault *fault, invar_op op, 
     return (int)in_range(id, experts);
 }
 
-/* `divisor` of scores that the threads of the slots hold. */
+/* Like `divisor`, for scores that the threads of the slots hold. */
 __device__ __forceinline__ float divisor_of(float score, int slots, const invar_moe_router &router)
 {
     float sum = 0.0f;
@@ -131,16 +132,16 @@ __device__ __forceinline__ float divisor_of(float score, int slots, const invar_
 /* ---- route ----------------------------------------------------------------------------------- */
 
 struct route_rows {
-    invar_view<int32_t> ids, replay; /* replay.data NULL: none */
+    invar_view<int32_t> ids, replay; /* replay.data is NULL if there is none */
     invar_view<float> weights, scores, logits;
-    const float *bias; /* NULL: none */
+    const float *bias; /* NULL if there is none */
     invar_moe_router router;
     int64_t experts, slots;
-    uint64_t *keys; /* (warps, experts + groups) where shared memory is too small, else NULL */
+    uint64_t *keys; /* (warps, experts + groups) if shared memory is too small, else NULL */
     invar_cuda_fault *fault;
 };
 
-/* The scores of a row; thread t writes those of experts t, t + 32, ... */
+/* Computes the scores of a row; thread t writes those of experts t, t + 32, ... */
 __device__ __forceinline__ void score_experts(float *scores, const float *logits, int64_t experts,
                                               invar_moe_scoring scoring)
 {
@@ -165,7 +166,7 @@ __device__ __forceinline__ void score_experts(float *scores, const float *logits
         scores[j] = scores[j] / sum;
 }
 
-/* The least key of the warp. */
+/* Returns the smallest key of the warp. */
 __device__ __forceinline__ uint64_t least_of_warp(uint64_t key)
 {
     uint32_t high = __reduce_min_sync(0xFFFFFFFFu, (uint32_t)(key >> 32));
@@ -174,7 +175,10 @@ __device__ __forceinline__ uint64_t least_of_warp(uint64_t key)
     return (uint64_t)high << 32 | __reduce_min_sync(0xFFFFFFFFu, low);
 }
 
-/* Takes the best `times` candidates out of keys, whose ids are their places; f(i, id) for each. */
+/*
+ * Removes the best `times` candidates from keys, in which ids are positions; calls f(i, id) for
+ * each.
+ */
 template <typename F>
 __device__ __forceinline__ void take_best(uint64_t *keys, int64_t count, int64_t times, F f)
 {
@@ -197,7 +201,7 @@ __device__ __forceinline__ void take_best(uint64_t *keys, int64_t count, int64_t
     __syncwarp();
 }
 
-/* The best value of a group, or the sum of its best two, the better one first. */
+/* Returns the best value of a group, or the sum of its best two, the better one first. */
 __device__ __forceinline__ float group_score(const uint64_t *keys, int64_t count, int32_t top)
 {
     uint64_t first = INVAR_ORDER_LAST, second = INVAR_ORDER_LAST;
@@ -211,7 +215,7 @@ __device__ __forceinline__ float group_score(const uint64_t *keys, int64_t count
                     : invar_order_value(first) + invar_order_value(second);
 }
 
-/* Takes the experts of all but the best groups out of keys. */
+/* Removes the experts of all but the best groups from keys. */
 __device__ __forceinline__ void limit_groups(uint64_t *keys, uint64_t *group_keys, int64_t experts,
                                              const invar_moe_router &router)
 {
@@ -229,7 +233,9 @@ __device__ __forceinline__ void limit_groups(uint64_t *keys, uint64_t *group_key
     __syncwarp();
 }
 
-/* What weights are divided by: 1, or the chosen scores' sum in slot order, plus eps. */
+/*
+ * Returns the divisor of the weights: 1, or the sum of the chosen scores in slot order, plus eps.
+ */
 __device__ __forceinline__ float divisor(const float *scores, const int32_t *ids, int64_t slots,
                                          int64_t experts, const invar_moe_router &router)
 {
@@ -276,9 +282,9 @@ static __global__ void __launch_bounds__(32 * WARPS) route_tokens(route_rows r)
 }
 
 /*
- * x[k] / sum, for x in [0, 1] and sum of 1 at least, or NaN. A division looks at its arguments each
- * time; these few are looked at together, and then it is the same steps with one inverse for all:
- * from 2^-90 on, no remainder leaves the range of f32.
+ * Computes x[k] / sum, for x in [0, 1] and sum >= 1 or NaN. A division checks its arguments each
+ * time. Here they are checked together, and the same steps follow with one inverse for all: from
+ * 2^-90 on, no remainder leaves the range of f32.
  */
 template <int Count> __device__ __forceinline__ void divide_few(float x[Count], float sum)
 {
@@ -303,7 +309,7 @@ template <int Count> __device__ __forceinline__ void divide_few(float x[Count], 
         x[k] = x[k] / sum;
 }
 
-/* score_experts of a row in registers. */
+/* Like score_experts, for a row in registers. */
 template <int Count>
 __device__ __forceinline__ void score_few(float x[Count], int experts, invar_moe_scoring scoring)
 {
@@ -321,7 +327,8 @@ __device__ __forceinline__ void score_few(float x[Count], int experts, invar_moe
             largest = invar_max_nan(largest, x[k]);
     largest = invar_largest_of_warp(largest);
 #pragma unroll
-    for (int k = 0; k < Count; k++) // of all, without branches: they take turns
+    // missing experts too, without branches, so that the exponentials overlap
+    for (int k = 0; k < Count; k++)
         x[k] = invar_exp_nonpositive(x[k] - largest);
 #pragma unroll
     for (int k = 0; k < Count; k++)
@@ -330,8 +337,8 @@ __device__ __forceinline__ void score_few(float x[Count], int experts, invar_moe
 }
 
 /*
- * The candidates of a thread from the best on: their ranks, and which of its experts each of them
- * is, four bits for each. Of equal ones the first comes first.
+ * Candidates of a thread, the best first: their ranks, and in `which` their index among the
+ * thread's experts, four bits for each. Equal ones keep their order.
  */
 template <int Count> struct own_order {
     uint32_t rank[Count], which;
@@ -360,7 +367,7 @@ template <int Count> struct own_order {
             which |= at[k] << 4 * k;
     }
 
-    /* The expert of the best one. */
+    /* Returns the expert of the best candidate. */
     __device__ __forceinline__ uint32_t first() const
     {
         return (uint32_t)warp_thread() + 32 * (which & 15);
@@ -376,7 +383,7 @@ template <int Count> struct own_order {
     }
 };
 
-/* A warp has a token, all of it in registers; groups are not limited. */
+/* Routes a token for each warp, all of it in registers; groups are not limited. */
 template <int Count>
 static __global__ void __launch_bounds__(32 * WARPS, 12) route_few(route_rows r)
 {
@@ -395,7 +402,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 12) route_few(route_rows r)
     for (int k = 0; k < Count; k++) {
         bool there = thread + 32 * k < experts;
         float v = r.bias && there ? score[k] + r.bias[thread + 32 * k] : score[k];
-        // behind all: a sum that is NaN has the canonical one's rank
+        // missing experts come last: a NaN has the rank of the canonical one, which is lower
         order.rank[k] = there ? (uint32_t)(invar_order_key(v, 0) >> 32) : UINT32_MAX;
         if (there)
             scores[32 * k] = score[k];
@@ -404,7 +411,8 @@ static __global__ void __launch_bounds__(32 * WARPS, 12) route_few(route_rows r)
     for (int s = 0; s < slots; s++) {
         uint32_t best = __reduce_min_sync(0xFFFFFFFFu, order.rank[0]), id = order.first();
         uint32_t winner = __reduce_min_sync(0xFFFFFFFFu, order.rank[0] == best ? id : UINT32_MAX);
-        float value = __uint_as_float(best ^ ~INVAR_SIGN_BIT); // its score: none is negative
+        // the winner's score, which is not negative
+        float value = __uint_as_float(best ^ ~INVAR_SIGN_BIT);
         total = total + value;
         chosen = s == thread ? (int)winner : chosen;
         own = s == thread ? value : own;
@@ -424,7 +432,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 12) route_few(route_rows r)
         r.weights.row(token)[thread] = own / total * r.router.scale;
 }
 
-#define ROUTE_BLOCKS 8 // on a multiprocessor
+#define ROUTE_BLOCKS 8 // blocks on a multiprocessor
 #define SHARED_MOST (24 * 1024)
 
 static int64_t route_blocks(const invar_device *dev, const invar_moe_route_fwd_args *a)
@@ -435,7 +443,7 @@ static int64_t route_blocks(const invar_device *dev, const invar_moe_route_fwd_a
     return blocks < most ? blocks : most;
 }
 
-/* Of a block's warps. */
+/* Returns the bytes of the keys of a block's warps. */
 static size_t keys_bytes(const invar_moe_route_fwd_args *a)
 {
     return WARPS * (size_t)(a->logits.shape[1] + a->router.groups) * sizeof(uint64_t);

@@ -1,8 +1,9 @@
 /*
- * route_backward.cuh - the backward of the router of a mixture of experts; moe.cu states the
- * contract.
+ * route_backward.cuh - moe.route.bwd: the backward of the router of a mixture of experts.
  *
- * Up to 32 slots, each of a token's threads has one or none; others go by way of memory.
+ * moe.cu states the contract; sums over slots are in ascending order. With up to 256 experts and 32
+ * slots, each thread of a token has one slot or none (route_few_backward); otherwise a warp has a
+ * token and reads its slots from memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +12,7 @@
 
 #include "kernels-deterministic/cuda/sm90/rows/route.cuh"
 
-struct route_back_rows {
+struct route_backward_args {
     invar_any_float_rows dlogits;
     invar_view<float> dweights, scores;
     invar_view<int32_t> ids;
@@ -20,7 +21,7 @@ struct route_back_rows {
     invar_cuda_fault *fault;
 };
 
-static __global__ void __launch_bounds__(32 * WARPS) route_tokens_back(route_back_rows r)
+static __global__ void __launch_bounds__(32 * WARPS) route_tokens_backward(route_backward_args r)
 {
     int64_t token = warp_number(), experts = r.scores.cols, slots = r.ids.cols;
 
@@ -35,7 +36,7 @@ static __global__ void __launch_bounds__(32 * WARPS) route_tokens_back(route_bac
     auto score_of = [&](int64_t s) { return scores[in_range(ids[s], experts)]; };
     auto scaled = [&](int64_t s) { return dweights[s] * r.router.scale; };
     if (r.router.normalise)
-        for (int64_t s = 0; s < slots; s++) // the same in all threads
+        for (int64_t s = 0; s < slots; s++) // every thread computes the same sum
             share = invar_fmaf(scaled(s), score_of(s) / total, share);
     auto dscore = [&](int64_t s) {
         return r.router.normalise ? (scaled(s) - share) / total : scaled(s);
@@ -57,11 +58,11 @@ static __global__ void __launch_bounds__(32 * WARPS) route_tokens_back(route_bac
 }
 
 /*
- * The same with Lanes threads for a token, one or none for a slot: the sums over slots, which must
- * be in order, are those of several tokens at once.
+ * Like route_tokens_backward, with Lanes threads for a token, each of which has one slot or none.
+ * Sums over slots must be in order, so several tokens are summed at once.
  */
 template <typename T, int Lanes>
-static __global__ void __launch_bounds__(32 * WARPS, 8) route_few_back(route_back_rows r)
+static __global__ void __launch_bounds__(32 * WARPS, 8) route_few_backward(route_backward_args r)
 {
     constexpr int width = 4;
     int64_t token = ((int64_t)blockIdx.x * 32 * WARPS + threadIdx.x) / Lanes;
@@ -129,21 +130,21 @@ size_t invar_cuda_moe_route_bwd_workspace(const invar_device *dev,
 invar_status invar_cuda_moe_route_bwd(const invar_device *dev, const invar_moe_route_bwd_args *a,
                                       void *workspace)
 {
-    route_back_rows rows = {invar_any_float_rows_of(&a->dlogits),
-                            invar_view_of<float>(&a->dweights),
-                            invar_view_of<float>(&a->scores),
-                            invar_view_of<int32_t>(&a->ids),
-                            a->router,
-                            invar_aligned({&a->dlogits, &a->scores}),
-                            invar_cuda_of(dev)->fault};
+    route_backward_args rows = {invar_any_float_rows_of(&a->dlogits),
+                                invar_view_of<float>(&a->dweights),
+                                invar_view_of<float>(&a->scores),
+                                invar_view_of<int32_t>(&a->ids),
+                                a->router,
+                                invar_aligned({&a->dlogits, &a->scores}),
+                                invar_cuda_of(dev)->fault};
     dim3 grid((unsigned)invar_ceil_div(a->scores.shape[0], WARPS));
     auto by_lanes = [&](auto count) {
         constexpr int lanes = decltype(count)::value;
         return invar_by_storage(a->dlogits.dtype, [&](auto *type) {
             using T = std::remove_pointer_t<decltype(type)>;
             dim3 few((unsigned)invar_ceil_div(a->scores.shape[0], 32 / lanes * WARPS));
-            return invar_launch_early(dev, INVAR_OP_MOE_ROUTE_BWD, route_few_back<T, lanes>, few,
-                                      dim3(32 * WARPS), 0)(rows);
+            return invar_launch_early(dev, INVAR_OP_MOE_ROUTE_BWD, route_few_backward<T, lanes>,
+                                      few, dim3(32 * WARPS), 0)(rows);
         });
     };
 
@@ -152,7 +153,7 @@ invar_status invar_cuda_moe_route_bwd(const invar_device *dev, const invar_moe_r
         return a->ids.shape[1] <= 8    ? by_lanes(std::integral_constant<int, 8>{})
                : a->ids.shape[1] <= 16 ? by_lanes(std::integral_constant<int, 16>{})
                                        : by_lanes(std::integral_constant<int, 32>{});
-    return invar_launch(dev, INVAR_OP_MOE_ROUTE_BWD, route_tokens_back, grid, dim3(32 * WARPS),
+    return invar_launch(dev, INVAR_OP_MOE_ROUTE_BWD, route_tokens_backward, grid, dim3(32 * WARPS),
                         0)(rows);
 }
 

@@ -3,13 +3,13 @@
  *
  * Numerics contract (rev 2), docs/arithmetic.md section 9: z = logit * (1/T); of the tokens that
  * pass top-k, then top-p, then min-p, the one with the largest z + Gumbel(Philox word of the
- * token's coordinates), the lower id on ties. No state: a row depends on its own logits and
- * coordinates alone.
+ * token's coordinates), the lower id on ties. There is no state: a row depends on its own logits
+ * and coordinates alone.
  *
- * Top-k and top-p end in a single key, the last one kept (sample_filter.cuh). One pass over the
- * vocabulary then does the rest. The best candidate is the least of 64-bit keys, so the order in
- * which they are compared does not matter; most Gumbel values, and where a model is sure of its
- * choice most Philox words, are not computed, because a bound says that they cannot win.
+ * Top-k and top-p result in a single key, the last one kept (sample_filter.cuh). One pass over the
+ * vocabulary then does the rest. The best candidate is the smallest of 64-bit keys, so the order in
+ * which they are compared does not matter. Most Gumbel values are not computed, and most Philox
+ * words neither if a model is sure of its choice, because a bound shows that they cannot win.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,32 +18,32 @@
 /* ---- the choice ------------------------------------------------------------------------------ */
 
 #define THREADS 256
-#define ROUNDS 10 // of Philox
+#define ROUNDS 10 // rounds of Philox
 #define PHILOX_0 0xD2511F53u
 #define PHILOX_1 0xCD9E8D57u
 
 enum pass_kind {
     PASS_HIGHEST, /* the first token by (z, id) */
-    PASS_DRAW     /* the first of what stays by (z + Gumbel, id) */
+    PASS_DRAW     /* the first of the kept tokens by (z + Gumbel, id) */
 };
 
 struct pass_rows {
     logit_rows rows;
     const invar_sample_coords *coords;
-    uint32_t key[ROUNDS][2]; /* of each round */
+    uint32_t key[ROUNDS][2]; /* key of each round */
     float min_p;
-    const uint64_t *last; /* (rows); NULL: all stay */
-    const uint64_t *top;  /* (rows): the key of the largest z; NULL without min-p */
+    const uint64_t *last; /* (rows) last key kept; NULL if all tokens are kept */
+    const uint64_t *top;  /* (rows) key of the largest z; NULL without min-p */
     uint64_t *best;       /* (rows, pieces) */
-    row_pieces pieces;
+    row_split pieces;
 };
 
-/* What a thread knows of its row, and the best that it has found. */
-struct drawing {
-    uint32_t word0, word1, word2, word3; /* what all groups share of Philox: open() */
+/* State of a thread in its row, and the best key that it has found. */
+struct draw_state {
+    uint32_t word0, word1, word2, word3; /* values of Philox that all groups share; set by open() */
     uint64_t last;
-    float lowest;  /* z of the last token that stays; NaN: all stay */
-    float largest; /* of all z */
+    float lowest;  /* z of the last kept token; NaN if all are kept */
+    float largest; /* largest z of the row */
     uint64_t best;
 
     __device__ __forceinline__ void open(const invar_sample_coords &c, const uint32_t key[][2])
@@ -58,12 +58,12 @@ struct drawing {
 };
 
 /*
- * invar_philox4x32 of Count groups that are `step` apart, with the keys of all rounds at hand. The
- * first two rounds of a row's groups have a product in common each, which is done once.
+ * Computes invar_philox4x32 of Count groups that are `step` apart, from the keys of all rounds. In
+ * the first two rounds, the groups of a row have a product in common each, which is computed once.
  */
 template <int Count>
 __device__ __forceinline__ void draw_words(uint32_t words[Count][4], uint32_t group, uint32_t step,
-                                           const drawing &d, const pass_rows &p)
+                                           const draw_state &d, const pass_rows &p)
 {
 #pragma unroll
     for (int j = 0; j < Count; j++) {
@@ -87,20 +87,22 @@ __device__ __forceinline__ void draw_words(uint32_t words[Count][4], uint32_t gr
         }
 }
 
-__device__ __forceinline__ bool stays(const pass_rows &p, const drawing &d, float z, uint32_t id)
+__device__ __forceinline__ bool filter_keeps(const pass_rows &p, const draw_state &d, float z,
+                                             uint32_t id)
 {
     if (id >= p.rows.logits.cols || invar_order_key(z, id) > d.last)
         return false;
-    // not "e >= min_p": a NaN must not leave a row without tokens
+    // not "e >= min_p", because a NaN must not leave a row without tokens
     return !p.top || !(invar_exp(z - d.largest) < p.min_p);
 }
 
 /*
- * Bit j where one of the four tokens of this thread's j-th group, or of another thread of the warp,
- * may be better than the rank *limit, the best that the block of threads has found. Its value is a
- * NaN, which bounds nothing, at first. Mostly no group may, which one comparison for all tells.
+ * Returns a mask: bit j is set if one of the four tokens of the j-th group, in this or another
+ * thread of the warp, may be better than the rank *limit, the best that the block of threads has
+ * found. Its value is NaN at first, which bounds nothing. Usually no group may, which one
+ * comparison for all shows.
  */
-__device__ __forceinline__ unsigned may_win(const drawing &d, const pass_rows &p,
+__device__ __forceinline__ unsigned may_win(const draw_state &d, const pass_rows &p,
                                             const float z[GROUPS][4], uint32_t group,
                                             const uint32_t *limit)
 {
@@ -117,7 +119,7 @@ __device__ __forceinline__ unsigned may_win(const drawing &d, const pass_rows &p
                     !(most_of_all + INVAR_GUMBEL_MAX < least || most_of_all < d.lowest)))
         return 0;
     draw_words<GROUPS>(words, group, THREADS, d, p);
-    // the bound never falls with the word: this one is above those of all four
+    // the bound never falls with the word, so that of the largest word bounds all four
 #pragma unroll
     for (int j = 0; j < GROUPS; j++) {
         word[j] = max(max(words[j][0], words[j][1]), max(words[j][2], words[j][3]));
@@ -133,9 +135,9 @@ __device__ __forceinline__ unsigned may_win(const drawing &d, const pass_rows &p
     return close;
 }
 
-/* Draws four tokens of this thread; the whole warp calls. */
-__device__ __forceinline__ void draw_group(drawing &d, const pass_rows &p, int64_t row,
-                                           const hidden_row &hidden, uint32_t group,
+/* Draws four tokens of this thread. All threads of the warp must call it. */
+__device__ __forceinline__ void draw_group(draw_state &d, const pass_rows &p, int64_t row,
+                                           const banned_token_filter &hidden, uint32_t group,
                                            uint32_t *limit)
 {
     const int64_t first = INT64_C(4) * group, left = p.rows.logits.cols - first;
@@ -149,8 +151,8 @@ __device__ __forceinline__ void draw_group(drawing &d, const pass_rows &p, int64
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint32_t id = (uint32_t)first + (uint32_t)i;
-        bool live =
-            !(z[i] + invar_gumbel_bound(words[0][i]) < value_of(rank)) && stays(p, d, z[i], id);
+        bool live = !(z[i] + invar_gumbel_bound(words[0][i]) < value_of(rank)) &&
+                    filter_keeps(p, d, z[i], id);
         if (!__any_sync(0xFFFFFFFFu, live))
             continue;
         if (live) {
@@ -173,15 +175,18 @@ __device__ __forceinline__ uint64_t least_of_warp(uint64_t key)
     return key;
 }
 
-/* A block of threads has a piece of a row; rows are blockIdx.y. `Hides`: some may hide tokens. */
+/*
+ * Finds the best key of a piece of a row, by a block of threads; the row is blockIdx.y. `Hides`
+ * means that some rows may ban tokens.
+ */
 template <pass_kind Kind, bool Hides>
-static __global__ void __launch_bounds__(THREADS, 4) choose(pass_rows p)
+static __global__ void __launch_bounds__(THREADS, 4) find_best(pass_rows p)
 {
     __shared__ uint32_t limit, marks[MARKS];
     __shared__ uint64_t best[THREADS / 32];
     int64_t row = blockIdx.y, begin = (int64_t)blockIdx.x * p.pieces.groups;
-    drawing d = {0, 0, 0, 0, INVAR_ORDER_LAST, 0.0f, 0.0f, INVAR_ORDER_LAST};
-    hidden_row hidden = {p.rows.hidden, marks, false};
+    draw_state d = {0, 0, 0, 0, INVAR_ORDER_LAST, 0.0f, 0.0f, INVAR_ORDER_LAST};
+    banned_token_filter hidden = {p.rows.hidden, marks, false};
 
     invar_grid_begin();
     if (threadIdx.x == 0)
@@ -221,9 +226,9 @@ static __global__ void __launch_bounds__(THREADS, 4) choose(pass_rows p)
     p.best[row * p.pieces.count + blockIdx.x] = d.best;
 }
 
-/* The best of all pieces, a warp for a row: its key, or its token where `keys` is NULL. */
+/* Finds the best of all pieces, with a warp for a row: its key, or its token if `keys` is NULL. */
 static __global__ void __launch_bounds__(THREADS)
-    settle(uint64_t *keys, int32_t *tokens, const uint64_t *best, int64_t rows, int64_t pieces)
+    join_pieces(uint64_t *keys, int32_t *tokens, const uint64_t *best, int64_t rows, int64_t pieces)
 {
     int64_t row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
     uint64_t key = INVAR_ORDER_LAST;
@@ -244,7 +249,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-static hidden_tokens hidden_of(const invar_device *dev, const invar_sample_args *a)
+static banned_tokens banned_tokens_of(const invar_device *dev, const invar_sample_args *a)
 {
     if (!invar_tensor_present(&a->hidden))
         return {};
@@ -252,18 +257,21 @@ static hidden_tokens hidden_of(const invar_device *dev, const invar_sample_args 
             a->logits.shape[1], invar_cuda_of(dev)->fault};
 }
 
-static row_pieces pieces_of_pass(const invar_device *dev, const invar_sample_args *a)
+static row_split pieces_of_pass(const invar_device *dev, const invar_sample_args *a)
 {
     return pieces_of(dev, a->logits.shape[0], a->logits.shape[1], THREADS);
 }
 
-/* Numbers of each row: the last kept, the largest z, whether top-p is done. */
+/*
+ * Returns the bytes of one number for each row: the last key kept, the largest z, or whether top-p
+ * is done.
+ */
 static size_t keys_bytes(const invar_sample_args *a)
 {
     return (size_t)a->logits.shape[0] * sizeof(uint64_t);
 }
 
-/* Behind them the best of each piece, then what top-p needs. */
+/* Three arrays of keys_bytes, then the best key of each piece, then the memory of top-p. */
 size_t invar_cuda_sample_workspace(const invar_device *dev, const invar_sample_args *a)
 {
     if (a->logits.shape[0] == 0)
@@ -271,7 +279,7 @@ size_t invar_cuda_sample_workspace(const invar_device *dev, const invar_sample_a
     return keys_bytes(a) * (size_t)(3 + pieces_of_pass(dev, a).count) + filter_bytes(a);
 }
 
-/* The best of each row: into `keys`, or as tokens where that is NULL. */
+/* Finds the best of each row: its key, into `keys`, or its token if that is NULL. */
 template <pass_kind Kind>
 static invar_status launch_pass(const invar_device *dev, const pass_rows *p, uint64_t *keys,
                                 int32_t *tokens)
@@ -279,7 +287,7 @@ static invar_status launch_pass(const invar_device *dev, const pass_rows *p, uin
     invar_op op = INVAR_OP_SAMPLE;
     int64_t rows = p->rows.logits.rows;
 
-    for (int64_t row = 0; row < rows; row += 65535) { // of a grid at most
+    for (int64_t row = 0; row < rows; row += 65535) { // limit of a grid
         pass_rows part = *p;
         int64_t count = rows - row < 65535 ? rows - row : 65535;
         part.rows = rows_from(&p->rows, row, count);
@@ -289,12 +297,13 @@ static invar_status launch_pass(const invar_device *dev, const pass_rows *p, uin
         part.best += row * p->pieces.count;
         dim3 grid((unsigned)p->pieces.count, (unsigned)count);
         INVAR_TRY(invar_by_flag(part.rows.hidden.rows, [&](auto hides) {
-            return invar_launch_early(dev, op, choose<Kind, hides.value>, grid, dim3(THREADS),
+            return invar_launch_early(dev, op, find_best<Kind, hides.value>, grid, dim3(THREADS),
                                       0)(part);
         }));
     }
-    return invar_launch_early(dev, op, settle, dim3((unsigned)invar_ceil_div(rows, THREADS / 32)),
-                              dim3(THREADS), 0)(keys, tokens, p->best, rows, p->pieces.count);
+    return invar_launch_early(dev, op, join_pieces,
+                              dim3((unsigned)invar_ceil_div(rows, THREADS / 32)), dim3(THREADS),
+                              0)(keys, tokens, p->best, rows, p->pieces.count);
 }
 
 static void set_keys(uint32_t key[ROUNDS][2], const invar_sample_args *a)
@@ -315,7 +324,7 @@ invar_status invar_cuda_sample(const invar_device *dev, const invar_sample_args 
 
     if (a->logits.shape[0] == 0)
         return INVAR_OK;
-    pass.rows = {invar_view_of<float>(&a->logits), hidden_of(dev, a),
+    pass.rows = {invar_view_of<float>(&a->logits), banned_tokens_of(dev, a),
                  greedy ? 1.0f : 1.0f / a->temperature, invar_aligned({&a->logits})};
     pass.pieces = pieces_of_pass(dev, a);
     pass.best = done + a->logits.shape[0];

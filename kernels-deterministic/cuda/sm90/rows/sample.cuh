@@ -1,5 +1,9 @@
 /*
- * sample.cuh - what the kernels of sampling share: rows of logits as the draw sees them.
+ * sample.cuh - rows of logits for the sampling kernels: banned tokens, groups of tokens, row
+ * splits.
+ *
+ * z = logit * (1/T); a banned token has the logit INVAR_SAMPLE_HIDDEN. Rows are read in groups of
+ * four tokens, and results are keys or sums of integers, so the order of groups changes no bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,10 +26,10 @@ __device__ __forceinline__ float value_of(uint32_t rank)
 
 /* ---- hidden tokens --------------------------------------------------------------------------- */
 
-struct hidden_tokens {
+struct banned_tokens {
     const int32_t *ids; /* (count) */
     int64_t count;
-    const int32_t *rows; /* which rows hide them; NULL: none */
+    const int32_t *rows; /* (rows) not 0 if the row bans them; NULL if no row does */
     int64_t vocabulary;
     invar_cuda_fault *fault;
 };
@@ -33,15 +37,15 @@ struct hidden_tokens {
 #define MARKS 32
 
 /*
- * What a row hides. Few tokens are hidden and all are looked at: a bit for each group of four ids,
- * modulo 1024, says whether it is worth comparing.
+ * Banned tokens of one row. Few tokens are banned and all of them are compared: a bit for each
+ * group of four ids, modulo 1024, says whether comparing is needed.
  */
-struct hidden_row {
-    const hidden_tokens &tokens;
+struct banned_token_filter {
+    const banned_tokens &tokens;
     uint32_t *marks; /* (MARKS) in shared memory */
     bool any;
 
-    /* The whole block of threads calls. */
+    /* Prepares a row. All threads of the block must call it. */
     __device__ __forceinline__ void open(int64_t row)
     {
         any = tokens.rows && tokens.rows[row] != 0;
@@ -78,8 +82,8 @@ struct hidden_row {
 /* Rows of logits and the temperature. */
 struct logit_rows {
     invar_view<float> logits;
-    hidden_tokens hidden;
-    float inverse; /* of the temperature; 1 where that is 0 */
+    banned_tokens hidden;
+    float inverse; /* inverse of the temperature; 1 if that is 0 */
     bool aligned;
 };
 
@@ -88,10 +92,10 @@ __device__ __forceinline__ float largest_of(const float x[4])
     return invar_max_nan(invar_max_nan(x[0], x[1]), invar_max_nan(x[2], x[3]));
 }
 
-/* z of a group of four logits, of which `left` are there; -inf for the others. */
+/* Computes z of a group of four logits, of which `left` exist; -inf for the others. */
 __device__ __forceinline__ void scale_group(float z[4], const invar_run<float, 4> &run,
-                                            int64_t left, float inverse, const hidden_row &hidden,
-                                            uint32_t group)
+                                            int64_t left, float inverse,
+                                            const banned_token_filter &hidden, uint32_t group)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -104,24 +108,24 @@ __device__ __forceinline__ void scale_group(float z[4], const invar_run<float, 4
     }
 }
 
-#define GROUPS 4 // of four tokens, whose loads are under way at once
+#define GROUPS 4 // groups of four tokens whose loads are in flight at once
 
 /*
- * look(z, group, left) for groups of four tokens from `begin` on, by a block of Threads threads:
- * GROUPS of them at once, the j-th being number group + j * Threads, of which left(j) or all four
- * tokens are there. Whole warps call it together, also behind the end of the row, where nothing is
- * left. It tells where to look closer, bit j for the j-th, and `closer(group)` is called for such
- * groups afterwards: the loop is short where few are.
+ * Calls look(z, group, left) for groups of four tokens from `begin` on, by a block of `Threads`
+ * threads: GROUPS of them at once. The j-th has the number group + j * Threads and left(j) tokens,
+ * at most four. Complete warps call it together, also after the end of the row, when no tokens are
+ * left. look() returns a mask of groups that need more work, bit j for the j-th, and closer(group)
+ * is called for them afterwards: the loop is short if they are few.
  */
 template <int Threads, typename F, typename G>
 __device__ __forceinline__ void for_groups(const logit_rows &rows, int64_t row,
-                                           const hidden_row &hidden, int64_t begin, int64_t end,
-                                           F look, G closer)
+                                           const banned_token_filter &hidden, int64_t begin,
+                                           int64_t end, F look, G closer)
 {
     constexpr int64_t step = GROUPS * Threads;
     const float *logits = rows.logits.row(row);
     int64_t whole = rows.logits.cols / 4 < end ? rows.logits.cols / 4 : end;
-    // up to here all loads are of 16 bytes
+    // up to here all loads have 16 bytes
     int64_t middle = rows.aligned && whole > begin ? begin + (whole - begin) / step * step : begin;
     invar_run<float, 4> run[GROUPS];
     auto take = [&](const invar_run<float, 4> from[GROUPS], int64_t first, auto left_of) {
@@ -164,16 +168,18 @@ __device__ __forceinline__ void for_groups(const logit_rows &rows, int64_t row,
     }
 }
 
-/* How a row is dealt out: pieces, one for a block of threads, and groups of four tokens in each. */
-struct row_pieces {
+/*
+ * Split of a row: number of pieces, one for a block of threads, and groups of four tokens in each.
+ */
+struct row_split {
     int64_t count, groups;
 };
 
-static inline row_pieces pieces_of(const invar_device *dev, int64_t rows, int64_t vocabulary,
-                                   int64_t threads)
+static inline row_split pieces_of(const invar_device *dev, int64_t rows, int64_t vocabulary,
+                                  int64_t threads)
 {
     int64_t step = GROUPS * threads, groups = invar_ceil_div(vocabulary, 4);
-    // as many as fit on the multiprocessors at once, four on each, but not more than have work
+    // the number that fits on the multiprocessors at once, four on each, but no more than have work
     int64_t count = (int64_t)invar_cuda_of(dev)->multiprocessors * 4 / rows;
     int64_t most = invar_ceil_div(groups, step);
 

@@ -1,16 +1,17 @@
 /*
- * sample_filter.cuh - the last token that top-k and top-p keep.
+ * sample_filter.cuh - top-k and top-p: finds the last token that they keep.
  *
- * Both keep a token while what comes before it in the order weighs less than a limit: k tokens, or
- * a sum of probabilities as integers. Sums of integers are the same in every order, so nothing is
- * sorted but a few candidates.
+ * Both keep a token while the tokens before it in the order weigh less than a limit: k tokens, or a
+ * sum of probabilities as integers. Sums of integers are the same in every order, so only a few
+ * candidates are sorted.
  *
- * Top-k of few tokens: each thread knows the best rank of its tokens; k of these ranks are at most
- * the k-th of them, and so are the first k tokens. What is at most that is collected and sorted;
- * then top-p of these looks at no other token.
+ * Top-k of few tokens: each thread knows the best rank of its tokens. The first k tokens rank at
+ * most as the k-th of these ranks, so the tokens up to that rank are collected and sorted; top-p of
+ * these reads no other token.
+ *
  * Top-p: the chunks of the softmax; then the weights of tokens in bins by their distance from the
- * largest z; then the tokens of the bin in which the limit is reached, which are sorted. Where too
- * much would have to be sorted, the key is found digit by digit.
+ * largest z; then the tokens of the bin in which the limit is reached, which are sorted. If too
+ * many would have to be sorted, the key is found digit by digit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,17 +21,18 @@
 #include "kernels-deterministic/cuda/sm90/rows/sample.cuh"
 
 #define FILTER_THREADS 256
-#define LAST_THREADS 1024 // of the kernels that find the last token of a row
-#define LISTED 4096       // tokens of a row that are sorted at most
+#define LAST_THREADS 1024 // threads of the kernels that find the last token of a row
+#define LISTED 4096       // largest number of tokens of a row that are sorted
 #define BINS 2048
-#define BINS_OF_ONE 64.0f // bins for a difference of 1 between logits; 32 is far below 2^-40
+// bins for a difference of 1 in z; a weight at a difference of 32 is far below 2^-40
+#define BINS_OF_ONE 64.0f
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* A probability as a fixed-point number: sums of these are exact in every order. */
+/* Returns a probability as a fixed-point number; sums of these are exact in every order. */
 static __host__ __device__ __forceinline__ uint64_t fixed_point(float p)
 {
-    return (uint64_t)((p > 0.0f ? p : 0.0f) * 0x1p40f); // 0 for a NaN
+    return (uint64_t)((p > 0.0f ? p : 0.0f) * 0x1p40f); // 0 for NaN
 }
 
 /* M and L of a row. */
@@ -42,7 +44,7 @@ struct softmax {
         return fixed_point(invar_exp_nonpositive(z - most) / total);
     }
 
-    /* Never lower for a lower z. */
+    /* Returns the bin of z, which is never lower for a lower z. */
     __device__ __forceinline__ int bin(float z) const
     {
         uint32_t below = __float2uint_rz((most - z) * BINS_OF_ONE);
@@ -51,11 +53,14 @@ struct softmax {
     }
 };
 
-/* Sums of weights below 2^41 in two words, which threads add to at once. */
+/* Sums of weights below 2^41 in two words, to which threads add concurrently. */
 template <int Count> struct weight_sums {
     uint32_t low[Count], high[Count]; /* low + high * 2^20 */
 
-    /* The whole block calls; nobody may add before it has met. */
+    /*
+     * Clears the sums. Called by all threads of the block, which synchronize before one of them
+     * adds.
+     */
     __device__ __forceinline__ void clear()
     {
         for (int i = (int)threadIdx.x; i < Count; i += (int)blockDim.x)
@@ -69,7 +74,7 @@ template <int Count> struct weight_sums {
         if (weight == 0)
             return;
         if (atomicAdd(&low[i], rest) + rest < rest)
-            more += 1u << 12; // what the low word has lost
+            more += 1u << 12; // carry of the low word
         if (more > 0)
             atomicAdd(&high[i], more);
     }
@@ -80,18 +85,18 @@ template <int Count> struct weight_sums {
     }
 };
 
-/* Where sums reach a limit: the first that does with those before it, and what it has to reach. */
-struct reached {
-    int at; /* -1: they do not */
+/* Index at which running sums first reach a limit, and what is left of the limit before it. */
+struct threshold_hit {
+    int at; /* -1 if the sums do not reach the limit */
     uint64_t rest;
 };
 
 /*
- * By a block of Threads threads; thread t has the Each sums from Each * t on, as value(i) gives
- * them. `found` is in shared memory.
+ * Finds the index at which the sums reach a limit, by a block of `Threads` threads; thread t has
+ * the Each sums from Each * t on, which value(i) returns. `found` is in shared memory.
  */
 template <int Threads, int Each, typename F>
-__device__ __forceinline__ reached find_sum(reached *found, uint64_t limit, F value)
+__device__ __forceinline__ threshold_hit find_sum(threshold_hit *found, uint64_t limit, F value)
 {
     uint64_t own = 0, total;
 
@@ -114,17 +119,20 @@ __device__ __forceinline__ reached find_sum(reached *found, uint64_t limit, F va
 
 struct filter_rows {
     logit_rows rows;
-    const uint64_t *before; /* (rows): the last token that an earlier filter keeps; NULL: all */
-    uint64_t *last;         /* (rows): the last token kept */
+    const uint64_t *before; /* (rows) last token that an earlier filter keeps; NULL if all are
+                               kept */
+    uint64_t *last;         /* (rows) last token kept */
     int32_t top_k;
-    uint64_t limit; /* of top-p */
+    uint64_t limit; /* limit of top-p */
     int64_t chunks;
-    row_pieces pieces;
-    float *largest, *sums;    /* (rows, chunks) of the softmax */
+    row_split pieces;
+    float *largest, *sums;    /* (rows, chunks) maxima and sums of the softmax */
     softmax *found;           /* (rows) */
     unsigned long long *bins; /* (rows, BINS) */
-    unsigned *listed;         /* (rows): tokens of the list, also those for which it is too short */
-    unsigned *done;           /* (rows): not 0 where top-k was of few tokens, and top-p with it */
+    unsigned *listed;         /* (rows) tokens of the list, including those for which it is too
+                                 short */
+    unsigned *done;           /* (rows) not 0 if top-k was of few tokens, and top-p is done with
+                                 it */
     uint64_t *list;           /* (rows, LISTED) */
 
     __device__ __forceinline__ bool is_done(int64_t row) const
@@ -138,11 +146,11 @@ struct filter_rows {
     }
 };
 
-/* f(z, key) for the tokens of some groups that `before` keeps. */
+/* Calls take(z, key) for the tokens of some groups that `before` keeps. */
 template <int Threads, typename F>
 __device__ __forceinline__ void for_tokens(const filter_rows &f, int64_t row,
-                                           const hidden_row &hidden, uint64_t before, int64_t begin,
-                                           int64_t end, F take)
+                                           const banned_token_filter &hidden, uint64_t before,
+                                           int64_t begin, int64_t end, F take)
 {
     auto look = [&](const float z[GROUPS][4], uint32_t group, auto left) {
 #pragma unroll
@@ -157,9 +165,12 @@ __device__ __forceinline__ void for_tokens(const filter_rows &f, int64_t row,
     for_groups<Threads>(f.rows, row, hidden, begin, end, look, [](uint32_t) {});
 }
 
-/* The same for a piece of the row blockIdx.y, and for all of it. */
+/*
+ * Calls take(z, key) for the tokens of a piece of row blockIdx.y. for_row does so for all of a row.
+ */
 template <typename F>
-__device__ __forceinline__ void for_piece(const filter_rows &f, const hidden_row &hidden, F take)
+__device__ __forceinline__ void for_piece(const filter_rows &f, const banned_token_filter &hidden,
+                                          F take)
 {
     int64_t begin = (int64_t)blockIdx.x * f.pieces.groups;
 
@@ -168,8 +179,8 @@ __device__ __forceinline__ void for_piece(const filter_rows &f, const hidden_row
 }
 
 template <typename F>
-__device__ __forceinline__ void for_row(const filter_rows &f, int64_t row, const hidden_row &hidden,
-                                        F take)
+__device__ __forceinline__ void for_row(const filter_rows &f, int64_t row,
+                                        const banned_token_filter &hidden, F take)
 {
     for_tokens<LAST_THREADS>(f, row, hidden, f.last_before(row), 0,
                              invar_ceil_div(f.rows.logits.cols, 4), take);
@@ -180,31 +191,31 @@ __device__ __forceinline__ void for_row(const filter_rows &f, int64_t row, const
 #define DIGIT_BITS 8
 #define DIGITS (1 << DIGIT_BITS)
 
-struct last_shared {
+struct last_token_shared {
     union {
         uint64_t keys[LISTED];
         weight_sums<DIGITS> digits;
     };
     uint32_t ranks[LAST_THREADS];
-    float sums[INVAR_REDUCE_CHUNK]; /* of the chunks of a softmax */
+    float sums[INVAR_REDUCE_CHUNK]; /* sums of the chunks of a softmax */
     unsigned count;
-    reached found;
+    threshold_hit found;
     uint32_t marks[MARKS];
 };
 
 /*
- * The key up to which the weights of the row sum to `limit` or more, which they do: digit by digit,
- * the highest first.
+ * Returns the key up to which the weights of the row sum to `limit` or more, which they must do. It
+ * is found digit by digit, the highest first.
  */
 template <typename F>
-__device__ __forceinline__ uint64_t last_by_digits(last_shared &shared, const filter_rows &f,
-                                                   int64_t row, const hidden_row &hidden,
+__device__ __forceinline__ uint64_t last_by_digits(last_token_shared &shared, const filter_rows &f,
+                                                   int64_t row, const banned_token_filter &hidden,
                                                    uint64_t limit, F weight)
 {
     uint64_t prefix = 0;
 
     for (int shift = 64 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
-        __syncthreads(); // nobody needs the sums of the digit before
+        __syncthreads(); // the sums of the previous digit are not needed any more
         shared.digits.clear();
         __syncthreads();
         for_row(f, row, hidden, [&](float z, uint64_t key) {
@@ -212,7 +223,7 @@ __device__ __forceinline__ uint64_t last_by_digits(last_shared &shared, const fi
                 shared.digits.add((int)(key >> shift) & (DIGITS - 1), weight(z));
         });
         __syncthreads();
-        reached found = find_sum<LAST_THREADS, 1>(&shared.found, limit, [&](int i) {
+        threshold_hit found = find_sum<LAST_THREADS, 1>(&shared.found, limit, [&](int i) {
             return i < DIGITS ? shared.digits.get(i) : UINT64_C(0);
         });
         prefix = prefix << DIGIT_BITS | (uint64_t)found.at;
@@ -238,8 +249,8 @@ template <typename Integer> __device__ __forceinline__ void sort_few(Integer *va
         }
 }
 
-/* Sorts the keys, of which there are `count`; INVAR_ORDER_LAST behind them, up to LISTED. */
-__device__ __forceinline__ void sort_keys(last_shared &shared, int count)
+/* Sorts `count` keys; INVAR_ORDER_LAST follows them, up to LISTED. */
+__device__ __forceinline__ void sort_keys(last_token_shared &shared, int count)
 {
     int padded = 2;
 
@@ -253,13 +264,16 @@ __device__ __forceinline__ void sort_keys(last_shared &shared, int count)
 
 /* ---- top-k ----------------------------------------------------------------------------------- */
 
-#define FEW_MOST 512 // tokens that top-k keeps, where it is worth while to collect them
+#define FEW_MOST 512 // largest k for which tokens are collected
 
 static_assert(FEW_MOST < LAST_THREADS, "that many threads have tokens");
 
-/* Tokens that rank at most as the k-th of the threads' best ones, into `keys`; yields how many. */
-__device__ __forceinline__ unsigned collect_few(last_shared &shared, const filter_rows &f,
-                                                int64_t row, const hidden_row &hidden)
+/*
+ * Collects the tokens that rank at most as the k-th of the threads' best ones in `keys`. Returns
+ * their number.
+ */
+__device__ __forceinline__ unsigned collect_few(last_token_shared &shared, const filter_rows &f,
+                                                int64_t row, const banned_token_filter &hidden)
 {
     uint32_t best = UINT32_MAX;
 
@@ -284,14 +298,17 @@ __device__ __forceinline__ unsigned collect_few(last_shared &shared, const filte
 #define CHUNK 256
 #define LANES (CHUNK / 32)
 
-/* l_c * exp(m_c - M) of a key's chunk, from `count` sorted ones, if it is the chunk's first. */
-__device__ __forceinline__ void sum_few(last_shared &shared, int first, int count)
+/*
+ * Computes l_c * exp(m_c - M) of a key's chunk, from `count` sorted keys, if the key is the chunk's
+ * first.
+ */
+__device__ __forceinline__ void sum_few(last_token_shared &shared, int first, int count)
 {
     uint32_t chunk = invar_order_id(shared.keys[first]) / CHUNK;
     float largest = invar_order_value(shared.keys[first]), lane[LANES] = {};
 
     for (int base = 0; base < count; base += 32) {
-        uint64_t own = shared.keys[base + warp_thread()]; // there are some behind the last
+        uint64_t own = shared.keys[base + warp_thread()]; // keys after the last one exist
         bool here = base + warp_thread() < count && invar_order_id(own) / CHUNK == chunk;
         unsigned same = __ballot_sync(0xFFFFFFFFu, here);
         if (base <= first && same != 0 && base + __ffs(same) - 1 < first)
@@ -310,8 +327,8 @@ __device__ __forceinline__ void sum_few(last_shared &shared, int first, int coun
         shared.sums[chunk] = sum * invar_exp_nonpositive(largest - most);
 }
 
-/* The last of `count` sorted keys that top-p keeps, of a vocabulary of so many chunks. */
-__device__ __forceinline__ uint64_t last_of_few(last_shared &shared, const filter_rows &f,
+/* Returns the last of `count` sorted keys that top-p keeps. */
+__device__ __forceinline__ uint64_t last_of_few(last_token_shared &shared, const filter_rows &f,
                                                 int count)
 {
     for (int64_t c = threadIdx.x; c < f.chunks; c += LAST_THREADS)
@@ -322,19 +339,19 @@ __device__ __forceinline__ uint64_t last_of_few(last_shared &shared, const filte
     __syncthreads();
     softmax s = {invar_order_value(shared.keys[0]),
                  invar_reduce_warp(f.chunks, [&](int64_t c) { return shared.sums[c]; })};
-    reached token = find_sum<LAST_THREADS, 1>(&shared.found, f.limit, [&](int i) {
+    threshold_hit token = find_sum<LAST_THREADS, 1>(&shared.found, f.limit, [&](int i) {
         return i < count ? s.weight(invar_order_value(shared.keys[i])) : UINT64_C(0);
     });
     return shared.keys[token.at >= 0 ? token.at : count - 1];
 }
 
-/* The last token that top-k keeps of each row, a block of threads for a row. */
+/* Finds the last token that top-k keeps of each row, with a block of threads for a row. */
 static __global__ void __launch_bounds__(LAST_THREADS, 1) find_top_k(filter_rows f)
 {
     extern __shared__ __align__(16) char memory[];
-    last_shared &shared = *(last_shared *)memory;
+    last_token_shared &shared = *(last_token_shared *)memory;
     int64_t row = blockIdx.x;
-    hidden_row hidden = {f.rows.hidden, shared.marks, false};
+    banned_token_filter hidden = {f.rows.hidden, shared.marks, false};
     unsigned count = LISTED + 1;
     bool top_p = f.done && f.chunks <= INVAR_REDUCE_CHUNK;
     uint64_t last;
@@ -359,13 +376,13 @@ static __global__ void __launch_bounds__(LAST_THREADS, 1) find_top_k(filter_rows
 
 /* ---- top-p ----------------------------------------------------------------------------------- */
 
-/* The chunks of the softmax, a warp for a chunk; a row is blockIdx.y. */
+/* Computes the chunks of the softmax, with a warp for a chunk; the row is blockIdx.y. */
 static __global__ void __launch_bounds__(FILTER_THREADS) sum_left(filter_rows f)
 {
     __shared__ uint32_t marks[MARKS];
     int64_t row = blockIdx.y, cols = f.rows.logits.cols;
     int64_t warp = (int64_t)blockIdx.x * (FILTER_THREADS / 32) + threadIdx.x / 32;
-    hidden_row hidden = {f.rows.hidden, marks, false};
+    banned_token_filter hidden = {f.rows.hidden, marks, false};
 
     invar_grid_begin();
     if (f.is_done(row))
@@ -373,7 +390,7 @@ static __global__ void __launch_bounds__(FILTER_THREADS) sum_left(filter_rows f)
     hidden.open(row);
     uint64_t before = f.last_before(row);
     const float *logits = f.rows.logits.row(row);
-    // what the other kernels add to
+    // clear the memory that the other kernels add to
     for (int64_t i = (int64_t)blockIdx.x * FILTER_THREADS + threadIdx.x; i < BINS;
          i += (int64_t)gridDim.x * FILTER_THREADS)
         f.bins[row * BINS + i] = 0;
@@ -407,7 +424,7 @@ static __global__ void __launch_bounds__(FILTER_THREADS) sum_left(filter_rows f)
     }
 }
 
-/* M and L of a row from its chunks. */
+/* Returns M and L of a row from its chunks. */
 __device__ __forceinline__ softmax join_chunks(const filter_rows &f, int64_t row)
 {
     __shared__ float shared[FILTER_THREADS / 32];
@@ -422,13 +439,13 @@ __device__ __forceinline__ softmax join_chunks(const filter_rows &f, int64_t row
             })};
 }
 
-/* The weights of the bins. */
+/* Adds up the weights of the bins. */
 static __global__ void __launch_bounds__(FILTER_THREADS, 4) weigh_bins(filter_rows f)
 {
     __shared__ weight_sums<BINS> bins;
     __shared__ uint32_t marks[MARKS];
     int64_t row = blockIdx.y;
-    hidden_row hidden = {f.rows.hidden, marks, false};
+    banned_token_filter hidden = {f.rows.hidden, marks, false};
 
     invar_grid_begin();
     if (f.is_done(row))
@@ -447,7 +464,8 @@ static __global__ void __launch_bounds__(FILTER_THREADS, 4) weigh_bins(filter_ro
 }
 
 template <int Threads>
-__device__ __forceinline__ reached find_bin(reached *found, const filter_rows &f, int64_t row)
+__device__ __forceinline__ threshold_hit find_bin(threshold_hit *found, const filter_rows &f,
+                                                  int64_t row)
 {
     const unsigned long long *bins = f.bins + row * BINS;
 
@@ -455,13 +473,13 @@ __device__ __forceinline__ reached find_bin(reached *found, const filter_rows &f
                                              [&](int i) { return (uint64_t)bins[i]; });
 }
 
-/* The tokens of the bin in which the limit is reached. */
+/* Lists the tokens of the bin in which the limit is reached. */
 static __global__ void __launch_bounds__(FILTER_THREADS, 4) list_bin(filter_rows f)
 {
-    __shared__ reached found;
+    __shared__ threshold_hit found;
     __shared__ uint32_t marks[MARKS];
     int64_t row = blockIdx.y;
-    hidden_row hidden = {f.rows.hidden, marks, false};
+    banned_token_filter hidden = {f.rows.hidden, marks, false};
 
     invar_grid_begin();
     if (f.is_done(row))
@@ -478,27 +496,27 @@ static __global__ void __launch_bounds__(FILTER_THREADS, 4) list_bin(filter_rows
     });
 }
 
-/* The last token that top-p keeps of each row, a block of threads for a row. */
+/* Finds the last token that top-p keeps of each row, with a block of threads for a row. */
 static __global__ void __launch_bounds__(LAST_THREADS, 1) find_top_p(filter_rows f)
 {
     extern __shared__ __align__(16) char memory[];
-    last_shared &shared = *(last_shared *)memory;
+    last_token_shared &shared = *(last_token_shared *)memory;
     int64_t row = blockIdx.x;
-    hidden_row hidden = {f.rows.hidden, shared.marks, false};
+    banned_token_filter hidden = {f.rows.hidden, shared.marks, false};
 
     invar_grid_begin();
     if (f.is_done(row))
         return;
     hidden.open(row);
-    reached bin = find_bin<LAST_THREADS>(&shared.found, f, row);
+    threshold_hit bin = find_bin<LAST_THREADS>(&shared.found, f, row);
     softmax s = f.found[row];
     unsigned count = f.listed[row];
-    uint64_t last = f.last_before(row); // where the limit is not reached, all stay
+    uint64_t last = f.last_before(row); // all stay if the limit is not reached
     if (bin.at >= 0 && count <= LISTED) {
         for (int i = (int)threadIdx.x; i < (int)count; i += LAST_THREADS)
             shared.keys[i] = f.list[row * LISTED + i];
         sort_keys(shared, (int)count);
-        reached token =
+        threshold_hit token =
             find_sum<LAST_THREADS, LISTED / LAST_THREADS>(&shared.found, bin.rest, [&](int i) {
                 return i < (int)count ? s.weight(invar_order_value(shared.keys[i])) : UINT64_C(0);
             });
@@ -514,7 +532,7 @@ static __global__ void __launch_bounds__(LAST_THREADS, 1) find_top_p(filter_rows
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-#define FILTER_ROWS 512 // rows whose bins and lists are there at once
+#define FILTER_ROWS 512 // rows whose bins and lists are in memory at once
 
 static bool has_top_k(const invar_sample_args *a)
 {
@@ -531,7 +549,10 @@ static int64_t chunks_of(const invar_sample_args *a)
     return invar_ceil_div(a->logits.shape[1], CHUNK);
 }
 
-/* What top-p needs of memory for a row: keys, bins, M and L, the chunks, how many are listed. */
+/*
+ * Returns the bytes that top-p needs: keys, bins, M and L, the chunks, and the number of listed
+ * tokens of each row.
+ */
 static size_t filter_bytes(const invar_sample_args *a)
 {
     int64_t rows = a->logits.shape[0] < FILTER_ROWS ? a->logits.shape[0] : FILTER_ROWS;
@@ -541,7 +562,7 @@ static size_t filter_bytes(const invar_sample_args *a)
     return has_top_p(a) ? (size_t)rows * row : 0;
 }
 
-/* As many rows from `first` on. */
+/* Returns `count` rows from `first` on. */
 static logit_rows rows_from(const logit_rows *all, int64_t first, int64_t count)
 {
     logit_rows rows = *all;
@@ -552,7 +573,7 @@ static logit_rows rows_from(const logit_rows *all, int64_t first, int64_t count)
     return rows;
 }
 
-/* `done` is for a number a row; with it, top-p may be done as well. */
+/* Launches top-k. `done` has a number for each row; with it, top-p may be done as well. */
 static invar_status launch_top_k(const invar_device *dev, const invar_sample_args *a,
                                  const logit_rows *rows, uint64_t *last, unsigned *done)
 {
@@ -565,10 +586,10 @@ static invar_status launch_top_k(const invar_device *dev, const invar_sample_arg
     f.limit = fixed_point(a->top_p);
     f.chunks = chunks_of(a);
     return invar_launch_early(dev, INVAR_OP_SAMPLE, find_top_k, dim3((unsigned)rows->logits.rows),
-                              dim3(LAST_THREADS), sizeof(last_shared))(f);
+                              dim3(LAST_THREADS), sizeof(last_token_shared))(f);
 }
 
-/* Tokens that `last` keeps, if top-k was there, and that top-p keeps. */
+/* Launches top-p, of the tokens that `last` keeps if top-k has run. */
 static invar_status launch_top_p(const invar_device *dev, const invar_sample_args *a,
                                  const logit_rows *rows, uint64_t *last, unsigned *done,
                                  void *scratch)
@@ -598,7 +619,7 @@ static invar_status launch_top_p(const invar_device *dev, const invar_sample_arg
         INVAR_TRY(invar_launch_early(dev, op, weigh_bins, pieces, threads, 0)(f));
         INVAR_TRY(invar_launch_early(dev, op, list_bin, pieces, threads, 0)(f));
         INVAR_TRY(invar_launch_early(dev, op, find_top_p, dim3((unsigned)count), dim3(LAST_THREADS),
-                                     sizeof(last_shared))(f));
+                                     sizeof(last_token_shared))(f));
     }
     return INVAR_OK;
 }

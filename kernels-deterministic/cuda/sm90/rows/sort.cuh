@@ -1,9 +1,9 @@
 /*
- * sort.cuh - a stable sort of positions by keys that lie in device memory.
+ * sort.cuh - stable radix sort of positions by keys in device memory.
  *
- * By digits of 9 bits, the lowest first. For each digit, tiles of 1024 or 4096 positions are
- * counted; then each tile adds up the counts of all tiles, which tells where its own positions go.
- * Integers only, and no order of threads shows in the result.
+ * Digits have 9 bits, the lowest comes first. For each digit, tiles of 1024 or 4096 positions are
+ * counted; then each tile adds the counts of all tiles, which gives the destinations of its own
+ * positions. Everything is integers, so the result does not depend on the order of threads.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,17 +16,17 @@
 #define INVAR_SORT_BINS (1 << INVAR_SORT_BITS)
 #define INVAR_SORT_THREADS 256
 #define INVAR_SORT_WARPS (INVAR_SORT_THREADS / 32)
-#define INVAR_SORT_FEW 4 /* items of a thread, for short lists: more tiles at once */
+#define INVAR_SORT_FEW 4 /* items of a thread for short lists: more tiles run at once */
 #define INVAR_SORT_MANY 16
 #define INVAR_SORT_SHORT (INT64_C(1) << 18)
 
-/* A position with its key. */
+/* A position and its key. */
 struct invar_sort_entry {
     int32_t key;
     int32_t position;
 };
 
-/* The entries as an earlier pass has left them. */
+/* Source of the entries that an earlier pass has written. */
 struct invar_sort_entries {
     const invar_sort_entry *at;
 
@@ -36,7 +36,10 @@ struct invar_sort_entries {
     }
 };
 
-/* Where a thread's item lies in its tile: a warp's items are neighbours, and ascend with `item`. */
+/*
+ * Returns the position in the list of a thread's item. The items of a warp are neighbors, and
+ * ascend with `item`.
+ */
 template <int Items> __device__ __forceinline__ int64_t invar_sort_place(int item)
 {
     int warp = (int)threadIdx.x / 32, thread = (int)threadIdx.x % 32;
@@ -49,7 +52,7 @@ __device__ __forceinline__ int invar_sort_digit(int32_t key, int shift)
     return key >> shift & (INVAR_SORT_BINS - 1);
 }
 
-/* counts[tile][digit] */
+/* Counts the digits of every tile: counts[tile][digit]. */
 template <int Items, typename Source>
 static __global__ void __launch_bounds__(INVAR_SORT_THREADS)
     invar_sort_count(int32_t *counts, Source source, int64_t n, int shift)
@@ -71,8 +74,8 @@ static __global__ void __launch_bounds__(INVAR_SORT_THREADS)
 }
 
 /*
- * Where this tile's entries of each digit begin: behind all lower digits, and behind this digit's
- * entries of the tiles before. A thread has two neighbouring digits.
+ * Computes the first destination of this tile's entries of each digit: after all lower digits, and
+ * after this digit's entries of earlier tiles. A thread has two neighboring digits.
  */
 __device__ __forceinline__ void invar_sort_begin(int32_t begin[INVAR_SORT_BINS],
                                                  const int32_t *counts)
@@ -93,8 +96,9 @@ __device__ __forceinline__ void invar_sort_begin(int32_t begin[INVAR_SORT_BINS],
 }
 
 /*
- * Ranks the items of each warp among those of the same digit, in order, while taken[w][digit]
- * counts them; then taken becomes where the warp's items of a digit begin.
+ * Moves the entries of each tile to their destinations. Ranks the items of each warp among those of
+ * the same digit, in order, while taken[w][digit] counts them; taken then becomes the first
+ * destination of the warp's items of a digit.
  */
 template <int Items, typename Source>
 static __global__ void __launch_bounds__(INVAR_SORT_THREADS)
@@ -122,7 +126,7 @@ static __global__ void __launch_bounds__(INVAR_SORT_THREADS)
         int32_t earlier = live ? taken[warp][digit] : 0;
         rank[item] = earlier + __popc(peers & ((1u << thread) - 1));
         __syncwarp();
-        if (live && peers >> thread == 1) // the last of them
+        if (live && peers >> thread == 1) // the last thread of them
             taken[warp][digit] = rank[item] + 1;
         __syncwarp();
     }
@@ -150,7 +154,7 @@ static inline int64_t invar_sort_tile(int64_t n)
     return INVAR_SORT_THREADS * (n < INVAR_SORT_SHORT ? INVAR_SORT_FEW : INVAR_SORT_MANY);
 }
 
-/* Scratch for n positions: two lists of entries, and the counts. */
+/* Returns the bytes of scratch for n positions: two lists of entries, and the counts. */
 static inline size_t invar_sort_bytes(int64_t n)
 {
     size_t tile = (size_t)invar_sort_tile(n), tiles = ((size_t)n + tile - 1) / tile;
@@ -158,7 +162,7 @@ static inline size_t invar_sort_bytes(int64_t n)
     return tiles * (2 * tile * sizeof(invar_sort_entry) + INVAR_SORT_BINS * sizeof(int32_t));
 }
 
-/* One digit. */
+/* Sorts by one digit. */
 template <typename Source>
 static invar_status invar_sort_pass(const invar_device *dev, invar_op op, invar_sort_entry *to,
                                     int32_t *counts, Source source, int64_t n, int shift)
@@ -175,8 +179,9 @@ static invar_status invar_sort_pass(const invar_device *dev, invar_op op, invar_
 }
 
 /*
- * *sorted = the entries source(0) .. source(n - 1), by key and, of equal keys, in order. Keys are
- * in [0, bound); n < 2^31.
+ * *sorted = the entries source(0) .. source(n - 1), sorted by key; entries with equal keys keep
+ * their order. Keys are in [0, bound), and n < 2^31. *sorted points into `scratch`, which has
+ * invar_sort_bytes(n) bytes.
  */
 template <typename Source>
 static invar_status invar_sort(const invar_sort_entry **sorted, const invar_device *dev,

@@ -1,20 +1,20 @@
 /*
- * swiglu.cu - the gated activation.
+ * swiglu.cu - the gated activation and its backward.
  *
  * Numerics contract (rev 1), docs/arithmetic.md, section 7; in f32, each line rounded to storage
  * once:
  *   y     = silu(gate) * up
  *   dup   = dy * silu(gate)
  *   dgate = (dy * up) * silu'(gate)
- * A gate in bf16 has few values: large tensors take what depends on it alone from a table. What is
- * stored there can be quantized in the same pass, as quantize.cu would from memory.
+ * A gate in bf16 has few values: for large tensors, functions of the gate alone come from a table.
+ * Results can be quantized in the same pass, with the bits that quantize.cu gives from memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/sm90/gate.cuh"
 #include "kernels-deterministic/cuda/sm90/rows/quantize.cuh"
 
-/* Whether the short forms of math/restricted_domain.h do for all values of the run. */
+/* Returns whether the short forms of math/restricted_domain.h suffice for all values of the run. */
 template <typename T> __device__ __forceinline__ bool all_near(const invar_run<T> &run)
 {
     bool near = true;
@@ -29,11 +29,11 @@ template <typename T> __device__ __forceinline__ bool all_near(const invar_run<T
 
 /* Every block of threads makes the table before memory is touched. */
 #define TABLE_THREADS 512
-#define TABLE_BLOCKS 2                 // on a multiprocessor
-#define TABLE_AHEAD 2                  // runs of a thread that are under way at once
-#define TABLE_LEAST (INT64_C(1) << 22) // elements: for fewer it costs more than it saves
+#define TABLE_BLOCKS 2                 // blocks on a multiprocessor
+#define TABLE_AHEAD 2                  // runs of a thread that are in flight at once
+#define TABLE_LEAST (INT64_C(1) << 22) // elements; for fewer, the table costs more than it saves
 
-/* A run of a tensor, counted through all rows, `each` of them a row. */
+/* Position of a run of a tensor, counted through all rows, `each` runs in a row. */
 struct run_place {
     int64_t row;
     int column; /* in runs */
@@ -85,8 +85,8 @@ static __global__ void __launch_bounds__(TABLE_THREADS, TABLE_BLOCKS)
     }
 }
 
-/* Whether the table serves: rows of whole runs. */
-static bool by_table(std::initializer_list<const invar_tensor *> tensors)
+/* Returns whether the table can be used: rows consist of complete runs. */
+static bool can_use_table(std::initializer_list<const invar_tensor *> tensors)
 {
     const invar_tensor *first = *tensors.begin();
     int64_t rows = first->shape[0], cols = first->shape[1];
@@ -113,7 +113,7 @@ struct no_codes {
     }
 };
 
-/* The larger of either half, as numbers without a sign. */
+/* Returns the larger of either half, as unsigned numbers. */
 __device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b)
 {
     uint32_t most;
@@ -122,8 +122,11 @@ __device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b)
     return most;
 }
 
-/* Neighbours in a warp have neighbouring runs: those of a scale block find its largest together. */
-template <typename F> struct codes_too {
+/*
+ * Quantizes runs as they are stored. Neighboring threads of a warp have neighboring runs; those of
+ * a scale block find its maximum together.
+ */
+template <typename F> struct stored_codes {
     codes_view<F> to;
     int64_t across; // scale blocks of a row
 
@@ -134,7 +137,7 @@ template <typename F> struct codes_too {
         uint32_t together = (uint32_t)((UINT64_C(1) << lanes) - 1) << (lane / lanes * lanes);
         float x[INVAR_RUN];
 
-        // magnitudes of bf16 are ordered as their bits are, NaN above all
+        // magnitudes of bf16 have the order of their bits, NaN above all
 #pragma unroll
         for (int i = 0; i < run.words; i++)
             most = larger_halves(most, run.word[i] & 0x7FFF7FFFu);
@@ -151,13 +154,13 @@ template <typename F> struct codes_too {
     }
 };
 
-template <typename F> static codes_too<F> codes_too_of(const invar_tensor *q)
+template <typename F> static stored_codes<F> stored_codes_of(const invar_tensor *q)
 {
-    return {codes_of<F>(q), q->shape[1] / F::block}; // whole ones
+    return {codes_of<F>(q), q->shape[1] / F::block}; // complete scale blocks
 }
 
-/* Whether codes_too serves, besides the table. */
-static bool takes_codes(const invar_tensor *q)
+/* Returns whether stored_codes can be used, besides the table. */
+static bool supports_codes(const invar_tensor *q)
 {
     bool rows =
         q->dtype == INVAR_DTYPE_MXFP8 || (q->dtype == INVAR_DTYPE_FP8 && q->scale_rows == 1);
@@ -166,11 +169,12 @@ static bool takes_codes(const invar_tensor *q)
            (((uintptr_t)q->data | (uintptr_t)q->row_stride) & 7) == 0;
 }
 
-static invar_status quantize(const invar_device *dev, const invar_tensor *q, const invar_tensor *x)
+static invar_status quantize_stored(const invar_device *dev, const invar_tensor *q,
+                                    const invar_tensor *x)
 {
     invar_quantize_args args = {*q, *x};
 
-    return invar_cuda_quantize(dev, &args, NULL); // takes no workspace
+    return invar_cuda_quantize(dev, &args, NULL); // quantize needs no workspace
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -257,35 +261,38 @@ static invar_status forward_table(const invar_device *dev, const invar_swiglu_fw
                                                    invar_view_of<__nv_bfloat16>(&a->up), codes});
 }
 
-static invar_status forward(const invar_device *dev, const invar_swiglu_fwd_args *a)
+static invar_status swiglu_forward(const invar_device *dev, const invar_swiglu_fwd_args *a)
 {
     return invar_by_storage(a->y.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
-        forward_runs<T> forward = {invar_view_of<T>(&a->y), invar_view_of<T>(&a->gate),
-                                   invar_view_of<T>(&a->up),
-                                   invar_aligned({&a->y, &a->gate, &a->up})};
+        forward_runs<T> swiglu_forward = {invar_view_of<T>(&a->y), invar_view_of<T>(&a->gate),
+                                          invar_view_of<T>(&a->up),
+                                          invar_aligned({&a->y, &a->gate, &a->up})};
         return invar_map(dev, INVAR_OP_SWIGLU_FWD, a->y.shape[0], a->y.shape[1],
-                         invar_joined({&a->y, &a->gate, &a->up}), forward);
+                         invar_joined({&a->y, &a->gate, &a->up}), swiglu_forward);
     });
 }
 
 invar_status invar_cuda_swiglu_fwd(const invar_device *dev, const invar_swiglu_fwd_args *a,
                                    void *workspace)
 {
-    bool table = by_table({&a->y, &a->gate, &a->up}), codes = invar_tensor_present(&a->y_q);
+    bool table = can_use_table({&a->y, &a->gate, &a->up}), codes = invar_tensor_present(&a->y_q);
 
     (void)workspace;
-    if (table && codes && takes_codes(&a->y_q))
+    if (table && codes && supports_codes(&a->y_q))
         return a->y_q.dtype == INVAR_DTYPE_FP8
-                   ? forward_table(dev, a, codes_too_of<fp8_format>(&a->y_q))
-                   : forward_table(dev, a, codes_too_of<mxfp8_format>(&a->y_q));
-    INVAR_TRY(table ? forward_table(dev, a, no_codes()) : forward(dev, a));
-    return codes ? quantize(dev, &a->y_q, &a->y) : INVAR_OK;
+                   ? forward_table(dev, a, stored_codes_of<fp8_format>(&a->y_q))
+                   : forward_table(dev, a, stored_codes_of<mxfp8_format>(&a->y_q));
+    INVAR_TRY(table ? forward_table(dev, a, no_codes()) : swiglu_forward(dev, a));
+    return codes ? quantize_stored(dev, &a->y_q, &a->y) : INVAR_OK;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Everything is read before the first result is written: the results may lie on the inputs. */
+/*
+ * Backward of runs by the table. Everything is read before the first result is written, because
+ * results may share memory with the inputs.
+ */
 template <typename Codes> struct backward_by_table {
     using entry = float2; /* silu and its derivative */
     struct values {
@@ -385,37 +392,39 @@ static invar_status backward_table(const invar_device *dev, const invar_swiglu_b
             invar_view_of<__nv_bfloat16>(&a->up), dgate, dup});
 }
 
-static invar_status backward(const invar_device *dev, const invar_swiglu_bwd_args *a)
+static invar_status swiglu_backward(const invar_device *dev, const invar_swiglu_bwd_args *a)
 {
     return invar_by_storage(a->dy.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
-        backward_runs<T> backward = {invar_view_of<T>(&a->dgate),
-                                     invar_view_of<T>(&a->dup),
-                                     invar_view_of<T>(&a->dy),
-                                     invar_view_of<T>(&a->gate),
-                                     invar_view_of<T>(&a->up),
-                                     invar_aligned({&a->dgate, &a->dup, &a->dy, &a->gate, &a->up})};
+        backward_runs<T> swiglu_backward = {
+            invar_view_of<T>(&a->dgate),
+            invar_view_of<T>(&a->dup),
+            invar_view_of<T>(&a->dy),
+            invar_view_of<T>(&a->gate),
+            invar_view_of<T>(&a->up),
+            invar_aligned({&a->dgate, &a->dup, &a->dy, &a->gate, &a->up})};
         return invar_map(dev, INVAR_OP_SWIGLU_BWD, a->dy.shape[0], a->dy.shape[1],
-                         invar_joined({&a->dgate, &a->dup, &a->dy, &a->gate, &a->up}), backward);
+                         invar_joined({&a->dgate, &a->dup, &a->dy, &a->gate, &a->up}),
+                         swiglu_backward);
     });
 }
 
 invar_status invar_cuda_swiglu_bwd(const invar_device *dev, const invar_swiglu_bwd_args *a,
                                    void *workspace)
 {
-    bool table = by_table({&a->dgate, &a->dup, &a->dy, &a->gate, &a->up});
+    bool table = can_use_table({&a->dgate, &a->dup, &a->dy, &a->gate, &a->up});
     bool codes = invar_tensor_present(&a->dgate_q);
 
     (void)workspace;
-    if (table && codes && takes_codes(&a->dgate_q) && takes_codes(&a->dup_q))
+    if (table && codes && supports_codes(&a->dgate_q) && supports_codes(&a->dup_q))
         return a->dgate_q.dtype == INVAR_DTYPE_FP8
-                   ? backward_table(dev, a, codes_too_of<fp8_format>(&a->dgate_q),
-                                    codes_too_of<fp8_format>(&a->dup_q))
-                   : backward_table(dev, a, codes_too_of<mxfp8_format>(&a->dgate_q),
-                                    codes_too_of<mxfp8_format>(&a->dup_q));
-    INVAR_TRY(table ? backward_table(dev, a, no_codes(), no_codes()) : backward(dev, a));
+                   ? backward_table(dev, a, stored_codes_of<fp8_format>(&a->dgate_q),
+                                    stored_codes_of<fp8_format>(&a->dup_q))
+                   : backward_table(dev, a, stored_codes_of<mxfp8_format>(&a->dgate_q),
+                                    stored_codes_of<mxfp8_format>(&a->dup_q));
+    INVAR_TRY(table ? backward_table(dev, a, no_codes(), no_codes()) : swiglu_backward(dev, a));
     if (!codes)
         return INVAR_OK;
-    INVAR_TRY(quantize(dev, &a->dgate_q, &a->dgate));
-    return quantize(dev, &a->dup_q, &a->dup);
+    INVAR_TRY(quantize_stored(dev, &a->dgate_q, &a->dgate));
+    return quantize_stored(dev, &a->dup_q, &a->dup);
 }

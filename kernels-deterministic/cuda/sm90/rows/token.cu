@@ -1,5 +1,5 @@
 /*
- * token.cu - sums over tokens, embedding, residual addition.
+ * token.cu - sums over tokens, embedding, residual addition, scaling, folds of shards.
  *
  * Numerics contract (rev 2), docs/arithmetic.md, section 7; all in f32, round to nearest even:
  *   token.sum       per unit a sum from +0 of its blocks of 128 tokens, ascending; a block's sum is
@@ -9,8 +9,8 @@
  *                   to dtable[id], ascending
  *   add             round(a + b)
  *   token.fold      the sums of units of token.sum, from those of blocks
- *   shards.fold     round(the tree over shards + 0); with a residual, add of that and this
- * A thread owns columns; what is summed, it sums alone and in order.
+ *   shards.fold     round(the tree over shards + 0); with a residual, `add` of both
+ * A thread owns columns, and sums them alone and in order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,11 +20,11 @@
 
 /* ---- sums over tokens ------------------------------------------------------------------------ */
 
-#define SUM_COLUMNS 4 // of a thread
+#define SUM_COLUMNS 4 // columns of a thread
 #define SUM_THREADS 128
 #define SUM_BATCH 16
 
-/* sum[c] += the rows at `row`, `row + stride`, ...: Count of them, in order. */
+/* sum[c] += Count rows at `row`, `row + stride`, ..., in order. */
 template <int Count, bool Whole, typename T>
 __device__ __forceinline__ void add_rows_to(float sum[SUM_COLUMNS], const T *row, int64_t stride,
                                             int64_t first, int64_t cols)
@@ -126,18 +126,21 @@ invar_status invar_cuda_embedding_fwd(const invar_device *dev, const invar_embed
     return invar_gather_rows(dev, INVAR_OP_EMBEDDING_FWD, &a->out, &a->table, &a->ids);
 }
 
-/* The tokens to sort by id; who reads one notes its unit, too, and checks a share of the units. */
+/*
+ * Source of the tokens to sort by id. A call also stores the token's unit, and checks a share of
+ * the unit offsets.
+ */
 struct token_ids {
     const int32_t *ids;
     int64_t bound;
-    const int64_t *start; /* (units + 1) tokens */
+    const int64_t *start; /* (units + 1) token offsets */
     int64_t units, tokens;
-    int32_t *unit; /* (tokens) */
+    int32_t *unit; /* (tokens) unit of each token */
     invar_cuda_fault *fault;
 
     __device__ __forceinline__ invar_sort_entry operator()(int64_t i) const
     {
-        int64_t low = 0, high = units - 1; // the last unit that begins at i or before it
+        int64_t low = 0, high = units - 1; // the last unit that begins at or before i
 
         for (int64_t u = i; u < units; u += tokens)
             check(u);
@@ -160,11 +163,11 @@ struct token_ids {
     }
 };
 
-#define SCATTER_COLUMNS 4 // of a thread
+#define SCATTER_COLUMNS 4 // columns of a thread
 #define SCATTER_THREADS 256
-#define SCATTER_BYTES 32 // of a column of dout that are under way at once
+#define SCATTER_BYTES 32 // bytes of a column of dout that are in flight at once
 
-/* A row of dtable, and what its open unit has so far. */
+/* A row of dtable, and the sum of the open unit. */
 struct scatter_sums {
     float running[SCATTER_COLUMNS], unit[SCATTER_COLUMNS];
 
@@ -179,8 +182,8 @@ struct scatter_sums {
 };
 
 /*
- * Adds the rows of up to Most of `count` tokens: those that the warp's lanes from `lane` on hold.
- * Bit i of `fresh`: a unit begins with the i-th of them.
+ * Adds the rows of up to Most of `count` tokens, which the warp's lanes from `lane` on hold. Bit i
+ * of `fresh` is set if a unit begins with the i-th of them.
  */
 template <int Most, bool Whole, typename T>
 __device__ __forceinline__ void add_tokens_to(scatter_sums *s, const invar_view<T> &dout,
@@ -208,8 +211,9 @@ __device__ __forceinline__ void add_tokens_to(scatter_sums *s, const invar_view<
 }
 
 /*
- * A block of threads for each entry and tile of columns: that of the first entry of an id adds the
- * rows of all its tokens, the others have nothing to do. A warp looks at 32 entries at a time.
+ * Adds rows of dout to dtable, with a block of threads for each entry and tile of columns. The
+ * block of the first entry of an id adds the rows of all its tokens; the others have nothing to do.
+ * A warp reads 32 entries at a time.
  */
 template <typename T, bool Whole>
 static __global__ void __launch_bounds__(SCATTER_THREADS, 4)
@@ -235,7 +239,7 @@ static __global__ void __launch_bounds__(SCATTER_THREADS, 4)
             sums.running[c] = row.get(c);
             sums.unit[c] = 0.0f;
         }
-        int32_t last = unit[sorted[i].position]; // unit of the token before
+        int32_t last = unit[sorted[i].position]; // unit of the previous token
         int count = 32;
         for (int64_t base = i; count == 32; base += 32) {
             invar_sort_entry entry = {-1, 0};
@@ -386,7 +390,7 @@ invar_status invar_cuda_scale(const invar_device *dev, const invar_scale_args *a
 template <typename T, int Shards> struct fold_shards {
     static constexpr int width = INVAR_RUN;
     invar_view<T> y;
-    invar_view<T> residual; /* data NULL: none */
+    invar_view<T> residual; /* data is NULL if there is none */
     invar_view<float> x;
     bool aligned;
 
@@ -430,7 +434,7 @@ size_t invar_cuda_shards_fold_workspace(const invar_device *dev, const invar_sha
     return 0;
 }
 
-/* f(Shards): std::integral_constant of the number. */
+/* Calls f with the number of shards as a std::integral_constant. */
 template <typename F> static invar_status by_shards(int32_t shards, F f)
 {
     switch (shards) {

@@ -1,10 +1,10 @@
 /*
- * token_blocks.cuh - sums over tokens on the GPU: which blocks there are, and their addition.
+ * token_blocks.cuh - sums over tokens: finding the token blocks, and adding their sums.
  *
- * Blocks are those of docs/arithmetic.md, section 7: 128 tokens each, counted from the start of
- * their unit. A block's sum depends on its own tokens alone, so blocks are summed in any order,
- * each into its own row, of scratch or of a tensor; then the rows of each unit are added up, and
- * the units are added to the result, ascending.
+ * Token blocks are those of docs/arithmetic.md, section 7: 128 tokens each, counted from the start
+ * of their unit. The sum of a block depends on its own tokens alone, so blocks are summed in any
+ * order, each into a row of its own, in scratch or a tensor. Then the rows of each unit are added
+ * in ascending order, and the units are added to the result, ascending.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +14,7 @@
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
 
 struct invar_token_blocks {
-    const int64_t *start; /* (units + 1) tokens */
+    const int64_t *start; /* (units + 1) token offsets */
     int64_t units, tokens;
     invar_op op;
     invar_cuda_fault *fault;
@@ -27,19 +27,19 @@ static inline invar_token_blocks invar_blocks_of_units(const invar_device *dev, 
     return {units->offsets, units->count, tokens, op, invar_cuda_of(dev)->fault};
 }
 
-/* Scratch for the sums of all blocks that there can be. */
+/* Returns scratch as rows for the sums of `blocks` token blocks. */
 static inline invar_view<float> invar_block_rows(void *scratch, int64_t blocks, int64_t cols)
 {
     return {(float *)scratch, blocks, cols, cols};
 }
 
 /*
- * The number of blocks; visit(before, blocks, begin, end) of each unit, by one of the threads: the
- * blocks of the units before it, its own, its tokens. All threads of a block of Threads call.
- * Segments that are wrong are reported, and there are no blocks.
+ * Returns the number of token blocks, and calls on_unit(before, blocks, begin, end) for each
+ * unit, by one of the threads: the blocks of earlier units, its own blocks, its tokens. All threads
+ * of a block of `Threads` must call it. If an offset is invalid, it records a fault and returns 0.
  */
-template <int Threads, typename Visit>
-__device__ __forceinline__ int64_t invar_walk_units(const invar_token_blocks &b, Visit visit)
+template <int Threads, typename OnUnit>
+__device__ __forceinline__ int64_t invar_walk_units(const invar_token_blocks &b, OnUnit on_unit)
 {
     int64_t next = 0;
     bool wrong = false;
@@ -55,13 +55,13 @@ __device__ __forceinline__ int64_t invar_walk_units(const invar_token_blocks &b,
             blocks = invar_ceil_div(end - begin, INVAR_TOKEN_BLOCK);
         wrong = wrong || bad;
         int64_t before = next + invar_sum_before<Threads>(blocks, &total);
-        visit(before, blocks, begin, end);
+        on_unit(before, blocks, begin, end);
         next += total;
     }
     return __syncthreads_or(wrong) ? 0 : next;
 }
 
-/* The tokens of block `number`: *first_out and *count_out, 0 where there is no such block. */
+/* Finds the tokens of token block `number`; *count_out is 0 if there is no such block. */
 template <int Threads>
 __device__ __forceinline__ void invar_find_token_block(int64_t *first_out, int *count_out,
                                                        const invar_token_blocks &b, int64_t number)
@@ -82,13 +82,15 @@ __device__ __forceinline__ void invar_find_token_block(int64_t *first_out, int *
     *count_out = blocks > 0 ? count : 0;
 }
 
-#define INVAR_ADD_COLUMNS 32 // of a block of threads
+#define INVAR_ADD_COLUMNS 32 // columns of a block of threads
 #define INVAR_ADD_WARPS 8
-#define INVAR_ADD_ROWS 128   // that lie in shared memory at once
-#define INVAR_ADD_STEP 16    // of them that are loaded at once
-#define INVAR_ADD_WINDOW 512 // rows of which it is known at once where units end
+#define INVAR_ADD_ROWS 128   // rows that are in shared memory at once
+#define INVAR_ADD_STEP 16    // rows that are read at once
+#define INVAR_ADD_WINDOW 512 // rows whose unit ends are known at once
 
-/* The number of blocks; bit i of `ends`: a unit ends with block window + i. */
+/*
+ * Returns the number of token blocks. Bit i of `ends` is set if a unit ends with block window + i.
+ */
 static __device__ __forceinline__ int64_t invar_find_unit_ends(unsigned ends[INVAR_ADD_WINDOW / 32],
                                                                const invar_token_blocks &b,
                                                                int64_t window)
@@ -104,7 +106,7 @@ static __device__ __forceinline__ int64_t invar_find_unit_ends(unsigned ends[INV
         });
 }
 
-/* out[c] += the sums[.][c] of each unit, from +0: all warps fetch, the first one adds. */
+/* out[c] += the sum over sums[.][c] of each unit, from +0. All warps load, the first one adds. */
 static __global__ void __launch_bounds__(32 * INVAR_ADD_WARPS)
     invar_add_token_blocks(float *out, invar_view<float> sums, invar_token_blocks b)
 {
@@ -134,7 +136,7 @@ static __global__ void __launch_bounds__(32 * INVAR_ADD_WARPS)
 #pragma unroll
             for (int j = 0; j < INVAR_ADD_STEP; j++)
                 term[j] = row[i + j][thread];
-            if (end == 0) { // most of the time, where units are long
+            if (end == 0) { // the usual case if units are long
 #pragma unroll
                 for (int j = 0; j < INVAR_ADD_STEP; j++)
                     unit = unit + term[j];
