@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+# commits.py - messages of commits say what they change and why.
+#
+# A subject is "area: imperative", in at most 72 characters. A commit of more than ten changed lines
+# has a body of at least one sentence beside its line "Numerics: ...". Commits before FIRST are as
+# they are; a shallow clone is checked as far as its history goes.
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for commit messages."""
+import re
+import subprocess
+import sys
+
+FIRST = "96a1dd65"  # the last commit without these rules
+SUBJECT = 72        # characters
+SMALL = 10          # changed lines of a commit that needs no body
+# First words of subjects that state or name instead of asking for a change.
+NOT_IMPERATIVE = re.compile(r"(?:the|a|an|one|two|no|all|some|every|\w+(?:ed|ing|s))$")
+IMPERATIVE = {"address", "compress", "embed", "express", "feed", "need", "pass", "process", "seed",
+              "speed", "stress", "suppress", "bring", "string", "discuss", "bless", "miss", "press"}
+
+
+def complaints(subject, body, lines):
+    """What is wrong with the message of a commit that changes so many lines."""
+    area, colon, rest = subject.partition(": ")
+    words = rest.split()
+    if not colon or not words or len(area) > 40:
+        yield "the subject is not \"area: what the commit does\""
+    elif NOT_IMPERATIVE.match(words[0].lower()) and words[0].lower() not in IMPERATIVE:
+        yield f"\"{words[0]}\" is not a verb in the imperative"
+    if len(subject) > SUBJECT:
+        yield f"the subject has {len(subject)} characters, {SUBJECT} are allowed"
+    reason = re.sub(r"^[A-Z][\w-]+: .*$", "", body, flags=re.M).split()
+    if len(reason) < 4 and lines > SMALL:
+        yield f"{lines} lines change, and the body does not say why"
+
+
+def git(*arguments):
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def lines_of(commit):
+    """How many lines a commit adds and removes."""
+    counts = re.findall(r"(\d+) (?:insertion|deletion)", git("show", "--shortstat", "--format=",
+                                                             commit))
+    return sum(map(int, counts))
+
+
+def main():
+    # the rules can fail
+    for subject, body, lines in (("engine: run", "", 99), ("engine: rows of a kernel", "a b c d", 1),
+                                 ("engine: fixed rows", "a b c d", 1), ("fix rows", "a b c d", 1),
+                                 ("engine: fix " + "x" * 72, "a b c d", 1)):
+        if not list(complaints(subject, body, lines)):
+            sys.exit(f"a bad message was not noticed: {subject}")
+    known = git("rev-parse", "--verify", "-q", f"{FIRST}^{{commit}}").strip()
+    commits = git("log", "--no-merges", "--format=%H", f"{FIRST}..HEAD").split() if known else []
+    found = 0
+    for commit in commits:
+        subject, _, body = git("show", "--no-patch", "--format=%s%n%b", commit).partition("\n")
+        for complaint in complaints(subject, body, lines_of(commit)):
+            print(f"{commit[:12]} {subject}: {complaint}")
+            found += 1
+    print(f"{len(commits)} commits, {found} findings")
+    sys.exit(bool(found))
+
+
+main()
