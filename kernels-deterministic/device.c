@@ -1,5 +1,9 @@
 /*
- * device.c - op tables and the one way into an op.
+ * device.c - runs an op: lookup, argument checks, scratch memory, profiling.
+ *
+ * invar_op_run checks the arguments and the rounding mode of the thread before the backend's code
+ * runs, and releases the scratch of the op afterwards, also if the op fails. The table of op traits
+ * is built from ops.def.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,13 +20,13 @@
 #define STEP 1
 #define IEEE 0
 
-typedef struct op_facts {
+typedef struct op_trait {
     const char *name;
     int revision;
     int uses_step;
     invar_status (*check)(const invar_device *dev, const void *args);
     size_t (*copy)(void *to, const void *args);
-} op_facts;
+} op_trait;
 
 #if defined __has_builtin
 #if __has_builtin(__builtin_clear_padding)
@@ -33,13 +37,13 @@ typedef struct op_facts {
 #define CLEAR_PADDING(object) ((void)(object))
 #endif
 
-/* Behind an array of structs GCC 12 clears what is no padding. */
+/* GCC 12 clears fields, not only padding, after an array of structs: these args are left alone. */
 static bool holds_an_array(invar_op op)
 {
     return op == INVAR_OP_LINEAR_FWD || op == INVAR_OP_LINEAR_DX || op == INVAR_OP_MOE_LINEAR_DX;
 }
 
-/* Calls through the real type of each check: function pointers are not cast. */
+/* Calls each check with its real argument type, because function pointers must not be converted. */
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     static invar_status check_##fn(const invar_device *dev, const void *args)                      \
     {                                                                                              \
@@ -62,7 +66,7 @@ static bool holds_an_array(invar_op op)
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 
-static const op_facts facts[INVAR_OP_COUNT] = {
+static const op_trait op_traits[INVAR_OP_COUNT] = {
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     [INVAR_OP_##ID] = {name, revision, numerics, check_##fn, copy_##fn},
 #include "kernels-deterministic/ops.def"
@@ -82,17 +86,17 @@ const char *invar_numerics_name(invar_numerics numerics)
 
 const char *invar_op_name(invar_op op)
 {
-    return op >= 0 && op < INVAR_OP_COUNT ? facts[op].name : NULL;
+    return op >= 0 && op < INVAR_OP_COUNT ? op_traits[op].name : NULL;
 }
 
 int invar_op_revision(invar_op op)
 {
-    return op >= 0 && op < INVAR_OP_COUNT ? facts[op].revision : 0;
+    return op >= 0 && op < INVAR_OP_COUNT ? op_traits[op].revision : 0;
 }
 
 int invar_op_depends_on_numerics(invar_op op)
 {
-    return op >= 0 && op < INVAR_OP_COUNT && facts[op].uses_step;
+    return op >= 0 && op < INVAR_OP_COUNT && op_traits[op].uses_step;
 }
 
 static invar_status check_call(const invar_device *dev, invar_op op, const void *args)
@@ -104,17 +108,17 @@ static invar_status check_call(const invar_device *dev, invar_op op, const void 
                           dev->backend->name, dev->backend->abi, INVAR_BACKEND_ABI);
     if (!dev->backend->ops[op].run)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: not implemented by backend %s",
-                          facts[op].name, dev->backend->name);
+                          op_traits[op].name, dev->backend->name);
     if (dev->numerics < 0 || dev->numerics >= INVAR_NUMERICS_COUNT)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: numerics %d does not exist", facts[op].name,
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: numerics %d does not exist", op_traits[op].name,
                           (int)dev->numerics);
-    INVAR_TRY(facts[op].check(dev, args));
+    INVAR_TRY(op_traits[op].check(dev, args));
     return invar_check_memory(op, args);
 }
 
 size_t invar_op_args_copy(void *to, invar_op op, const void *args)
 {
-    return facts[op].copy(to, args);
+    return op_traits[op].copy(to, args);
 }
 
 /* ---- devices --------------------------------------------------------------------------------- */
@@ -137,19 +141,19 @@ void invar_device_close(invar_device *dev)
     dev->context = NULL;
 }
 
-static invar_status take_from(void **out, void *payload, size_t bytes, const char *what)
+static invar_status arena_alloc(void **out, void *payload, size_t bytes, const char *what)
 {
     return invar_device_alloc(payload, out, bytes, what);
 }
 
-static void give_to(void *payload, void *block)
+static void arena_free(void *payload, void *block)
 {
     invar_device_free(payload, block);
 }
 
 invar_status invar_device_arena(invar_arena **out, const invar_device *dev, const char *name)
 {
-    invar_arena_allocator source = {take_from, give_to, (void *)(uintptr_t)dev};
+    invar_arena_allocator source = {arena_alloc, arena_free, (void *)(uintptr_t)dev};
 
     return invar_arena_new_from(out, name, &source);
 }
@@ -163,7 +167,8 @@ invar_status invar_op_workspace(size_t *out, const invar_device *dev, invar_op o
     return INVAR_OK;
 }
 
-static invar_status run(const invar_device *dev, invar_op op, const void *args, size_t bytes)
+static invar_status run_with_scratch(const invar_device *dev, invar_op op, const void *args,
+                                     size_t bytes)
 {
     const invar_op_impl *impl = &dev->backend->ops[op];
     void *workspace = NULL;
@@ -174,9 +179,9 @@ static invar_status run(const invar_device *dev, invar_op op, const void *args, 
         return impl->run(dev, args, NULL);
     if (!dev->scratch)
         return INVAR_FAIL(INVAR_E_STATE, 0, "%s: needs %zu bytes of scratch; the device has none",
-                          facts[op].name, bytes);
+                          op_traits[op].name, bytes);
     mark = invar_arena_mark(dev->scratch);
-    INVAR_TRY(invar_arena_push(&workspace, dev->scratch, bytes, facts[op].name));
+    INVAR_TRY(invar_arena_push(&workspace, dev->scratch, bytes, op_traits[op].name));
     status = impl->run(dev, args, workspace);
     INVAR_CHECK(invar_arena_rewind(dev->scratch, mark) == INVAR_OK);
     return status;
@@ -188,14 +193,14 @@ invar_status invar_op_run(const invar_device *dev, invar_op op, const void *args
     bool begun;
 
     INVAR_TRY(invar_op_workspace(&call.bytes, dev, op, args));
-    // a library built with fast math may have switched it; pool threads inherit their creator's
+    // a library built with fast math may have changed the mode; pool threads inherit it
     if (!invar_rounding_is_default())
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
             "%s: this thread rounds otherwise than to nearest, or flushes subnormals; "
             "restore the floating-point environment",
-            facts[op].name);
-    call.name = facts[op].name;
+            op_traits[op].name);
+    call.name = op_traits[op].name;
     begun = invar_op_profiler_begin(dev, &call);
-    return invar_op_profiler_end(dev, begun, run(dev, op, args, call.bytes));
+    return invar_op_profiler_end(dev, begun, run_with_scratch(dev, op, args, call.bytes));
 }

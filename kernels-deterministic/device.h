@@ -1,16 +1,16 @@
 /*
- * device.h - where ops run: numerics, backends, op tables.
+ * device.h - devices and backends: where and with which numerics ops run.
  *
- * A backend is a constant table with one entry per op of ops.def. An op without an entry is an
- * error, never a fallback to other arithmetic. Numerics is always explicit, never derived from the
- * machine. Arguments are checked once, by code that all backends share, before a backend sees them.
+ * A backend is a constant table of functions with one entry for each op of ops.def. An op without
+ * an entry is an error; there is no fallback to other arithmetic. Numerics are set by the caller,
+ * never derived from the machine. Code that all backends share checks the arguments before a
+ * backend runs.
  *
- * Every pointer in an op's arguments leads into the backend's memory, except the lists of tensors
- * of grad.norm and hash.tree and the two results of grad.norm. Where that memory is far (a GPU's),
- * the host cannot look at it: what the check would have read (segments, indices, lengths) the
- * backend checks itself while it runs, reads and writes nothing out of bounds, and reports at the
- * next get or wait. Ops on one device run in the order of the calls, and a call may return before
- * its op has run.
+ * Pointers in the arguments of an op are in the backend's memory, except the fields that
+ * op_fields.def marks HOST. If that memory is device-local (a GPU's), the host cannot read it: the
+ * backend itself then checks row offsets, indices and lengths while the op runs, neither reads nor
+ * writes out of bounds, and reports the error at the next download or synchronize. Ops on one
+ * device run in the order of the calls; a call may return before its op has run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -44,130 +44,153 @@ typedef enum invar_op {
     INVAR_OP_COUNT
 } invar_op;
 
-/* Which of the bit-equal CPU code paths runs; PORTABLE exists for tests and for comparison. */
+/* The CPU code path, both with the same bits; PORTABLE is for tests and comparisons. */
 typedef enum invar_cpu_path { INVAR_CPU_PATH_SIMD, INVAR_CPU_PATH_PORTABLE } invar_cpu_path;
 
 typedef struct invar_backend invar_backend;
 typedef struct invar_device invar_device;
 
-/* An op or a copy, for whoever measures it. */
+/* One op call or copy, as the profiler sees it. */
 typedef struct invar_op_profiler_call {
-    const char *name; /* "linear.fwd", "put"; a constant */
-    int op;           /* invar_op; -1: none, and without arguments */
-    const void *args; /* borrowed until `begin` returns */
-    size_t bytes;     /* of scratch, or that are copied */
+    const char *name; /* constant text: "linear.fwd", "put" */
+    int op;           /* invar_op; -1 for a copy or wait */
+    const void *args; /* arguments of the op, NULL if there is none; borrowed until `begin`
+                         returns */
+    size_t bytes;     /* scratch of the op, or copied bytes */
 } invar_op_profiler_call;
 
 /*
- * Who measures what runs on a device; no result depends on it. One thread calls ops of a device at
- * a time, and so `begin` and `end`; `on` may be switched by another one at any time. What an op
- * itself copies is measured within it.
+ * Profiler callbacks around every op and copy; no result depends on them. Calls on one device come
+ * from one thread at a time, and so do `begin` and `end`. Copies inside an op belong to the op.
  */
 typedef struct invar_op_profiler {
-    bool enabled; /* read and written by the builtins of atomics alone */
+    bool enabled; /* the profiler records; accessed by atomic builtins only, because any thread
+                     may change it */
     void (*begin)(struct invar_op_profiler *meter, const invar_device *dev,
                   const invar_op_profiler_call *call);
     void (*end)(struct invar_op_profiler *meter, const invar_device *dev);
 } invar_op_profiler;
 
-/* All that a call of an op needs besides its arguments. Caller-owned; fields are set directly. */
+/*
+ * Everything that an op needs besides its arguments. Owned by the caller, who sets the fields
+ * directly.
+ */
 struct invar_device {
     const invar_backend *backend;
     invar_numerics numerics;
     invar_cpu_path cpu_path;
-    invar_pool *pool;     /* NULL: the calling thread alone */
-    invar_arena *scratch; /* reserved; ops push what they need and rewind it */
-    int ordinal;          /* which of the machine's; from the last on, the first follows again,
-                              and once it is open, the one that it is */
-    bool high_priority;   /* opened so, its ops go before those of others on the same one */
-    void *context;        /* the backend's own, made by its `open`; NULL where it has none */
-    invar_op_profiler *profiler; /* borrowed; NULL: none */
+    invar_pool *pool;     /* borrowed; NULL for the calling thread alone */
+    invar_arena *scratch; /* borrowed; ops allocate their workspace here and release it before
+                             they return */
+    int ordinal;          /* GPU index; invar_device_open takes it modulo the number of GPUs and
+                             stores the result */
+    bool high_priority;   /* set before open: ops go to a high-priority stream of the GPU */
+    void *context;        /* private to the backend, created by its `open`; NULL if it has none */
+    invar_op_profiler *profiler; /* borrowed; NULL if there is none */
 };
 
 /*
- * The native code of an INVAR_E_NOMEM that means memory of a device whose memory is far: CUDA's own
- * for that. Without it the host's memory is meant.
+ * Native code of an INVAR_E_NOMEM error that means device memory (cudaErrorMemoryAllocation). With
+ * any other code, host memory is meant.
  */
 #define INVAR_DEVICE_NOMEM 2
 
-/* The memory of a backend. Copies are ordered with the ops of the device. */
+/* Functions for the memory of a backend. Copies are ordered with the ops of the device. */
 typedef struct invar_device_memory {
-    bool device_local; /* the host can neither read nor write it */
-    /* Aligned to INVAR_ALIGN at least; its content is undefined. `what` is for the message. */
+    bool device_local; /* the host can neither read nor write this memory */
+    /*
+     * Allocates with alignment INVAR_ALIGN or more; the content is undefined. `what` is for
+     * messages.
+     */
     invar_status (*alloc)(const invar_device *dev, void **out, size_t bytes, const char *what);
     void (*free)(const invar_device *dev, void *block);
-    /* Of the host, for what travels often or in bulk: copies are fastest from and to there. */
+    /*
+     * Allocates host memory from and to which copies are fastest (pinned), for frequent or large
+     * copies.
+     */
     invar_status (*alloc_host)(const invar_device *dev, void **out, size_t bytes, const char *what);
     void (*free_host)(const invar_device *dev, void *block);
-    /* Bytes that could be taken now, more or less. NULL: nobody knows. */
+    /* Returns the approximate bytes that can be allocated now. NULL if unknown. */
     size_t (*free_bytes)(const invar_device *dev);
-    /* Bytes that this process has taken and not given back. NULL: those of the process count. */
+    /* Returns the bytes that this process has allocated. NULL if only the process size is known. */
     size_t (*allocated_bytes)(const invar_device *dev);
-    /* From the host; `from` may be changed as soon as the call returns. */
+    /* Copies from the host. `from` may be changed as soon as the call returns. */
     invar_status (*upload)(const invar_device *dev, void *to, const void *from, size_t bytes);
-    /* To the host, once everything before it has run. */
+    /* Copies to the host, after all earlier ops have run. Fails with their first error. */
     invar_status (*download)(const invar_device *dev, void *to, const void *from, size_t bytes);
-    /* Within the memory; the two do not overlap. */
+    /* Copies within the memory. The ranges must not overlap. */
     invar_status (*copy)(const invar_device *dev, void *to, const void *from, size_t bytes);
-    /* The same for `count` pieces, `stride` bytes from one to the next at both ends. */
+    /* Copies `count` blocks of `bytes`, `stride` bytes apart in both `to` and `from`. */
     invar_status (*copy_strided)(const invar_device *dev, void *to, const void *from, size_t bytes,
                                  size_t stride, size_t count);
     invar_status (*zero)(const invar_device *dev, void *at, size_t bytes);
-    /* Until everything has run; fails with what failed in it. */
+    /* Waits for all queued work and fails with its first error. */
     invar_status (*synchronize)(const invar_device *dev);
-    /* Which memory it is: devices with the same one share it. NULL: the host's, or nobody knows. */
+    /*
+     * Writes the identity of the memory, equal for devices that share it. NULL for host memory, or
+     * if unknown.
+     */
     void (*identify)(const invar_device *dev, invar_digest *out);
-    /* No op runs, as while memory is planned: what lies there means nothing, and is not checked. */
+    /* Dry run: no op runs, only addresses are planned. The content is undefined and not checked. */
     bool dry_run;
-    /* All that will be taken has been planned: nobody takes more than needed, to grow into. */
+    /* All allocations are planned in advance, so no buffer may be larger than needed. */
     bool exact_size;
 } invar_device_memory;
 
 typedef struct invar_device_graph invar_device_graph;
 
 /*
- * Ops that are noted once and then run together, as often as wanted: the same arguments, so the
- * same addresses, with whatever these hold by then. Between begin and end a device is asked for
- * ops alone, and for none that has a list or a result on the host.
+ * Captures a sequence of ops once and replays it: the same arguments and addresses, with the
+ * current content of the memory. Between begin and end only ops may be called on the device, and
+ * none that reads a list or writes a result in host memory.
  */
 typedef struct invar_device_graphs {
-    invar_status (*begin)(const invar_device *dev); /* NULL: the backend has none */
-    /* With `out` NULL, or when it fails: what was noted is forgotten. */
+    /* Starts a capture. NULL if the backend has no graphs. */
+    invar_status (*begin)(const invar_device *dev);
+    /* Ends the capture. If `out` is NULL or the call fails, the captured ops are discarded. */
     invar_status (*end)(invar_device_graph **out, const invar_device *dev);
     invar_status (*launch)(const invar_device *dev, invar_device_graph *graph);
     void (*free)(const invar_device *dev, invar_device_graph *graph);
 } invar_device_graphs;
 
-/* When ops ran, where a call may return before its op has run. */
+/* Timers in the queue of the device, for backends whose calls return before the op has run. */
 typedef struct invar_device_timers {
-    /* Mark number `at`, below INVAR_DEVICE_TIMERS_MAX, stands behind all calls so far. NULL: an op
-     * has run
-       when its call returns. */
+    /*
+     * Records timer `at`, below INVAR_DEVICE_TIMERS_MAX, after all calls so far. NULL if every op
+     * has run when its call returns.
+     */
     invar_status (*record)(const invar_device *dev, int64_t at);
-    /* Waits for the marks before number `count`: nanoseconds from mark 0 to each of them. */
+    /*
+     * Waits for the first `count` timers and writes the nanoseconds from timer 0 to each of them.
+     */
     invar_status (*elapsed_ns)(const invar_device *dev, int64_t *ns_out, int64_t count);
-    /* A range of this thread for the vendor's profilers; NULL ends the last one. NULL: none. */
+    /*
+     * Opens a named range of this thread for the vendor's profilers; a NULL name ends the last one.
+     * NULL if there are none.
+     */
     void (*range)(const char *name);
 } invar_device_timers;
 
 #define INVAR_DEVICE_TIMERS_MAX 8192
 
-/* What a backend knows about the machine beneath it. */
+/* Properties and measurements of a device. */
 typedef struct invar_device_info {
     char name[128];   /* "NVIDIA H200" */
-    char driver[16];  /* the CUDA version of the driver: "13.0" */
-    char runtime[16]; /* and that of this build */
+    char driver[16];  /* CUDA version of the driver, "13.0" */
+    char runtime[16]; /* CUDA version of this build */
     int multiprocessors;
     size_t memory, memory_free;   /* bytes */
-    int64_t step_outputs;         /* of its tensor cores, compared with the contract's step */
-    int64_t step_differences;     /* 0, or numerics sm90 is refused */
-    int64_t sfu_results;          /* of its special function unit, compared with math/sfu.h */
-    int64_t sfu_differences;      /* likewise */
-    double copy_bytes_per_second; /* read and written, within its memory */
+    int64_t step_outputs;         /* tensor core outputs compared with the dot-step of the
+                                     contract */
+    int64_t step_differences;     /* outputs that differ; if not 0, numerics sm90 are rejected */
+    int64_t sfu_results;          /* special function unit results compared with math/sfu.h */
+    int64_t sfu_differences;      /* results that differ; if not 0, numerics sm90 are rejected */
+    double copy_bytes_per_second; /* read plus written, by copies within the memory */
 } invar_device_info;
 
+/* The implementation of one op in a backend. Arguments have passed the check of the op. */
 typedef struct invar_op_impl {
-    /* Bytes of scratch that `run` needs; arguments have passed the check. */
+    /* Returns the bytes of scratch that `run` needs. */
     size_t (*workspace)(const invar_device *dev, const void *args);
     invar_status (*run)(const invar_device *dev, const void *args, void *workspace);
 } invar_op_impl;
@@ -177,66 +200,84 @@ typedef struct invar_op_impl {
 struct invar_backend {
     int abi;
     const char *name;
-    /* Fills in dev->context for a device whose other fields are set; NULL: nothing to open. */
+    /*
+     * Sets dev->context of a device whose other fields are set. NULL if there is nothing to open.
+     */
     invar_status (*open)(invar_device *dev);
     void (*close)(invar_device *dev);
-    /* Measures; takes a second or so. NULL: nothing to tell. */
+    /* Measures the device, for about a second. NULL if there is nothing to measure. */
     invar_status (*measure)(const invar_device *dev, invar_device_info *out);
-    /* What its maker calls it, as in the facts, without measuring. NULL: nothing to tell. */
+    /* Returns the model name, as in invar_device_info, without measuring. NULL if there is none. */
     const char *(*model)(const invar_device *dev);
     /*
-     * Ops and copies go into a stream of the caller's from now on (a cudaStream_t, NULL: CUDA's
-     * default one), behind all that the device was asked for before. NULL: there are no streams.
+     * Sends further ops and copies to a stream of the caller (a cudaStream_t; NULL for CUDA's
+     * default stream), ordered after everything that was queued before. NULL if the backend has no
+     * streams.
      */
     invar_status (*set_stream)(const invar_device *dev, void *stream);
-    /* What failed, as far as it is known without waiting. NULL: nothing fails late. */
+    /*
+     * Returns an error of queued work that is already known, without waiting. NULL if no error
+     * comes late.
+     */
     invar_status (*poll_error)(const invar_device *dev);
     invar_device_memory memory;
     invar_device_graphs graphs;
     invar_device_timers marks;
-    invar_op_impl ops[INVAR_OP_COUNT]; /* run == NULL: not implemented */
+    invar_op_impl ops[INVAR_OP_COUNT]; /* `run` is NULL if the op is not implemented */
 };
 
 const invar_backend *invar_backend_cpu(void);
 
-/* That of the module (cuda/module.h); NULL where there is none. */
+/* Returns the backend of the CUDA module (cuda/module.h), or NULL if it is not available. */
 const invar_backend *invar_backend_cuda(void);
 
-/* Why there is none, and what to do: INVAR_E_NODEVICE. */
+/* Returns INVAR_E_NODEVICE with the reason why there is no CUDA backend, and the remedy. */
 invar_status invar_backend_cuda_absent(void) INVAR_MUST_USE;
 
-/* INVAR_E_NODEVICE where there is none of the kind. */
+/* Finds the backend of a kind of device. Returns INVAR_E_NODEVICE if it is not available. */
 invar_status invar_backend_find(const invar_backend **out, invar_device_kind kind) INVAR_MUST_USE;
 
-/* Makes the backend ready, and puts away what that took. */
+/*
+ * Opens the device with its backend. Close it with invar_device_close, which may be called without
+ * open.
+ */
 invar_status invar_device_open(invar_device *dev) INVAR_MUST_USE;
 void invar_device_close(invar_device *dev);
 
-/* The memory of the device's backend, in the words of invar_device_memory. */
+/* Like memory.device_local of the backend. */
 static inline bool invar_device_is_local(const invar_device *dev)
 {
     return dev->backend->memory.device_local;
 }
 
-/* Nobody on the host may look at what lies there. */
+/*
+ * Returns whether the host must not read device memory: it is out of reach, or undefined in a dry
+ * run.
+ */
 static inline bool invar_device_unreadable(const invar_device *dev)
 {
     return dev->backend->memory.device_local || dev->backend->memory.dry_run;
 }
 
-/* What to take where `bytes` are needed now and more may be later: the `part`-th part on top. */
+/*
+ * Returns the size to allocate for a buffer that needs `bytes` now and may grow: bytes + bytes /
+ * part, or `bytes` if all allocations are planned.
+ */
 static inline size_t invar_device_growth_bytes(const invar_device *dev, size_t bytes, size_t part)
 {
     return dev->backend->memory.exact_size ? bytes : bytes + bytes / part;
 }
 
-/* Does anybody measure it now? */
+/* Returns whether a profiler is attached and records. */
 static inline bool invar_device_profiled(const invar_device *dev)
 {
     return dev->profiler && __atomic_load_n(&dev->profiler->enabled, __ATOMIC_ACQUIRE);
 }
 
-/* Whether the call is measured; then `end` follows it. */
+/*
+ * Reports the start of a call to the profiler. Returns whether it records; pass that on to
+ * invar_op_profiler_end.
+ */
 static inline bool invar_op_profiler_begin(const invar_device *dev,
                                            const invar_op_profiler_call *call)
 {
@@ -246,6 +287,7 @@ static inline bool invar_op_profiler_begin(const invar_device *dev,
     return true;
 }
 
+/* Reports the end of a call if `begun` is set. Returns `status`. */
 static inline invar_status invar_op_profiler_end(const invar_device *dev, bool begun,
                                                  invar_status status)
 {
@@ -254,7 +296,7 @@ static inline invar_status invar_op_profiler_end(const invar_device *dev, bool b
     return status;
 }
 
-/* A copy or a wait. */
+/* Like invar_op_profiler_begin, for a copy or a wait. */
 static inline bool invar_op_profiler_begin_copy(const invar_device *dev, const char *name,
                                                 size_t bytes)
 {
@@ -333,34 +375,42 @@ static inline invar_status invar_device_synchronize(const invar_device *dev)
     return invar_op_profiler_end(dev, begun, dev->backend->memory.synchronize(dev));
 }
 
-/* An arena in the device's memory; `dev` outlives it. */
+/* Creates an arena in the memory of the device, which must outlive it. */
 invar_status invar_device_arena(invar_arena **out, const invar_device *dev,
                                 const char *name) INVAR_MUST_USE;
 
 const char *invar_numerics_name(invar_numerics numerics);
 
-/* "linear.fwd"; NULL out of range. */
+/* Returns the name of an op, "linear.fwd", or NULL if op is out of range. */
 INVAR_EXPORT const char *invar_op_name(invar_op op);
+/* Returns the numerics revision of the op; 0 if op is out of range. */
 int invar_op_revision(invar_op op);
 
-/* True when the op's bits depend on the numerics of the run. */
+/* Returns whether the bits of the op depend on the numerics of the run. */
 int invar_op_depends_on_numerics(invar_op op);
 
-/* The largest struct of ops.h, in bytes; no less. */
+/* An upper bound of the size of the structs of ops.h, in bytes. */
 #define INVAR_OP_ARGS_MAX 1024
 
 /*
- * Copies the arguments to `to`, an invar_op_args or INVAR_OP_ARGS_MAX bytes with the alignment of
- * malloc, and yields their size. Where the compiler can do that, what lies between the fields is
- * cleared: equal arguments are then equal bytes.
+ * Copies the arguments to `to`, which is an invar_op_args or INVAR_OP_ARGS_MAX bytes with the
+ * alignment of malloc, and returns their size. Padding is cleared if the compiler can do that, so
+ * that equal arguments are equal bytes.
  */
 size_t invar_op_args_copy(void *to, invar_op op, const void *args);
 
-/* Checks the arguments (struct of ops.h that belongs to `op`), then yields the scratch bytes. */
+/*
+ * Checks the arguments, a struct of ops.h, and writes the bytes of scratch that the op needs to
+ * *out.
+ */
 invar_status invar_op_workspace(size_t *out, const invar_device *dev, invar_op op,
                                 const void *args) INVAR_MUST_USE;
 
-/* Checks, takes scratch, runs, gives scratch back. The typed entry points of ops.h call this. */
+/*
+ * Checks the arguments, allocates scratch, runs the op and releases the scratch. The typed entry
+ * points of ops.h call this. Fails with INVAR_E_STATE if the rounding mode of the thread is not the
+ * default.
+ */
 invar_status invar_op_run(const invar_device *dev, invar_op op, const void *args) INVAR_MUST_USE;
 
 #ifdef __cplusplus

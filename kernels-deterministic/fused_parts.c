@@ -1,8 +1,9 @@
 /*
- * fused_parts.c - a fused call as the plain calls that it stands for.
+ * fused_parts.c - decomposes a fused call into the plain calls that define its bits.
  *
- * The table of fields says what a call is without its fused fields, and where its outputs are. Here
- * is only what belongs to an op: which plain calls come before and after it, and what they write.
+ * The table of op_fields.def gives the plain call: the fused call without its FUSED fields, with
+ * all outputs redirected to side memory. Each op adds here the calls before and after it. Side
+ * memory is allocated by counting, so a first run with NULL buffers yields the sizes.
  * docs/arithmetic.md has the expressions.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -15,17 +16,18 @@
 
 #include "base/invar_banned.h"
 
-/* The taking apart of one call. */
-typedef struct taking {
+/* The decomposition of one call under construction. */
+typedef struct parts_builder {
     invar_fused_parts *out;
     invar_op op;
     const void *args;
-    char *side, *host_side; /* NULL: only counted */
-} taking;
+    char *side, *host_side; /* side memory of the device and of the host; NULL to count bytes only
+                               */
+} parts_builder;
 
 /* ---- side memory ----------------------------------------------------------------------------- */
 
-static void *take(size_t *used, char *memory, size_t bytes)
+static void *alloc_side(size_t *used, char *memory, size_t bytes)
 {
     void *at = memory ? memory + *used : NULL;
 
@@ -33,10 +35,10 @@ static void *take(size_t *used, char *memory, size_t bytes)
     return at;
 }
 
-static void *take_bytes(taking *t, size_t bytes, bool host)
+static void *alloc_bytes(parts_builder *t, size_t bytes, bool host)
 {
-    return host ? take(&t->out->host_bytes, t->host_side, bytes)
-                : take(&t->out->bytes, t->side, bytes);
+    return host ? alloc_side(&t->out->host_bytes, t->host_side, bytes)
+                : alloc_side(&t->out->bytes, t->side, bytes);
 }
 
 static size_t bytes_of(const invar_tensor *t)
@@ -44,26 +46,26 @@ static size_t bytes_of(const invar_tensor *t)
     return (size_t)(t->shape[0] * t->row_stride * invar_dtype_bits(t->dtype)) / 8;
 }
 
-/* A tensor of the same type and shape. */
-static invar_tensor take_like(taking *t, const invar_tensor *like, bool host)
+/* Allocates a contiguous tensor of the same type and shape in side memory. */
+static invar_tensor alloc_like_in(parts_builder *t, const invar_tensor *like, bool host)
 {
     invar_tensor side = *like;
 
     side.row_stride = invar_tensor_row_elements(like);
-    side.data = take_bytes(t, bytes_of(&side), host);
+    side.data = alloc_bytes(t, bytes_of(&side), host);
     if (invar_dtype_scale_block(like->dtype) > 0)
-        side.scale = take_bytes(t, invar_tensor_scale_bytes(like), host);
+        side.scale = alloc_bytes(t, invar_tensor_scale_bytes(like), host);
     return side;
 }
 
-static invar_tensor alloc_like(taking *t, const invar_tensor *like)
+static invar_tensor alloc_like(parts_builder *t, const invar_tensor *like)
 {
-    return take_like(t, like, false);
+    return alloc_like_in(t, like, false);
 }
 
 /* ---- calls and outputs ----------------------------------------------------------------------- */
 
-static invar_op_args *add_call(taking *t, invar_op op)
+static invar_op_args *add_call(parts_builder *t, invar_op op)
 {
     invar_fused_part_call *part = &t->out->call[t->out->count++];
 
@@ -73,8 +75,8 @@ static invar_op_args *add_call(taking *t, invar_op op)
     return &part->args;
 }
 
-/* The newest call writes what the fused call writes into this field of its arguments. */
-static void declare_output(taking *t, const void *field, const invar_tensor *side, bool host)
+/* The last added call writes the output that the fused call writes to `field` of its arguments. */
+static void declare_output(parts_builder *t, const void *field, const invar_tensor *side, bool host)
 {
     size_t offset = (size_t)((const char *)field - (const char *)t->args);
     invar_fused_part_output *o = t->out->output;
@@ -89,7 +91,8 @@ static void declare_output(taking *t, const void *field, const invar_tensor *sid
     o->reference.row_stride = invar_tensor_row_elements(&o->fused);
 }
 
-static void list_outputs(taking *t)
+/* Lists the outputs of the fused call; which part writes each is not known yet. */
+static void list_outputs(parts_builder *t)
 {
     int count;
     const invar_field *fields = invar_op_fields(&count, t->op);
@@ -102,10 +105,11 @@ static void list_outputs(taking *t)
         }
 }
 
-static void lead_aside(taking *t, const invar_field *field, void *in)
+/* Redirects an output of the plain call to side memory. `in` is the field in its arguments. */
+static void redirect_output(parts_builder *t, const invar_field *field, void *in)
 {
     invar_tensor like = invar_field_memory(field, t->args);
-    invar_tensor side = take_like(t, &like, field->host);
+    invar_tensor side = alloc_like_in(t, &like, field->host);
 
     if (field->kind == INVAR_FIELD_TENSOR)
         memcpy(in, &side, sizeof side);
@@ -114,7 +118,7 @@ static void lead_aside(taking *t, const invar_field *field, void *in)
     declare_output(t, invar_field_in(field, t->args), &side, field->host);
 }
 
-/* A number that counts fused fields, or their elements, and nothing else. */
+/* Returns whether a number counts fused fields, or elements of fused fields, and nothing else. */
 static bool counts_fused(const invar_field *number, const invar_field *fields, int count)
 {
     bool found = false;
@@ -129,8 +133,8 @@ static bool counts_fused(const invar_field *number, const invar_field *fields, i
     return found;
 }
 
-/* The call without its fused fields, its outputs in side memory. */
-static invar_op_args *add_plain(taking *t)
+/* Adds the fused call without its fused fields, with its outputs in side memory. */
+static invar_op_args *add_plain(parts_builder *t)
 {
     int count;
     const invar_field *fields = invar_op_fields(&count, t->op);
@@ -142,13 +146,13 @@ static invar_op_args *add_plain(taking *t)
         if (fields[i].fused || counts_fused(&fields[i], fields, count))
             memset(in, 0, fields[i].bytes);
         else if (fields[i].role != INVAR_FIELD_IN && invar_field_present(&fields[i], t->args))
-            lead_aside(t, &fields[i], in);
+            redirect_output(t, &fields[i], in);
     }
     return args;
 }
 
-/* Heads beside each other are one row. */
-static invar_tensor rows_of(const invar_tensor *t)
+/* A view (T, H * D) of a tensor (T, H, D). */
+static invar_tensor flatten_heads(const invar_tensor *t)
 {
     invar_tensor rows = *t;
 
@@ -158,18 +162,23 @@ static invar_tensor rows_of(const invar_tensor *t)
     return rows;
 }
 
-/* `sum`, an output of the fused call, is the residual and what a part has written. */
-static void add_residual(taking *t, const invar_tensor *sum, const invar_tensor *residual,
+/*
+ * Adds `sum` = residual + rows, where `sum` is an output of the fused call and a part has written
+ * `rows`.
+ */
+static void add_residual(parts_builder *t, const invar_tensor *sum, const invar_tensor *residual,
                          const invar_tensor *rows)
 {
     invar_add_args *add = &add_call(t, INVAR_OP_ADD)->add;
     invar_tensor out = alloc_like(t, sum);
 
-    *add = (invar_add_args){.out = rows_of(&out), .a = rows_of(residual), .b = rows_of(rows)};
+    *add = (invar_add_args){
+        .out = flatten_heads(&out), .a = flatten_heads(residual), .b = flatten_heads(rows)};
     declare_output(t, sum, &out, false);
 }
 
-static void add_quantize(taking *t, const invar_tensor *codes, const invar_tensor *x)
+/* Adds the quantization of x to the output `codes` of the fused call. */
+static void add_quantize(parts_builder *t, const invar_tensor *codes, const invar_tensor *x)
 {
     invar_quantize_args *quantize = &add_call(t, INVAR_OP_QUANTIZE)->quantize;
 
@@ -177,22 +186,23 @@ static void add_quantize(taking *t, const invar_tensor *codes, const invar_tenso
     declare_output(t, codes, &quantize->q, false);
 }
 
-/* Rows of `like`'s shape from x. */
-static invar_rope_fwd_args *add_rope(taking *t, invar_op op, const invar_tensor *like,
+/* Adds a rotation of x, with the shape of `like`. */
+static invar_rope_fwd_args *add_rope(parts_builder *t, invar_op op, const invar_tensor *like,
                                      const invar_tensor *x, const invar_rope_args *r)
 {
-    invar_rope_fwd_args *rope = &add_call(t, op)->rope_fwd; // that of rope.bwd, too
+    invar_rope_fwd_args *rope = &add_call(t, op)->rope_fwd; // rope.bwd has the same struct
 
     *rope = (invar_rope_fwd_args){alloc_like(t, like), *x, r->positions, r->cosine, r->sine};
     return rope;
 }
 
-/* Digests of a list, for an array of the fused call. */
-static void add_hashes(taking *t, invar_digest *const *digest, const invar_tensor *x, int64_t count)
+/* Adds the digests of a list of tensors as the output `digest` of the fused call. */
+static void add_hashes(parts_builder *t, invar_digest *const *digest, const invar_tensor *x,
+                       int64_t count)
 {
     invar_hash_tree_args *hash = &add_call(t, INVAR_OP_HASH_TREE)->hash_tree;
     size_t bytes = (size_t)count * sizeof **digest;
-    invar_tensor side = {.data = take_bytes(t, bytes, false)};
+    invar_tensor side = {.data = alloc_bytes(t, bytes, false)};
 
     *hash = (invar_hash_tree_args){.digest = side.data, .x = x, .count = count, .shards = 1};
     declare_output(t, digest, &side, false);
@@ -200,13 +210,13 @@ static void add_hashes(taking *t, invar_digest *const *digest, const invar_tenso
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* Of an output that the fused call keeps to itself there is the activation's shape. */
+/* Returns a tensor with the shape of y. An output that is not stored has the activation's. */
 static const invar_tensor *shape_of(const invar_tensor *y, const invar_linear_fwd_args *a)
 {
     return invar_tensor_present(y) ? y : &a->act;
 }
 
-static void take_linear_fwd(taking *t)
+static void plan_linear_fwd(parts_builder *t)
 {
     const invar_linear_fwd_args *a = t->args;
     invar_linear_fwd_args *first = &add_plain(t)->linear_fwd, *more = NULL;
@@ -235,14 +245,14 @@ static void take_linear_fwd(taking *t)
     }
 }
 
-static void take_shards_fold(taking *t)
+static void plan_shards_fold(parts_builder *t)
 {
     const invar_shards_fold_args *a = t->args;
 
     add_residual(t, &a->y, &a->residual, &add_plain(t)->shards_fold.y);
 }
 
-static void take_rmsnorm_fwd(taking *t)
+static void plan_rmsnorm_fwd(parts_builder *t)
 {
     const invar_rmsnorm_fwd_args *a = t->args;
     const invar_rmsnorm_fwd_args *norm = &add_plain(t)->rmsnorm_fwd;
@@ -251,7 +261,7 @@ static void take_rmsnorm_fwd(taking *t)
                    false);
 }
 
-static void take_rmsnorm_bwd(taking *t)
+static void plan_rmsnorm_bwd(parts_builder *t)
 {
     const invar_rmsnorm_bwd_args *a = t->args;
     invar_tensor dy = a->dy;
@@ -265,14 +275,14 @@ static void take_rmsnorm_bwd(taking *t)
         add_residual(t, &a->dx, &a->residual, &norm->dx);
 }
 
-static void take_swiglu_fwd(taking *t)
+static void plan_swiglu_fwd(parts_builder *t)
 {
     const invar_swiglu_fwd_args *a = t->args;
 
     add_quantize(t, &a->y_q, &add_plain(t)->swiglu_fwd.y);
 }
 
-static void take_swiglu_bwd(taking *t)
+static void plan_swiglu_bwd(parts_builder *t)
 {
     const invar_swiglu_bwd_args *a = t->args;
     const invar_swiglu_bwd_args *plain = &add_plain(t)->swiglu_bwd;
@@ -281,7 +291,7 @@ static void take_swiglu_bwd(taking *t)
     add_quantize(t, &a->dup_q, &plain->dup);
 }
 
-static void take_grad_norm(taking *t)
+static void plan_grad_norm(parts_builder *t)
 {
     const invar_grad_norm_args *a = t->args;
 
@@ -289,11 +299,11 @@ static void take_grad_norm(taking *t)
     add_hashes(t, &a->digest, a->grads, a->count);
 }
 
-static void take_adamw(taking *t)
+static void plan_adamw(parts_builder *t)
 {
     const invar_adamw_args *a = t->args;
     const invar_tensor *master = &add_plain(t)->adamw.master;
-    invar_tensor *list = take_bytes(t, (size_t)a->tensors * sizeof *list, true);
+    invar_tensor *list = alloc_bytes(t, (size_t)a->tensors * sizeof *list, true);
 
     for (int64_t i = 0, first = 0; list && i < a->tensors; first = a->end[i++])
         list[i] =
@@ -301,11 +311,11 @@ static void take_adamw(taking *t)
     add_hashes(t, &a->digest, list, a->tensors);
 }
 
-static void (*const take_apart[INVAR_OP_COUNT])(taking *t) = {
-    [INVAR_OP_LINEAR_FWD] = take_linear_fwd,   [INVAR_OP_SHARDS_FOLD] = take_shards_fold,
-    [INVAR_OP_RMSNORM_FWD] = take_rmsnorm_fwd, [INVAR_OP_RMSNORM_BWD] = take_rmsnorm_bwd,
-    [INVAR_OP_SWIGLU_FWD] = take_swiglu_fwd,   [INVAR_OP_SWIGLU_BWD] = take_swiglu_bwd,
-    [INVAR_OP_GRAD_NORM] = take_grad_norm,     [INVAR_OP_ADAMW] = take_adamw,
+static void (*const plan_functions[INVAR_OP_COUNT])(parts_builder *t) = {
+    [INVAR_OP_LINEAR_FWD] = plan_linear_fwd,   [INVAR_OP_SHARDS_FOLD] = plan_shards_fold,
+    [INVAR_OP_RMSNORM_FWD] = plan_rmsnorm_fwd, [INVAR_OP_RMSNORM_BWD] = plan_rmsnorm_bwd,
+    [INVAR_OP_SWIGLU_FWD] = plan_swiglu_fwd,   [INVAR_OP_SWIGLU_BWD] = plan_swiglu_bwd,
+    [INVAR_OP_GRAD_NORM] = plan_grad_norm,     [INVAR_OP_ADAMW] = plan_adamw,
 };
 
 /* ---- interface ------------------------------------------------------------------------------- */
@@ -324,15 +334,15 @@ static bool is_fused(invar_op op, const void *args)
 void invar_fused_parts_plan(invar_fused_parts *out, invar_op op, const void *args, void *side,
                             void *host_side)
 {
-    taking t = {out, op, args, side, host_side};
+    parts_builder t = {out, op, args, side, host_side};
 
     out->count = out->outputs = 0;
     out->bytes = out->host_bytes = 0;
     if (!is_fused(op, args))
         return;
-    INVAR_CHECK(take_apart[op]); // op_fields.def says that it has parts
+    INVAR_CHECK(plan_functions[op]); // op_fields.def says that it has parts
     list_outputs(&t);
-    take_apart[op](&t);
+    plan_functions[op](&t);
     for (int i = 0; i < out->outputs; i++)
         INVAR_CHECK(out->output[i].call >= 0);
 }

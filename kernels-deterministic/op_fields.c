@@ -1,5 +1,9 @@
 /*
- * op_fields.c - the arguments of every op as data.
+ * op_fields.c - builds the tables of op_fields.def and reads fields of a call.
+ *
+ * The macros of this file turn the list into one constant array per op. A call may be read before
+ * the check of the op has accepted it, so counts may be any number: sums and products saturate
+ * instead of overflowing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,7 +34,7 @@
      .offset = AT(label),                                                                          \
      __VA_ARGS__},
 
-/* A function for each op, so that its struct has one name inside. */
+/* One function per op, so that `args_of` can name its struct. */
 #define BEGIN(fn)                                                                                  \
     static const invar_field *fields_of_##fn(int *count_out)                                       \
     {                                                                                              \
@@ -53,7 +57,7 @@
 #define NUMBER_AMONG(label, type, count, i) FIELD(label, type, IN, AMONG(count, i, ALWAYS))
 #include "kernels-deterministic/op_fields.def"
 
-static const invar_field *(*const lists[INVAR_OP_COUNT])(int *count_out) = {
+static const invar_field *(*const field_lists[INVAR_OP_COUNT])(int *count_out) = {
 #define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = fields_of_##fn,
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
@@ -61,19 +65,19 @@ static const invar_field *(*const lists[INVAR_OP_COUNT])(int *count_out) = {
 
 const invar_field *invar_op_fields(int *count_out, invar_op op)
 {
-    return lists[op](count_out);
+    return field_lists[op](count_out);
 }
 
-/* Numbers of a call are not checked yet: a result that does not fit is the largest number. */
-static int64_t sum(int64_t a, int64_t b)
+/* a + b, or INT64_MAX if that overflows. */
+static int64_t saturating_sum(int64_t a, int64_t b)
 {
     int64_t out;
 
     return __builtin_add_overflow(a, b, &out) ? INT64_MAX : out;
 }
 
-/* At most a number of words whose bytes fit, too. */
-static int64_t product(int64_t a, int64_t b)
+/* a * b, limited so that the product times the size of an i64 does not overflow. */
+static int64_t saturating_product(int64_t a, int64_t b)
 {
     const int64_t most = INT64_MAX / (int64_t)sizeof(int64_t);
     int64_t out;
@@ -91,7 +95,8 @@ static int64_t i64_at(const void *args, uint16_t offset)
 
 int64_t invar_field_count(const invar_field *field, const void *args)
 {
-    return field->count_at ? sum(i64_at(args, field->count_at), field->extra_elements) : 1;
+    return field->count_at ? saturating_sum(i64_at(args, field->count_at), field->extra_elements)
+                           : 1;
 }
 
 bool invar_field_present(const invar_field *field, const void *args)
@@ -113,11 +118,11 @@ bool invar_field_present(const invar_field *field, const void *args)
     }
 }
 
-/* Four bytes a piece: every element of an array has whole ones. */
-static invar_tensor words_of(const void *data, int64_t count, size_t element)
+/* Returns an array as a vector of i32; the size of every element is a multiple of 4. */
+static invar_tensor vector_of_words(const void *data, int64_t count, size_t element)
 {
     return invar_tensor_1d((void *)(uintptr_t)data, INVAR_DTYPE_I32,
-                           product(count, (int64_t)(element / sizeof(int32_t))));
+                           saturating_product(count, (int64_t)(element / sizeof(int32_t))));
 }
 
 invar_tensor invar_field_memory(const invar_field *field, const void *args)
@@ -128,9 +133,11 @@ invar_tensor invar_field_memory(const invar_field *field, const void *args)
     switch (field->kind) {
     case INVAR_FIELD_TENSOR: return *(const invar_tensor *)in;
     case INVAR_FIELD_SEGMENTS:
-        return words_of(segments->offsets, sum(segments->count, 1), sizeof *segments->offsets);
+        return vector_of_words(segments->offsets, saturating_sum(segments->count, 1),
+                               sizeof *segments->offsets);
     default: break;
     }
     INVAR_CHECK(field->kind == INVAR_FIELD_ARRAY);
-    return words_of(*(const void *const *)in, invar_field_count(field, args), field->element);
+    return vector_of_words(*(const void *const *)in, invar_field_count(field, args),
+                           field->element);
 }

@@ -1,11 +1,11 @@
 /*
- * selfcheck.h - every op once, on fixed data, each result as a digest.
+ * selfcheck.h - self-check: runs every op on fixed data and reports the digest of each result.
  *
- * A decoder layer with attention, a dense and an expert block, head, loss, backward and optimizer,
- * written out as op calls on data from Philox. What it yields depends on storage type and numerics
- * alone: not on threads, code path, compiler, device or machine. Goldens of these digests travel
- * with the binary; a first look at a new machine or compiler, and the cross-architecture test, are
- * this.
+ * The check is a decoder layer with attention, a dense and an expert block, head, loss, backward
+ * and optimizer, written as op calls on data from Philox. The digests depend on storage type and
+ * numerics only, not on threads, code path, compiler, device or machine. The expected digests are
+ * part of the binary: this is the first test on a new machine or compiler, and the
+ * cross-architecture test.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,19 +18,22 @@
 extern "C" {
 #endif
 
-/* Receives one result: `what` names the value, "attention.fwd o". */
+/*
+ * Callback for one result; `what` names the value, "o" of attention.fwd. A failure ends the
+ * self-check.
+ */
 typedef invar_status (*invar_selfcheck_emit)(void *payload, invar_op op, const char *what,
                                              const invar_digest *digest);
 
-/* Recorded results, "storage numerics op revision digest what", up to a NULL. */
+/* Recorded results, "storage numerics op revision digest what"; NULL ends the list. */
 extern const char *const invar_selfcheck_golden[];
 
-/* Scratch that dev->scratch must allow for a run with up to `threads` threads, or on a GPU. */
+/* Returns the size of dev->scratch for a self-check with up to `threads` threads, or on a GPU. */
 size_t invar_selfcheck_scratch(int threads);
 
 /*
- * storage: f32 or bf16. The device is open and its scratch lies in its memory, which may be far.
- * Stops at the first failure, of an op or of `emit`.
+ * Runs the self-check with storage f32 or bf16. The device is open and its scratch is an arena in
+ * its own memory. Stops at the first failure of an op or of `emit`.
  */
 invar_status invar_selfcheck_run(const invar_device *dev, invar_dtype storage,
                                  invar_selfcheck_emit emit, void *payload) INVAR_MUST_USE;

@@ -1,5 +1,8 @@
 /*
- * tensor.c - the description of a tensor.
+ * tensor.c - tensor views: slices of rows and columns, bands and sizes of scales.
+ *
+ * Scales are stored band by band. A band never extends over the end of a period (the rows of one
+ * expert), so the first scale of a slice of rows is found by counting the bands before it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +16,7 @@ static const struct {
     const char *name;
     int bits;
     int64_t scale_block;
-    size_t scale_bytes; /* of one scale */
+    size_t scale_bytes; /* size of one scale */
 } types[INVAR_DTYPE_COUNT] = {
     [INVAR_DTYPE_NONE] = {"none", 0, 0, 0},
     [INVAR_DTYPE_F32] = {"f32", 32, 0, 0},
@@ -45,7 +48,7 @@ static int64_t ceil_div(int64_t n, int64_t by)
     return n / by + (n % by != 0);
 }
 
-/* Bands of whole periods, and of what is left. */
+/* Counts the bands of complete periods, then those of the remaining rows. */
 int64_t invar_tensor_bands(const invar_tensor *t)
 {
     int64_t rows = t->shape[0], period = t->scale_period ? t->scale_period : rows;
@@ -149,7 +152,7 @@ invar_tensor invar_tensor_columns(const invar_tensor *t, int64_t first, int64_t 
 
     INVAR_CHECK(t->rank == 2 && !t->scale && first >= 0 && cols >= 0 &&
                 first + cols <= t->shape[1]);
-    if (t->data) // else nothing is there to point at
+    if (t->data) // an empty tensor may have no address
         view.data = (char *)t->data + first * invar_dtype_bits(t->dtype) / 8;
     view.shape[1] = cols;
     return view;
@@ -160,14 +163,14 @@ invar_tensor invar_tensor_rows(const invar_tensor *t, int64_t first, int64_t row
     invar_tensor view = *t;
 
     INVAR_CHECK(first >= 0 && rows >= 0 && first + rows <= t->shape[0]);
-    if (t->data) // else the rows are empty
+    if (t->data) // an empty tensor may have no address
         view.data = (char *)t->data + first * t->row_stride * invar_dtype_bits(t->dtype) / 8;
     if (t->scale) {
-        view.shape[0] = first; // the scales of the rows before
+        view.shape[0] = first; // size of the scales before the slice
         view.scale = (char *)t->scale + invar_tensor_scale_bytes(&view);
         if (first > 0 && rows > 0)
             INVAR_CHECK(invar_tensor_band(t, invar_tensor_band_index(t, first)).first == first);
-        // from the middle of a period it can only go to its end: then nothing begins anew
+        // a slice from inside a period ends with it, so no further period starts in the slice
         if (t->scale_period && first % t->scale_period != 0) {
             INVAR_CHECK(first % t->scale_period + rows <= t->scale_period);
             view.scale_period = 0;

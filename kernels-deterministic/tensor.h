@@ -1,8 +1,9 @@
 /*
- * tensor.h - data types and the description of a tensor.
+ * tensor.h - data types and tensor views of the ops.
  *
- * A tensor is a view: it owns nothing. Index 0 may be strided (row_stride elements apart), all
- * further indices are contiguous, so a slice of columns of a wider buffer is a tensor too.
+ * An invar_tensor is a view and owns no memory. Index 0 may be strided, with row_stride elements
+ * between rows; all further indices are contiguous. So a slice of the columns of a wider buffer is
+ * a tensor, too.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -40,45 +41,48 @@ typedef struct invar_tensor {
     void *scale; /* quantized types only: (bands, ceil(cols / block)), contiguous */
     invar_dtype dtype;
     int32_t rank;
-    int32_t scale_rows;   /* of a band. INVAR_DTYPE_FP8: 1 or 128; otherwise 1 */
-    int32_t scale_period; /* rows after which bands begin anew (those of an expert); 0: never */
+    int32_t scale_rows;   /* rows per band of shared scales: 1, or 128 for INVAR_DTYPE_FP8 weights
+                             */
+    int32_t scale_period; /* rows after which a new band starts (those of one expert); 0 for never
+                             */
     int64_t shape[INVAR_MAX_RANK];
     int64_t row_stride; /* elements between consecutive values of index 0 */
 } invar_tensor;
 
-/* Contiguous views. */
+/* Return contiguous views of memory without scales. */
 invar_tensor invar_tensor_1d(void *data, invar_dtype dtype, int64_t n);
 invar_tensor invar_tensor_2d(void *data, invar_dtype dtype, int64_t rows, int64_t cols);
 invar_tensor invar_tensor_3d(void *data, invar_dtype dtype, int64_t n0, int64_t n1, int64_t n2);
 invar_tensor invar_tensor_4d(void *data, invar_dtype dtype, int64_t n0, int64_t n1, int64_t n2,
                              int64_t n3);
 
-/* The same with scales, for the quantized types; scale_rows as in invar_tensor. */
+/* Returns a contiguous view of a quantized type; `scale` and scale_rows as in invar_tensor. */
 invar_tensor invar_tensor_quantized(void *data, void *scale, invar_dtype dtype, int32_t scale_rows,
                                     int64_t rows, int64_t cols);
 
-/* Columns [first, first + cols) of a rank 2 tensor. Whole bytes and whole scale blocks only. */
+/* Returns the columns [first, first + cols) of a tensor of rank 2 without scales. */
 invar_tensor invar_tensor_columns(const invar_tensor *t, int64_t first, int64_t cols);
 
 /*
- * Rows [first, first + rows). Where rows share scales, `first` begins a band; from the middle of a
- * period the rows reach no further than its end.
+ * Returns the rows [first, first + rows). `first` must be the first row of a band of scales. If it
+ * is inside a period, the rows must not extend beyond the end of the period.
  */
 invar_tensor invar_tensor_rows(const invar_tensor *t, int64_t first, int64_t rows);
 
-/* "bf16". */
+/* Returns "bf16", "f32", ...; "unknown" if dtype is out of range. */
 const char *invar_dtype_name(invar_dtype dtype);
 
-/* Bits of one element: 32, 16, 8, 8, 4, 32, 64; 0 for NONE. */
+/* Returns the bits of one element: 32, 16, 8, 8, 4, 32, 64; 0 for INVAR_DTYPE_NONE. */
 int invar_dtype_bits(invar_dtype dtype);
 
-/* Columns that share a scale: 128, 32, 32 for the quantized types, 0 for the others. */
+/*
+ * Returns the columns that share a scale: 128, 32 or 32 for the quantized types, 0 for the others.
+ */
 int64_t invar_dtype_scale_block(invar_dtype dtype);
 
 /*
- * Bands of a quantized tensor: the rows that share scales. Each has scale_rows rows but the last
- * one, and the last one before bands begin anew, which may have fewer; as the last scale block of a
- * row may have fewer columns.
+ * A band: the rows of a quantized tensor that share scales. Each has scale_rows rows, except the
+ * last one of the tensor and the last one of a period, which may have fewer.
  */
 typedef struct invar_band {
     int64_t first;
@@ -89,13 +93,16 @@ int64_t invar_tensor_bands(const invar_tensor *t);
 int64_t invar_tensor_band_index(const invar_tensor *t, int64_t row);
 invar_band invar_tensor_band(const invar_tensor *t, int64_t number);
 
-/* Scale blocks of a row of a quantized tensor. */
+/*
+ * Returns the number of scale blocks in a row of a quantized tensor; the last one may have fewer
+ * columns.
+ */
 int64_t invar_tensor_scale_blocks(const invar_tensor *t);
 
-/* Bytes of a tensor's scales; 0 for types without. */
+/* Returns the bytes of the scales; 0 for types without scales. */
 size_t invar_tensor_scale_bytes(const invar_tensor *t);
 
-/* Elements of all indices but the first. */
+/* Returns the product of the extents of all indices except index 0. */
 int64_t invar_tensor_row_elements(const invar_tensor *t);
 
 static inline bool invar_tensor_present(const invar_tensor *t)

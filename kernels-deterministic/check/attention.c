@@ -1,5 +1,9 @@
 /*
- * attention.c - arguments of attention, packed and paged, and of the KV cache.
+ * attention.c - checks the arguments of attention (packed and paged) and of kv.write.
+ *
+ * Positions of a sequence that the new rows do not touch may have any page number, so pages are
+ * checked only from the first visible position on. kv.write is rejected if two rows fill one slot:
+ * the result would depend on the order of the threads.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,9 +13,9 @@
 
 #include "base/invar_banned.h"
 
-#define MAX_SCALE 0x1p64 // beyond any use; scale * log2(e) stays finite
+#define MAX_SCALE 0x1p64 // far beyond use; scale * log2(e) stays finite
 
-/* q (T, HQ, D): extents of heads. */
+/* Checks the head counts and the head dim; q is (T, HQ, D). */
 static invar_status check_heads(invar_op op, const invar_tensor *q, int64_t kv_heads)
 {
     int64_t heads = q->shape[1], dim = q->shape[2];
@@ -51,7 +55,7 @@ static invar_status check_shape(invar_op op, const invar_attention_shape *shape,
 
 /* ---- packed samples -------------------------------------------------------------------------- */
 
-/* A tensor of rank 3 that has the type and the shape of another one. */
+/* Rejects t unless it has rank 3 and the type and shape of `model`. */
 static invar_status check_like(invar_op op, const char *arg, const invar_tensor *t,
                                const char *model_arg, const invar_tensor *model)
 {
@@ -100,7 +104,7 @@ invar_status invar_check_attention_bwd(const invar_device *dev, const invar_atte
 
 /* ---- the KV cache ---------------------------------------------------------------------------- */
 
-/* `rows` new ones of so many sequences. */
+/* Checks the cache for `rows` new rows of `sequences` sequences. */
 static invar_status check_cache(invar_op op, const invar_kv_pages *cache, int64_t sequences,
                                 int64_t rows)
 {
@@ -111,7 +115,7 @@ static invar_status check_cache(invar_op op, const invar_kv_pages *cache, int64_
     if (cache->k.shape[1] < 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: cache.k: pages of %" PRId64 " positions",
                           invar_op_name(op), cache->k.shape[1]);
-    // a backend that looks at pages itself has nowhere to look
+    // a backend that checks page numbers while it runs would have no valid page
     if (cache->k.shape[0] < 1 && rows > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: cache.k: no page for %" PRId64 " rows",
                           invar_op_name(op), rows);
@@ -119,7 +123,9 @@ static invar_status check_cache(invar_op op, const invar_kv_pages *cache, int64_
                               (const int64_t[]){sequences, INVAR_ANY});
 }
 
-/* The pages of the positions [first, length) of a sequence; others may hold anything. */
+/*
+ * Checks the pages of the positions [first, length) of a sequence; other entries may hold anything.
+ */
 static invar_status check_pages(invar_op op, const invar_kv_pages *cache, int64_t sequence,
                                 int64_t first, int64_t length)
 {
@@ -141,7 +147,10 @@ static invar_status check_pages(invar_op op, const invar_kv_pages *cache, int64_
     return INVAR_OK;
 }
 
-/* `window`: keys that the first new row of a sequence touches, itself included; 0: all. */
+/*
+ * `window` is the number of keys that the first new row of a sequence touches, its own included; 0
+ * for all.
+ */
 static invar_status check_sequences(const invar_device *dev, invar_op op,
                                     const invar_kv_pages *cache, const invar_row_offsets *rows,
                                     const int64_t *lengths, int64_t window)
@@ -182,13 +191,13 @@ invar_status invar_check_attention_paged(const invar_device *dev,
     return check_sequences(dev, op, &a->cache, &a->rows, a->lengths, a->shape.window);
 }
 
-/* A page that new rows of a sequence fill: its slots [first, end). */
+/* The slots [first, end) of a page that new rows of a sequence fill. */
 typedef struct filled {
     int32_t page;
     int64_t first, end;
 } filled;
 
-/* The n-th page that sequence s fills; false behind the last. */
+/* Returns the n-th page that sequence s fills; false after the last one. */
 static bool filled_page(filled *out, const invar_kv_write_args *a, int64_t s, int64_t n)
 {
     int64_t size = a->cache.k.shape[1], length = a->lengths[s];
@@ -203,7 +212,7 @@ static bool filled_page(filled *out, const invar_kv_write_args *a, int64_t s, in
     return true;
 }
 
-/* No page of the later ones shares a slot with page n of sequence s. */
+/* Rejects a later page that shares a slot with page n of sequence s. */
 static invar_status check_filled_once(const invar_kv_write_args *a, int64_t s, int64_t n,
                                       const filled *page)
 {
@@ -240,7 +249,7 @@ invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_
     INVAR_TRY(invar_check_same_type(op, "cache.k", &a->cache.k, "k", &a->k));
     INVAR_CHECK_4D(op, a, cache.k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, a->k.shape[1],
                    a->k.shape[2]);
-    // a window of 1: the new rows touch their own pages only
+    // a window of 1, because new rows touch only their own pages
     INVAR_TRY(check_sequences(dev, op, &a->cache, &a->rows, a->lengths, 1));
     if (!invar_device_unreadable(dev))
         INVAR_TRY(check_filled(a));

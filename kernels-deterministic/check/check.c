@@ -1,5 +1,8 @@
 /*
- * check.c - what the checks of all ops share.
+ * check.c - checks that the ops share: tensors, row offsets, indices, memory overlap, numbers.
+ *
+ * Errors name the op and the argument. The overlap check treats each field as a region of rows with
+ * a stride, because column slices of one buffer interleave without sharing a byte.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-/* Larger tensors would overflow byte counts somewhere; no machine holds one. */
+/* Keeps byte counts far from overflow; no machine holds a larger tensor. */
 #define MAX_ELEMENTS (INT64_C(1) << 48)
 
 static invar_status check_quantized(invar_op op, const char *arg, const invar_tensor *t)
@@ -119,7 +122,7 @@ invar_status invar_check_like(invar_op op, const char *arg, const invar_tensor *
     return invar_check_tensor(op, arg, t, 1u << like->dtype, like->rank, like->shape);
 }
 
-/* `some` of more: they lie within the rows. */
+/* Checks row offsets. If `some` is set, they may cover a part of the rows. */
 static invar_status check_segments(const invar_device *dev, invar_op op, const char *arg,
                                    const invar_row_offsets *s, int64_t rows, bool some)
 {
@@ -182,7 +185,7 @@ invar_status invar_check_permutation(const invar_device *dev, invar_op op, const
     INVAR_TRY(invar_check_indices(dev, op, arg, t, n));
     for (int64_t i = 0; i < n; i++)
         seen[i] = 0;
-    // n values in range of which no two are equal: none is missing
+    // n values in range, none of them twice: each occurs once
     for (int64_t i = 0; i < n; i++) {
         int32_t value = ((const int32_t *)t->data)[i / per_row * t->row_stride + i % per_row];
         if (seen[value])
@@ -197,7 +200,7 @@ invar_status invar_check_permutation(const invar_device *dev, invar_op op, const
 
 /* ---- overlap --------------------------------------------------------------------------------- */
 
-/* `rows` pieces of `row` bytes, `stride` bytes apart. */
+/* A memory region: `row` bytes every `stride` bytes, from begin to end. */
 typedef struct region {
     uintptr_t begin;
     uintptr_t end;
@@ -237,22 +240,22 @@ static bool regions_overlap(region a, region b)
         return false;
     if (a.stride != b.stride)
         return true;
-    // where b's rows lie within the period that starts with a row of a
+    // where b's rows begin, relative to the row of a before them
     shift = b.begin >= a.begin ? (b.begin - a.begin) % a.stride
                                : a.stride - 1 - (a.begin - b.begin - 1) % a.stride;
     return shift < a.row || shift + b.row > a.stride;
 }
 
-/* A piece of memory that arguments lead to. */
-typedef struct place {
+/* The memory of one field of the arguments. */
+typedef struct field_memory {
     const char *name;
     const invar_field *field;
-    const invar_tensor *tensor; /* NULL: an array */
+    const invar_tensor *tensor; /* NULL for an array */
     region data, scale;
-} place;
+} field_memory;
 
-static void place_tensor(place *out, const char *name, const invar_field *field,
-                         const invar_tensor *tensor)
+static void set_tensor_memory(field_memory *out, const char *name, const invar_field *field,
+                              const invar_tensor *tensor)
 {
     out->name = name;
     out->field = field;
@@ -261,13 +264,13 @@ static void place_tensor(place *out, const char *name, const invar_field *field,
     out->scale = tensor->scale ? scale_region(tensor) : (region){0};
 }
 
-static bool scales_overlap(const place *a, const place *b)
+static bool scales_overlap(const field_memory *a, const field_memory *b)
 {
     return regions_overlap(a->data, b->scale) || regions_overlap(a->scale, b->data) ||
            regions_overlap(a->scale, b->scale);
 }
 
-static invar_status check_apart(invar_op op, const place *a, const place *b)
+static invar_status check_no_overlap(invar_op op, const field_memory *a, const field_memory *b)
 {
     if (regions_overlap(a->data, b->data) || scales_overlap(a, b))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s and %s overlap in memory", invar_op_name(op),
@@ -282,7 +285,7 @@ static bool is_in_place(const invar_tensor *a, const invar_tensor *b)
            (a->rank == 1 || a->row_stride == b->row_stride);
 }
 
-static bool may_be(const invar_field *output, const invar_field *other)
+static bool may_share_memory(const invar_field *output, const invar_field *other)
 {
     for (int i = 0; output->may_alias[i]; i++)
         if (output->may_alias[i] - 1 == other->offset)
@@ -290,41 +293,44 @@ static bool may_be(const invar_field *output, const invar_field *other)
     return false;
 }
 
-/* A list of tensors is apart from an output if each of them is. */
-static invar_status check_list(invar_op op, const place *output, const invar_field *f,
+/* Checks each tensor of a list against an output. */
+static invar_status check_list(invar_op op, const field_memory *output, const invar_field *f,
                                const void *args)
 {
     const invar_tensor *list = *(const invar_tensor *const *)invar_field_in(f, args);
 
     for (int64_t i = 0; i < invar_field_count(f, args); i++) {
-        place other;
+        field_memory other;
         char name[48];
         (void)snprintf(name, sizeof name, "%s[%" PRId64 "]", f->name, i);
-        place_tensor(&other, name, f, &list[i]);
-        INVAR_TRY(check_apart(op, output, &other));
+        set_tensor_memory(&other, name, f, &list[i]);
+        INVAR_TRY(check_no_overlap(op, output, &other));
     }
     return INVAR_OK;
 }
 
-#define MOST_PLACES 32
+#define MAX_FIELDS 32
 
-/* The memory that the arguments lead to, of lists nothing. How many. */
-static int find_places(place *out, invar_op op, const void *args)
+/*
+ * Finds the memory of all fields; for lists of tensors only the field. Returns the number of
+ * fields.
+ */
+static int list_field_memory(field_memory *out, invar_op op, const void *args)
 {
     int count, n = 0;
     const invar_field *fields = invar_op_fields(&count, op);
 
-    INVAR_CHECK(count <= MOST_PLACES);
+    INVAR_CHECK(count <= MAX_FIELDS);
     for (int i = 0; i < count; i++) {
         const invar_field *f = &fields[i];
         invar_tensor array;
         if (f->kind > INVAR_FIELD_TENSORS || !invar_field_present(f, args))
             continue;
         if (f->kind == INVAR_FIELD_TENSOR) {
-            place_tensor(&out[n++], f->name, f, invar_field_in(f, args));
+            set_tensor_memory(&out[n++], f->name, f, invar_field_in(f, args));
             continue;
         }
-        out[n] = (place){.name = f->name, .field = f};
+        out[n] = (field_memory){.name = f->name, .field = f};
         if (f->kind != INVAR_FIELD_TENSORS) {
             array = invar_field_memory(f, args);
             out[n].data = data_region(&array);
@@ -336,17 +342,17 @@ static int find_places(place *out, invar_op op, const void *args)
 
 invar_status invar_check_memory(invar_op op, const void *args)
 {
-    place places[MOST_PLACES];
-    int count = find_places(places, op, args);
+    field_memory places[MAX_FIELDS];
+    int count = list_field_memory(places, op, args);
 
     for (int i = 0; i < count && places[i].field->role != INVAR_FIELD_IN; i++)
         for (int j = i + 1; j < count; j++) {
-            const place *output = &places[i], *other = &places[j];
+            const field_memory *output = &places[i], *other = &places[j];
             if (other->field->kind == INVAR_FIELD_TENSORS)
                 INVAR_TRY(check_list(op, output, other->field, args));
-            else if (!may_be(output->field, other->field) ||
+            else if (!may_share_memory(output->field, other->field) ||
                      !is_in_place(output->tensor, other->tensor))
-                INVAR_TRY(check_apart(op, output, other));
+                INVAR_TRY(check_no_overlap(op, output, other));
         }
     return INVAR_OK;
 }

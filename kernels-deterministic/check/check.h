@@ -1,10 +1,10 @@
 /*
- * check.h - arguments of ops, checked once for all backends.
+ * check.h - argument checks of the ops, shared by all backends.
  *
- * invar_check_<op> accepts or refuses the arguments of one op; a refusal names the op and the
- * argument. What passes here cannot make a backend read or write out of bounds, nor read what it
- * has overwritten. Left to `run` are what lies in far memory (device.h), and one thing that needs
- * scratch: that slot_row names each row once.
+ * invar_check_<op> accepts or rejects the arguments of one op; the error names the op and the
+ * argument. Accepted arguments cannot make a backend access memory out of bounds or read data that
+ * it has overwritten. Two checks are left to the backend while the op runs: values in memory that
+ * the host cannot read (device.h), and that slot_row names each row once, which needs scratch.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,70 +23,79 @@ extern "C" {
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 
-/* Sets of types, for the `types` parameter below. */
+/* Sets of types, for the parameter `types` below. */
 #define INVAR_TYPE(dtype) (1u << INVAR_DTYPE_##dtype)
 #define INVAR_TYPES_STORAGE (INVAR_TYPE(F32) | INVAR_TYPE(BF16))
 #define INVAR_TYPES_QUANTIZED (INVAR_TYPE(FP8) | INVAR_TYPE(MXFP8) | INVAR_TYPE(INT4))
 
-/* Any extent. */
+/* Accepts every rank, or every extent in a shape. */
 #define INVAR_ANY (-1)
 
 /*
- * Refuses a tensor whose type is not in `types`, whose rank differs, whose shape differs from
- * `shape` where that is not INVAR_ANY, whose data is NULL while it has elements, or whose stride
- * makes rows overlap. Quantized types also need scales and whole scale blocks. With rank INVAR_ANY
- * every rank and shape is accepted; `shape` is not looked at.
+ * Rejects a tensor that is absent, whose type is not in `types`, whose rank or shape differs
+ * (INVAR_ANY accepts any extent; with rank INVAR_ANY `shape` is not read), that has elements but no
+ * data, or whose stride makes rows overlap. Quantized types need scales, too, and int4 complete
+ * scale blocks.
  */
 invar_status invar_check_tensor(invar_op op, const char *arg, const invar_tensor *t, unsigned types,
                                 int rank, const int64_t *shape) INVAR_MUST_USE;
 
-/* The same, for an optional tensor. */
+/* Like invar_check_tensor, but accepts an absent tensor. */
 invar_status invar_check_optional(invar_op op, const char *arg, const invar_tensor *t,
                                   unsigned types, int rank, const int64_t *shape) INVAR_MUST_USE;
 
-/* Two tensors of one type. */
+/* Rejects tensors of different types. */
 invar_status invar_check_same_type(invar_op op, const char *arg_a, const invar_tensor *a,
                                    const char *arg_b, const invar_tensor *b) INVAR_MUST_USE;
 
-/* A tensor with the type and the shape of `like`, which has been checked. */
+/* Rejects t unless it has the type and shape of `like`, which has been checked. */
 invar_status invar_check_like(invar_op op, const char *arg, const invar_tensor *t,
                               const char *arg_like, const invar_tensor *like) INVAR_MUST_USE;
 
-/* Segments that ascend and end at `rows` or before. Far ones are only counted. */
+/* Rejects offsets that do not ascend or exceed `rows`. Unreadable offsets are only counted. */
 invar_status invar_check_segments_within(const invar_device *dev, invar_op op, const char *arg,
                                          const invar_row_offsets *s, int64_t rows) INVAR_MUST_USE;
 
-/* Segments that start at 0, ascend, and end at `rows`. Far ones are only counted. */
+/*
+ * Rejects offsets that do not start at 0, ascend and end at `rows`. Unreadable offsets are only
+ * counted.
+ */
 invar_status invar_check_segments(const invar_device *dev, invar_op op, const char *arg,
                                   const invar_row_offsets *s, int64_t rows) INVAR_MUST_USE;
 
-/* Every value of an i32 tensor in [0, bound); a far one is not looked at. */
+/* Rejects an i32 tensor with a value outside [0, bound). An unreadable tensor is accepted. */
 invar_status invar_check_indices(const invar_device *dev, invar_op op, const char *arg,
                                  const invar_tensor *t, int64_t bound) INVAR_MUST_USE;
 
-/* An i32 tensor of n elements that holds each value of [0, n) once. `seen`: n bytes of scratch. */
+/*
+ * Rejects an i32 tensor unless it holds each value of [0, n) once, where n is its number of
+ * elements. `seen` is n bytes of scratch. The tensor must be readable.
+ */
 invar_status invar_check_permutation(const invar_device *dev, invar_op op, const char *arg,
                                      const invar_tensor *t, uint8_t *seen) INVAR_MUST_USE;
 
 /*
- * An output shares no byte with another field, unless op_fields.def says that it may be that one:
- * for arguments that their own check has accepted. Columns of one buffer are apart although their
- * rows alternate; an absent or empty tensor is apart from everything.
+ * Rejects an output that shares memory with another field, unless op_fields.def lists that field
+ * and it is the same memory. The arguments must have passed their own check. Column slices of one
+ * buffer do not overlap although their rows alternate; absent and empty tensors overlap nothing.
  */
 invar_status invar_check_memory(invar_op op, const void *args) INVAR_MUST_USE;
 
-/* A finite float in [low, high]. */
+/* Rejects a value that is NaN or not in [low, high]. */
 invar_status invar_check_range(invar_op op, const char *arg, double value, double low,
                                double high) INVAR_MUST_USE;
 
-/* A number of logical shards: a power of two; `most` is the bound. */
+/* Rejects a number of logical shards that is not a power of two up to `most`. */
 invar_status invar_check_shards(invar_op op, const char *arg, int64_t shards,
                                 int64_t most) INVAR_MUST_USE;
 
-/* head_shards and head_atom. */
+/* Checks head_shards and head_atom of an op. */
 invar_status invar_check_head_shards(invar_op op, int32_t shards, int64_t atom) INVAR_MUST_USE;
 
-/* invar_check_tensor with the shape written out: INVAR_CHECK_2D(op, args, x, types, rows, cols). */
+/*
+ * invar_check_tensor with the extents as parameters: INVAR_CHECK_2D(op, args, x, types, rows,
+ * cols).
+ */
 #define INVAR_CHECK_1D(op, args, field, types, n0)                                                 \
     INVAR_TRY(invar_check_tensor((op), #field, &(args)->field, (types), 1, (const int64_t[]){(n0)}))
 #define INVAR_CHECK_2D(op, args, field, types, n0, n1)                                             \

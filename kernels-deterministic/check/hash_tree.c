@@ -1,5 +1,9 @@
 /*
- * hash_tree.c - arguments of the tree hash and of its leaves.
+ * hash_tree.c - checks the arguments of hash.tree and hash.leaves, and counts leaves.
+ *
+ * A 128x128 scale block must not belong to two shards. The number of leaves decides how many
+ * digests hash.leaves writes; if the offsets are unreadable, it is checked against the possible
+ * range only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +17,7 @@
 
 #define TYPES (INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTIZED | INVAR_TYPE(I32) | INVAR_TYPE(I64))
 
-/* Numbers of values, not bytes: what has scales is not cut so. */
+/* A split counts values, not bytes, so a tensor with scales cannot be split. */
 static invar_status check_cut(const invar_tensor *x, const invar_logical_split *cut)
 {
     invar_op op = INVAR_OP_HASH_TREE;
@@ -33,7 +37,7 @@ static invar_status check_one(const invar_hash_tree_args *a, int64_t i)
 {
     invar_op op = INVAR_OP_HASH_TREE;
     const invar_tensor *x = &a->x[i];
-    int64_t unit; // rows that share a scale stay together
+    int64_t unit; // rows of a scale block stay together
 
     INVAR_TRY(invar_check_tensor(op, "x", x, TYPES, INVAR_ANY, NULL));
     if (a->cuts)
@@ -89,7 +93,7 @@ int64_t invar_hash_leaf_count(const invar_tensor *x, const invar_row_offsets *sa
     return count;
 }
 
-/* The number itself, or, where the segments are far, that a tensor can have so many. */
+/* Checks the number of leaves, or only its range if the offsets are unreadable. */
 static invar_status check_leaves(const invar_device *dev, const invar_hash_leaves_args *a)
 {
     int64_t least = leaves_of(bytes_of(&a->x) + invar_tensor_scale_bytes(&a->x));

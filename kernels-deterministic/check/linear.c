@@ -1,5 +1,8 @@
 /*
- * linear.c - arguments of the linear layers, dense and grouped by expert.
+ * linear.c - checks the arguments of the linear layers, dense and grouped by expert.
+ *
+ * Types of an operand pair must have a defined product. Shards and parts may split a chain only
+ * where the split changes no group of the dot-step and no scale block.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +15,10 @@
 
 #define OPERAND_TYPES (INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTIZED)
 
-/* The pairs for which a product is defined: equal types, or bf16 activations with int4 weights. */
+/*
+ * Rejects pairs without a defined product: types must be equal, except bf16 activations with int4
+ * weights.
+ */
 static invar_status check_pair(invar_op op, const char *arg, const invar_tensor *x,
                                const invar_tensor *w)
 {
@@ -32,8 +38,10 @@ static invar_status check_pair(invar_op op, const char *arg, const invar_tensor 
     return INVAR_OK;
 }
 
-/* Where a chain may be cut into shards: at a scale block, at a group of the dot-step, or, for f32,
- * anywhere. */
+/*
+ * Returns the multiple at which a chain may be split into shards: a scale block, a group of the
+ * dot-step, or a single value for f32.
+ */
 static int64_t chain_unit(invar_dtype dtype)
 {
     switch (dtype) {
@@ -44,13 +52,16 @@ static int64_t chain_unit(invar_dtype dtype)
     }
 }
 
-/* Where a part of a chain may end: anywhere for fp8, whose partial chains are of one part each. */
+/*
+ * Returns the multiple at which a part of a chain may end. It is 1 for fp8, because a partial chain
+ * never extends over two parts.
+ */
 static int64_t part_unit(invar_dtype dtype)
 {
     return dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_FP8 ? 1 : INVAR_STEP_BF16;
 }
 
-/* A chain is cut into shards between atoms: there it may be cut. */
+/* An atom must be a multiple of `unit`, because shards split the chain between atoms. */
 static invar_status check_shards(invar_op op, int32_t shards, int64_t atom, int64_t unit)
 {
     INVAR_TRY(invar_check_shards(op, "k_shards", shards, INVAR_LINEAR_MAX_SHARDS));
@@ -62,7 +73,7 @@ static invar_status check_shards(invar_op op, int32_t shards, int64_t atom, int6
     return INVAR_OK;
 }
 
-/* The rows of `experts` experts with `rows` rows each: the product fits an extent. */
+/* Rejects a number of experts times rows that overflows an extent. */
 static invar_status check_expert_rows(invar_op op, const char *arg, int64_t experts, int64_t rows)
 {
     if (rows > 0 && experts > INT64_MAX / rows)
@@ -73,8 +84,8 @@ static invar_status check_expert_rows(invar_op op, const char *arg, int64_t expe
 }
 
 /*
- * Experts share one tensor; a scale block must not hold rows of two of them, and must not end
- * within one of them before its time.
+ * Experts share one tensor: a scale block must not hold rows of two experts, and may be short only
+ * at the end of an expert.
  */
 static invar_status check_expert_blocks(invar_op op, const invar_tensor *w, int64_t rows)
 {
@@ -99,7 +110,7 @@ static invar_status check_forward(invar_op op, const invar_tensor *y, const inva
                               (const int64_t[]){x->shape[0], INVAR_ANY});
 }
 
-/* One output of a->x; `y` is that of `out`, or one that stands for it where it is absent. */
+/* Checks one output of a->x. `y` is out->y, or a tensor with its shape if that is absent. */
 static invar_status check_output(invar_op op, const invar_linear_fwd_args *a,
                                  const invar_linear_output *out, const invar_tensor *y)
 {
@@ -115,7 +126,7 @@ static invar_status check_output(invar_op op, const invar_linear_fwd_args *a,
                                 (const int64_t[]){w->shape[0]});
 }
 
-/* What goes with what, and that `act` is of the type of those that it is made from. */
+/* Checks which fused fields may be combined. */
 static invar_status check_fused(invar_op op, const invar_linear_fwd_args *a)
 {
     bool act = invar_tensor_present(&a->act);
@@ -178,7 +189,7 @@ static invar_status check_parts(invar_op op, const invar_tensor *dx, const invar
         INVAR_TRY(check_pair(op, "w", &p->dy, &p->w));
         INVAR_TRY(invar_check_same_type(op, "dy", &p->dy, "dy of the first part", &parts[0].dy));
         INVAR_TRY(check_shards(op, k_shards, k_atom[i], chain_unit(p->dy.dtype)));
-        // the next part continues the chain where this one ends
+        // the chain continues into the next part, so this one must end on a full group
         unit = part_unit(p->dy.dtype);
         if (i + 1 < n_parts && width % unit != 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0,

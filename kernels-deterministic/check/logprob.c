@@ -1,5 +1,5 @@
 /*
- * logprob.c - arguments of the log-probabilities.
+ * logprob.c - checks the arguments of the log-probability ops.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +10,7 @@
 
 #include "base/invar_banned.h"
 
-/* Forward and backward share the logits, what belongs to each token, and the temperature. */
+/* Checks what forward and backward share: logits, per-token tensors and temperature. */
 static invar_status check_common(const invar_device *dev, invar_op op, const invar_tensor *logits,
                                  const invar_tensor *targets, const invar_tensor *max,
                                  const invar_tensor *logsum, float temperature)

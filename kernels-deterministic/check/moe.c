@@ -1,5 +1,8 @@
 /*
- * moe.c - arguments of the mixture of experts; its grouped linear layers are in linear.c.
+ * moe.c - checks the arguments of the mixture of experts, except its linear layers (linear.c).
+ *
+ * Numbers of tokens, slots, rows and experts must fit an i32, because they become indices. The
+ * experts of a token must be distinct, so that each pair (token, slot) has its own row.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +13,7 @@
 
 #include "base/invar_banned.h"
 
-/* A count that is at least 1 and fits an i32: tokens, slots, rows and experts become indices. */
+/* Rejects a count below 1 or above INT32_MAX. */
 static invar_status check_count(invar_op op, const char *arg, int64_t count)
 {
     return invar_check_range(op, arg, (double)count, 1, INT32_MAX);
@@ -40,7 +43,7 @@ static invar_status check_router(invar_op op, const invar_moe_router *r, int64_t
     return invar_check_range(op, "router.scale", r->scale, -FLT_MAX, FLT_MAX);
 }
 
-/* The experts of each token: in range and distinct. */
+/* Rejects experts of a token that are out of range or not distinct. */
 static invar_status check_choice(const invar_device *dev, invar_op op, const char *arg,
                                  const invar_tensor *ids, int64_t experts)
 {
@@ -116,7 +119,7 @@ invar_status invar_check_moe_gather_fwd(const invar_device *dev, const invar_moe
     return invar_check_indices(dev, op, "row_token", &a->row_token, a->x.shape[0]);
 }
 
-/* Where the slots of the tokens lie among the permuted rows; `run` refuses one named twice. */
+/* Checks shape and range of slot_row. That it names each row once is checked while the op runs. */
 static invar_status check_slot_row(const invar_device *dev, invar_op op,
                                    const invar_tensor *slot_row, int64_t tokens)
 {

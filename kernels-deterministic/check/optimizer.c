@@ -1,5 +1,5 @@
 /*
- * optimizer.c - arguments of the gradient norm and of AdamW.
+ * optimizer.c - checks the arguments of grad.norm and adamw.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,7 +33,7 @@ invar_status invar_check_grad_norm(const invar_device *dev, const invar_grad_nor
     return INVAR_OK;
 }
 
-/* The tensors whose digests are wanted are all of the elements. */
+/* Rejects ends of hashed tensors that do not ascend or do not cover all elements. */
 static invar_status check_ends(const invar_adamw_args *a)
 {
     invar_op op = INVAR_OP_ADAMW;

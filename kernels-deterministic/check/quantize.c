@@ -1,5 +1,5 @@
 /*
- * quantize.c - arguments of the conversions to and from low precision.
+ * quantize.c - checks the arguments of the ops quantise and dequantise.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

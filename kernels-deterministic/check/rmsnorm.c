@@ -1,5 +1,5 @@
 /*
- * rmsnorm.c - arguments of the root mean square norm.
+ * rmsnorm.c - checks the arguments of rmsnorm.fwd and rmsnorm.bwd.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +10,7 @@
 
 #include "base/invar_banned.h"
 
-/* What forward and backward share; eps keeps rstd finite. */
+/* Checks what forward and backward share. The lower bound of eps keeps rstd finite. */
 static invar_status check_norm(invar_op op, const invar_tensor *x, const invar_tensor *weight,
                                float eps)
 {
@@ -25,7 +25,7 @@ static invar_status check_norm(invar_op op, const invar_tensor *x, const invar_t
     return invar_check_range(op, "eps", eps, FLT_MIN, 1.0);
 }
 
-/* All of a rotation is there, or nothing. */
+/* Rejects a rotation of which only some tensors are present. */
 static invar_status check_rotation(const invar_device *dev, invar_op op, const invar_rope_args *r,
                                    const invar_tensor *x)
 {
@@ -78,6 +78,6 @@ invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnor
     }
     if (invar_tensor_present(&a->residual))
         INVAR_TRY(invar_check_like(op, "residual", &a->residual, "x", &a->x));
-    // not in place: dweight reads dy and x once more
+    // dx must not be dy or x (op_fields.def): dweight reads both again
     return INVAR_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * rope.c - arguments of the rotary position embedding.
+ * rope.c - checks the arguments of rope.table, rope.fwd and rope.bwd.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,10 +9,13 @@
 
 #include "base/invar_banned.h"
 
-/* Frequencies are at most 1, so angles stay in the domain of our sine and cosine. */
+/*
+ * Frequencies are at most 1, so angles up to here are in the domain of invar_sin_f64 and
+ * invar_cos_f64.
+ */
 #define MAX_POSITIONS (INT64_C(1) << 21)
 
-/* Where our power function is as accurate as stated. */
+/* Domain in which the accuracy of invar_pow_f64 is known. */
 #define MAX_THETA 7e13
 
 invar_status invar_check_rope_table(const invar_device *dev, const invar_rope_table_args *a)

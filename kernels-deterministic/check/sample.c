@@ -1,5 +1,5 @@
 /*
- * sample.c - arguments of sampling.
+ * sample.c - checks the arguments of the op sample.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +9,7 @@
 
 #include "base/invar_banned.h"
 
-#define LEAST_TOP_P 0x1p-40 // below, its fixed-point number is 0 and no token would be kept
+#define LEAST_TOP_P 0x1p-40 // a smaller top_p is 0 in fixed point, and no token would be kept
 
 static invar_status check_hidden(const invar_device *dev, const invar_sample_args *a)
 {

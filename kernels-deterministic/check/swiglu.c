@@ -1,5 +1,5 @@
 /*
- * swiglu.c - arguments of the gated activation.
+ * swiglu.c - checks the arguments of swiglu.fwd and swiglu.bwd.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

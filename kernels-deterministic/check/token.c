@@ -1,5 +1,5 @@
 /*
- * token.c - arguments of the sums over tokens, of the embedding, of the addition and of the factor.
+ * token.c - checks the arguments of token sums, shards.fold, embedding, add and scale.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,9 @@
 /*
- * attention.c - what the forward and the backward of attention on the CPU share.
+ * attention.c - parameters, row gathering, tiling and products of attention on the CPU.
+ *
+ * Tasks are numbered by slots that are found without a table. A product with a masked pair is
+ * skipped by a zero weight if the value is finite, else by a zero value, so that a NaN or an
+ * infinity reaches only the rows that see it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,12 +20,12 @@
 
 _Static_assert(INVAR_ATTENTION_BLOCK <= INVAR_ATTENTION_ROWS, "scratch for rows holds keys too");
 
-static size_t element_bytes(invar_dtype dtype)
+static size_t bytes_of_dtype(invar_dtype dtype)
 {
     return (size_t)invar_dtype_bits(dtype) / 8;
 }
 
-/* A number of keys or queries; 0: no limit. */
+/* Returns a limit of keys or queries, where 0 means no limit. */
 static int64_t limit_of(int64_t count)
 {
     return invar_attention_min(count > 0 ? count : INT64_MAX, INVAR_ATTENTION_FAR);
@@ -50,12 +54,12 @@ void invar_attention_params_init(invar_attention_params *out, const invar_tensor
 static char *head_address(const invar_tensor *t, int64_t row, int64_t head)
 {
     return (char *)t->data +
-           (row * t->row_stride + head * t->shape[2]) * (int64_t)element_bytes(t->dtype);
+           (row * t->row_stride + head * t->shape[2]) * (int64_t)bytes_of_dtype(t->dtype);
 }
 
 void invar_attention_gather(void *dst, const invar_attention_rows *rows, const invar_tensor *t)
 {
-    size_t bytes = (size_t)t->shape[2] * element_bytes(t->dtype);
+    size_t bytes = (size_t)t->shape[2] * bytes_of_dtype(t->dtype);
 
     for (int64_t r = 0; r < rows->count; r++)
         memcpy((char *)dst + (size_t)r * bytes,
@@ -76,8 +80,8 @@ invar_tensor invar_attention_head_view(const invar_tensor *t, int64_t head, int6
 /* ---- tiling ---------------------------------------------------------------------------------- */
 
 /*
- * The first slot of a segment. The +1 per segment makes room for the tile that its end cuts short:
- * floor(a + b) - floor(a) + 1 >= ceil(b). So slots are found without a table.
+ * Returns the first slot of a segment. One extra slot per segment holds the tile that the end of
+ * the segment cuts short: floor(a + b) - floor(a) + 1 >= ceil(b).
  */
 static int64_t first_slot(const invar_attention_tiling *t, int64_t segment)
 {
@@ -143,7 +147,10 @@ static bool finite_row(const invar_tensor *t, int64_t row)
     return !special;
 }
 
-/* A zero weight may stand for a skipped product when it cannot meet an infinity or a NaN. */
+/*
+ * Returns whether zero weights are enough to skip masked products: no product is masked, or no
+ * value is an infinity or a NaN.
+ */
 static bool zeros_skip(const invar_attention_sum *sum)
 {
     bool partial = false;
@@ -156,13 +163,13 @@ static bool zeros_skip(const invar_attention_sum *sum)
     return true;
 }
 
-/* One row, with the values outside its range replaced by +0. */
+/* Computes one row, with the values outside of its range replaced by +0. */
 static void sum_row(float *acc, const invar_device *dev, const invar_attention_sum *sum, int64_t i,
                     void *spare, void *workspace)
 {
     const invar_tensor *values = sum->values;
     int64_t dim = values->shape[1];
-    size_t bytes = (size_t)dim * element_bytes(values->dtype);
+    size_t bytes = (size_t)dim * bytes_of_dtype(values->dtype);
     invar_tensor seen = invar_tensor_2d(spare, values->dtype, sum->k, dim);
     invar_chain_tile tile = {sum->weights, {&seen, INVAR_CHAIN_COLUMNS, 0, 0}, 1, dim, sum->k};
 
@@ -171,7 +178,7 @@ static void sum_row(float *acc, const invar_device *dev, const invar_attention_s
         if (k >= sum->ranges[i].begin && k < sum->ranges[i].end)
             memcpy(dst,
                    (const char *)values->data +
-                       (size_t)(k * values->row_stride) * element_bytes(values->dtype),
+                       (size_t)(k * values->row_stride) * bytes_of_dtype(values->dtype),
                    bytes);
         else
             memset(dst, 0, bytes);

@@ -1,8 +1,9 @@
 /*
- * attention.h - what the forward and the backward of attention on the CPU share.
+ * attention.h - parameters, masks, tiles and products of attention on the CPU.
  *
- * Both walk tiles: up to 128 query rows against one block of keys. This file holds the constants of
- * a call, who sees whom, how rows reach scratch, and the two products of a tile.
+ * Forward and backward work on tiles: up to 128 query rows against one block of keys. This file has
+ * the parameters of a call, the mask as ranges of visible keys or queries, the tiling of rows into
+ * tasks, and the two products of a tile.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,25 +17,25 @@
 extern "C" {
 #endif
 
-#define INVAR_ATTENTION_ROWS 128               /* query rows of a tile, at most */
-#define INVAR_ATTENTION_FAR (INT64_C(1) << 60) /* beyond every position */
+#define INVAR_ATTENTION_ROWS 128               /* maximum of query rows in a tile */
+#define INVAR_ATTENTION_FAR (INT64_C(1) << 60) /* larger than every position */
 
-/* Floats of scratch for rows of heads, and for the scores of a tile. */
+/* Floats of scratch for the rows of a tile, and for its scores. */
 #define INVAR_ATTENTION_HEADS_SIZE (INVAR_ATTENTION_ROWS * INVAR_ATTENTION_MAX_DIM)
 #define INVAR_ATTENTION_SCORES_SIZE (INVAR_ATTENTION_ROWS * INVAR_ATTENTION_BLOCK)
 
-/* The constants of one call. */
+/* Parameters of one call. */
 typedef struct invar_attention_params {
-    invar_dtype dtype; /* storage */
-    int64_t dim;       /* of a head */
+    invar_dtype dtype; /* storage type */
+    int64_t dim;       /* head dim D */
     int64_t kv_heads;
     int64_t group;   /* query heads per kv head */
-    int64_t block;   /* keys */
-    int64_t window;  /* INVAR_ATTENTION_FAR or more: no limit */
-    int64_t kv_span; /* INVAR_ATTENTION_FAR or more: one span */
-    int64_t q_span;
+    int64_t block;   /* keys per block */
+    int64_t window;  /* INVAR_ATTENTION_FAR for no limit */
+    int64_t kv_span; /* keys per span; INVAR_ATTENTION_FAR for one span */
+    int64_t q_span;  /* queries per span; INVAR_ATTENTION_FAR for one span */
     float scale;
-    float c; /* scale * log2(e): scores become exponents of two */
+    float c; /* scale * log2(e): turns scores into exponents of two */
 } invar_attention_params;
 
 void invar_attention_params_init(invar_attention_params *out,
@@ -48,12 +49,13 @@ static inline int64_t invar_attention_min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* [begin, end), counted from the start of a block or tile; empty when begin == end. */
+/* The indices [begin, end) in a block or tile; empty if begin == end. */
 typedef struct invar_attention_range {
     int64_t begin;
     int64_t end;
 } invar_attention_range;
 
+/* Returns the part of [begin, end) that is in [first, first + count), relative to `first`. */
 static inline invar_attention_range invar_attention_clip(int64_t begin, int64_t end, int64_t first,
                                                          int64_t count)
 {
@@ -66,14 +68,14 @@ static inline invar_attention_range invar_attention_clip(int64_t begin, int64_t 
     return r;
 }
 
-/* The first key that the query at `position` sees. */
+/* Returns the first key that the query at `position` sees. */
 static inline int64_t invar_attention_first_key(const invar_attention_params *form,
                                                 int64_t position)
 {
     return position >= form->window ? position - form->window + 1 : 0;
 }
 
-/* Which of the `count` keys from `key` on the query at `position` sees. */
+/* Returns the range of the `count` keys from `key` on that the query at `position` sees. */
 static inline invar_attention_range invar_attention_keys(const invar_attention_params *form,
                                                          int64_t position, int64_t key,
                                                          int64_t count)
@@ -82,7 +84,7 @@ static inline invar_attention_range invar_attention_keys(const invar_attention_p
                                 count);
 }
 
-/* Which of the `count` queries from `position` on see `key`. */
+/* Returns the range of the `count` queries from `position` on that see `key`. */
 static inline invar_attention_range invar_attention_queries(const invar_attention_params *form,
                                                             int64_t key, int64_t position,
                                                             int64_t count)
@@ -93,11 +95,11 @@ static inline invar_attention_range invar_attention_queries(const invar_attentio
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /*
- * Query rows of one sample: row r is position (first + r) / heads and query head
- * head0 + (first + r) % heads. So a tile holds all heads that share keys, or one head alone.
+ * Query rows of one sample. Row r is position (first + r) / heads and query head head0 + (first +
+ * r) % heads, so a tile holds all heads that share keys, or a single head.
  */
 typedef struct invar_attention_rows {
-    int64_t row0; /* of position 0 in the tensors; may lie before their start */
+    int64_t row0; /* row of position 0 in the tensors; may be before their start */
     int64_t head0;
     int64_t heads;
     int64_t first;
@@ -114,16 +116,16 @@ static inline int64_t invar_attention_head(const invar_attention_rows *rows, int
     return rows->head0 + (rows->first + r) % rows->heads;
 }
 
-/* dst (count, D) = the rows of t (T, HQ, D), unchanged in storage type. */
+/* Copies the rows of t (T, HQ, D) to dst (count, D), in storage type. */
 void invar_attention_gather(void *dst, const invar_attention_rows *rows, const invar_tensor *t);
 
-/* Rows [row, row + count) of one head of t (T, H, D), as a view (count, D). */
+/* Returns the rows [row, row + count) of one head of t (T, H, D) as a view (count, D). */
 invar_tensor invar_attention_head_view(const invar_tensor *t, int64_t head, int64_t row,
                                        int64_t count);
 
 /*
- * Cuts the rows of all segments, each `per_row` times, into tiles of `size` that end at segments'
- * ends. There is a slot for every tile, and some slots are empty.
+ * Splits the rows of all segments, each row `per_row` times, into tiles of `size` that never cross
+ * the end of a segment. Tiles are numbered by slots, some of which are empty.
  */
 typedef struct invar_attention_tiling {
     const invar_row_offsets *segments;
@@ -131,24 +133,28 @@ typedef struct invar_attention_tiling {
     int64_t size;
 } invar_attention_tiling;
 
+/* Returns the number of slots. */
 int64_t invar_attention_slots(const invar_attention_tiling *tiling);
 
-/* The tile in a slot: its segment, and where it starts in it. False: the slot is empty. */
+/*
+ * Finds the tile of a slot: its segment, its first row in it and its rows. Returns false if the
+ * slot is empty.
+ */
 bool invar_attention_slot(int64_t *segment_out, int64_t *first_out, int64_t *count_out,
                           const invar_attention_tiling *tiling, int64_t slot);
 
 /* ---- products -------------------------------------------------------------------------------- */
 
 /*
- * s[i * INVAR_ATTENTION_BLOCK + j] = chain over the head dim of row i of a (m, D) and row j of
- * b (n, D), from +0. Writes m rows whole: +0 where j >= n.
+ * s[i * INVAR_ATTENTION_BLOCK + j] = chain over the head dim of row i of a (m, D) and row j of b
+ * (n, D), from +0. Writes all INVAR_ATTENTION_BLOCK columns of the m rows; +0 for j >= n.
  */
 void invar_attention_dots(float *s, const invar_device *dev, const invar_tensor *a,
                           const invar_tensor *b, void *workspace);
 
-/* acc[i * D + d] continues its chain over weights (i, k) and values (k, d), k in range[i] only. */
+/* acc[i * D + d] continues its chain over weights (i, k) and values (k, d) with k in ranges[i]. */
 typedef struct invar_attention_sum {
-    invar_chain_operand weights;         /* +0 outside the ranges */
+    invar_chain_operand weights;         /* +0 outside of the ranges */
     const invar_tensor *values;          /* (k, D) storage */
     const invar_attention_range *ranges; /* (m) */
     int64_t m;
@@ -156,8 +162,8 @@ typedef struct invar_attention_sum {
 } invar_attention_sum;
 
 /*
- * `spare` has INVAR_ATTENTION_HEADS_SIZE floats. Values outside a row's range never reach the row,
- * not even a NaN.
+ * Runs the sum. `spare` is INVAR_ATTENTION_HEADS_SIZE floats of scratch. A value outside of a row's
+ * range never affects the row, not even a NaN.
  */
 void invar_attention_sum_run(float *acc, const invar_device *dev, const invar_attention_sum *sum,
                              void *spare, void *workspace);

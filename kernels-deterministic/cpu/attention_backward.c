@@ -2,7 +2,8 @@
  * attention_backward.c - gradients of attention over packed samples.
  *
  * Two passes, each with one writer per output: dq by tiles of query rows, dk and dv by blocks of
- * keys. Both rebuild the probabilities of their tiles from lse2; nothing of size T x T is kept.
+ * keys. Both compute the probabilities of their tiles again from lse2; nothing of size T x T is
+ * stored.
  *
  * Numerics contract (rev 3), docs/arithmetic.md section 8:
  *   p   2^fma(s, c, -lse2), s as in the forward: bf16 under sm90 by the special function unit; else
@@ -10,11 +11,11 @@
  *   ds  p * (dp - delta), where dp is the chain over the head dim of d_o and v, and
  *       delta = REDUCE(d_o * o); then p and ds are rounded to storage
  *   dv  one chain over (query heads ascending, queries ascending) of p and d_o
- *   dk  likewise of ds and q, then * scale
+ *   dk  one chain in the same order of ds and q, then * scale
  *   dq  per block of keys one chain of ds and k from +0; blocks added descending; then * scale
- * With shards of query heads, dk and dv have one chain per shard, added by a tree. With spans, they
- * have these per span of queries, and dq one sum per span of keys, added ascending. Products that
- * the mask excludes are skipped. Gradients of a sample depend on that sample alone.
+ * With shards of query heads, dk and dv have one chain per shard, added by the tree. With spans, dk
+ * and dv have one sum per span of queries, and dq one per span of keys, added ascending. Masked
+ * products are skipped. Gradients of a sample depend on that sample only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,28 +32,28 @@
 
 #include "base/invar_banned.h"
 
-/* The scratch of one thread. "storage": holds the storage type. */
+/* The scratch of one thread. Arrays marked "storage" hold the storage type. */
 typedef struct scratch {
     _Alignas(64) char chain[INVAR_CHAIN_WORKSPACE];
     float q[INVAR_ATTENTION_HEADS_SIZE];     /* storage */
     float d_o[INVAR_ATTENTION_HEADS_SIZE];   /* storage */
-    float spare[INVAR_ATTENTION_HEADS_SIZE]; /* for a moment, of any type */
+    float spare[INVAR_ATTENTION_HEADS_SIZE]; /* short-lived, of any type */
     float lse2[INVAR_ATTENTION_ROWS];
     float delta[INVAR_ATTENTION_ROWS];
     float s[INVAR_ATTENTION_SCORES_SIZE];       /* scores, then p */
     float dp[INVAR_ATTENTION_SCORES_SIZE];      /* dp, then ds */
     float p[INVAR_ATTENTION_SCORES_SIZE];       /* storage */
     float ds[INVAR_ATTENTION_SCORES_SIZE];      /* storage */
-    float part[2][INVAR_ATTENTION_HEADS_SIZE];  /* the chains under way */
+    float part[2][INVAR_ATTENTION_HEADS_SIZE];  /* accumulators of the current chains */
     float span[INVAR_ATTENTION_HEADS_SIZE];     /* sum of a span's blocks */
     float total[2][INVAR_ATTENTION_HEADS_SIZE]; /* sum of the spans */
     invar_attention_range ranges[INVAR_ATTENTION_ROWS];
 } scratch;
 
-/* Of dk and dv: a subtree of shards that waits for its right neighbour. */
+/* The sums of dk and dv of a subtree of shards whose right neighbor is not computed yet. */
 typedef float partial_sum[2][INVAR_ATTENTION_HEADS_SIZE];
 
-#define LEVELS 3 // of 2^3 shards, INVAR_LINEAR_MAX_SHARDS; the whole tree waits for nothing
+#define LEVELS 3 // of at most 2^3 shards (INVAR_LINEAR_MAX_SHARDS)
 
 typedef struct backward_job {
     const invar_device *dev;
@@ -60,11 +61,11 @@ typedef struct backward_job {
     invar_attention_params form;
     invar_attention_tiling tiling;
     scratch *scratch;
-    int32_t shards;       /* of query heads */
-    partial_sum *partial; /* with shards: LEVELS of them for each thread */
+    int32_t shards;       /* logical shards of the query heads */
+    partial_sum *partial; /* (threads, LEVELS); used if shards > 1 */
 } backward_job;
 
-/* Query rows against a block of keys, both of one sample and kv head. */
+/* A tile: query rows against a block of keys, of one sample and kv head. */
 typedef struct backward_tile {
     const backward_job *job;
     invar_attention_rows rows;
@@ -74,23 +75,23 @@ typedef struct backward_tile {
     int64_t key0;
     int64_t keys;
     scratch *w;
-    partial_sum *partial; /* (LEVELS); NULL with one shard */
+    partial_sum *partial; /* (LEVELS); NULL if there is one shard */
 } backward_tile;
 
-static void add(float *acc, const float *x, int64_t count)
+static void add_to(float *acc, const float *x, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         acc[i] += x[i];
 }
 
-static void clear(float *x, int64_t count)
+static void clear_floats(float *x, int64_t count)
 {
     memset(x, 0, (size_t)count * sizeof *x);
 }
 
 /* ---- the tile -------------------------------------------------------------------------------- */
 
-/* q, d_o, lse2 and delta of the tile's rows. */
+/* Loads q, d_o, lse2 and delta of the tile's rows. */
 static void load_rows(const backward_tile *t)
 {
     const invar_attention_bwd_args *a = t->job->args;
@@ -122,7 +123,7 @@ static void load_keys(backward_tile *t, int64_t key0, int64_t keys)
     t->keys = keys;
 }
 
-/* s becomes p. */
+/* Replaces scores by probabilities. */
 static void scores_to_probs(float *s, int64_t count, const invar_attention_params *form,
                             invar_numerics numerics, float lse2)
 {
@@ -138,7 +139,9 @@ static void scores_to_probs(float *s, int64_t count, const invar_attention_param
     }
 }
 
-/* p and ds of the tile, rounded to storage; +0 where a row does not see a key. Sets ranges. */
+/*
+ * Computes p and ds of the tile, rounded to storage; +0 if a row does not see a key. Sets ranges.
+ */
 static void tile_p_and_ds(const backward_tile *t)
 {
     const invar_attention_params *form = &t->job->form;
@@ -158,14 +161,14 @@ static void tile_p_and_ds(const backward_tile *t)
             invar_attention_keys(form, invar_attention_position(&t->rows, r), t->key0, keys);
 
         w->ranges[r] = seen;
-        clear(x, seen.begin);
-        clear(y, seen.begin);
+        clear_floats(x, seen.begin);
+        clear_floats(y, seen.begin);
         scores_to_probs(x + seen.begin, seen.end - seen.begin, form, t->job->dev->numerics,
                         w->lse2[r]);
         for (int64_t j = seen.begin; j < seen.end; j++)
             y[j] = x[j] * (y[j] - delta);
-        clear(x + seen.end, keys - seen.end);
-        clear(y + seen.end, keys - seen.end);
+        clear_floats(x + seen.end, keys - seen.end);
+        clear_floats(y + seen.end, keys - seen.end);
         invar_tensor_row_store(&p, r, 0, keys, x);
         invar_tensor_row_store(&ds, r, 0, keys, y);
     }
@@ -173,7 +176,7 @@ static void tile_p_and_ds(const backward_tile *t)
 
 /* ---- dq -------------------------------------------------------------------------------------- */
 
-/* part = the chain of one block of keys. */
+/* Computes the chains of one block of keys into part[0]. */
 static void query_block(backward_tile *t, int64_t key0, int64_t keys)
 {
     const invar_attention_params *form = &t->job->form;
@@ -184,7 +187,7 @@ static void query_block(backward_tile *t, int64_t key0, int64_t keys)
 
     load_keys(t, key0, keys);
     tile_p_and_ds(t);
-    clear(w->part[0], count);
+    clear_floats(w->part[0], count);
     invar_attention_sum_run(w->part[0], t->job->dev, &sum, w->spare, w->chain);
     invar_chain_finish(w->part[0], count);
 }
@@ -198,19 +201,19 @@ static void query_tile(backward_tile *t)
     int64_t first = invar_attention_first_key(form, invar_attention_position(&t->rows, 0));
 
     load_rows(t);
-    clear(w->total[0], count);
+    clear_floats(w->total[0], count);
     for (int64_t span0 = first / form->kv_span * form->kv_span; span0 < end;
          span0 += form->kv_span) {
         int64_t low = first > span0 ? first / form->block * form->block : span0;
         int64_t stop = invar_attention_min(end, span0 + form->kv_span);
 
-        clear(w->span, count);
+        clear_floats(w->span, count);
         for (int64_t key0 = (stop - 1) / form->block * form->block; key0 >= low;
              key0 -= form->block) {
             query_block(t, key0, invar_attention_min(stop - key0, form->block));
-            add(w->span, w->part[0], count);
+            add_to(w->span, w->part[0], count);
         }
-        add(w->total[0], w->span, count);
+        add_to(w->total[0], w->span, count);
     }
     for (int64_t r = 0; r < t->rows.count; r++) {
         float *dq = w->total[0] + r * form->dim;
@@ -225,7 +228,7 @@ static void query_tile(backward_tile *t)
 static invar_status query_task(void *payload, int64_t task, int worker)
 {
     const backward_job *job = payload;
-    // the last tiles of a sample see the most keys: they go first
+    // the last tiles of a sample see the most keys, so they start first
     int64_t slot = invar_attention_slots(&job->tiling) - 1 - task / job->form.kv_heads;
     backward_tile t = {
         .job = job, .kv_head = task % job->form.kv_heads, .w = job->scratch + worker};
@@ -244,7 +247,7 @@ static invar_status query_task(void *payload, int64_t task, int worker)
 
 /* ---- dk and dv ------------------------------------------------------------------------------- */
 
-/* The chains of the tile's keys continue over one tile of queries of one head. */
+/* Continues the chains of the tile's keys over one tile of queries of one head. */
 static void key_queries(const backward_tile *t)
 {
     const invar_attention_params *form = &t->job->form;
@@ -265,17 +268,19 @@ static void key_queries(const backward_tile *t)
     invar_attention_sum_run(w->part[1], t->job->dev, &dv, w->spare, w->chain);
 }
 
-/* part = the chains of the tile's keys over the queries [begin, end) of these heads. */
+/*
+ * Computes the chains of the tile's keys over the queries [begin, end) of these heads into `part`.
+ */
 static void key_heads(backward_tile *t, int64_t begin, int64_t end, int64_t head, int64_t head_end)
 {
     const invar_attention_params *form = &t->job->form;
     int64_t count = t->keys * form->dim;
 
-    clear(t->w->part[0], count);
-    clear(t->w->part[1], count);
+    clear_floats(t->w->part[0], count);
+    clear_floats(t->w->part[1], count);
     for (; head < head_end; head++) {
         t->rows.head0 = head;
-        // begin is the start of a block, so every tile starts a group of the chain
+        // begin is the start of a block, so the first row of every tile starts a group
         for (int64_t first = begin; first < end; first += form->block) {
             t->rows.first = first;
             t->rows.count = invar_attention_min(end - first, form->block);
@@ -286,7 +291,10 @@ static void key_heads(backward_tile *t, int64_t begin, int64_t end, int64_t head
         invar_chain_finish(t->w->part[i], count);
 }
 
-/* Adds what the queries [begin, end) of all heads of the group give to the tile's keys. */
+/*
+ * Adds the terms of the queries [begin, end) of all heads of the group to the totals of the tile's
+ * keys.
+ */
 static void key_span(backward_tile *t, int64_t begin, int64_t end)
 {
     const backward_job *job = t->job;
@@ -300,15 +308,15 @@ static void key_span(backward_tile *t, int64_t begin, int64_t end)
 
         key_heads(t, begin, end, from > first ? from : first,
                   invar_attention_min(to, first + group));
-        // a binary counter: neighbours first
+        // a binary counter adds neighbors first
         for (; v >> level & 1; level++)
             for (int i = 0; i < 2; i++)
-                add(t->w->part[i], t->partial[level][i], count);
+                add_to(t->w->part[i], t->partial[level][i], count);
         for (int i = 0; i < 2 && v + 1 < job->shards; i++)
             memcpy(t->partial[level][i], t->w->part[i], (size_t)count * sizeof(float));
     }
     for (int i = 0; i < 2; i++)
-        add(t->w->total[i], t->w->part[i], count);
+        add_to(t->w->total[i], t->w->part[i], count);
 }
 
 static void key_block(backward_tile *t, int64_t length)
@@ -318,8 +326,8 @@ static void key_block(backward_tile *t, int64_t length)
     // queries past `end` see none of these keys
     int64_t end = invar_attention_min(length, t->key0 + t->keys - 1 + form->window);
 
-    clear(t->w->total[0], count);
-    clear(t->w->total[1], count);
+    clear_floats(t->w->total[0], count);
+    clear_floats(t->w->total[1], count);
     for (int64_t span0 = t->key0 / form->q_span * form->q_span; span0 < end; span0 += form->q_span)
         key_span(t, span0 > t->key0 ? span0 : t->key0,
                  invar_attention_min(end, span0 + form->q_span));
@@ -354,7 +362,7 @@ static invar_status key_task(void *payload, int64_t task, int worker)
 
 /* ---- the op ---------------------------------------------------------------------------------- */
 
-/* Where every kv head has its query heads in one shard, the sums are those of one shard. */
+/* Returns the number of shards that matter: 1 if no kv head has query heads in several shards. */
 static int32_t shards_of(const invar_attention_bwd_args *a)
 {
     int64_t heads = a->q.shape[1], group = heads / a->k.shape[1];

@@ -1,20 +1,20 @@
 /*
- * attention_forward.c - attention over packed samples and over a paged KV cache; filling the cache.
+ * attention_forward.c - attention over packed samples and a paged KV cache; kv.write.
  *
- * Both attentions are the same code: a source of keys is either a tensor or pages, and a sequence's
- * query rows are its last positions, all of them for a packed sample. So prefill in any chunking
- * and decode in any batch give the bits of the training forward.
+ * Both kinds of attention are the same code: keys come from a tensor or from pages, and the query
+ * rows of a sequence are its last positions, which are all positions of a packed sample. So every
+ * chunking of a prefill and every batch of a decode pass gives the bits of the training forward.
  *
- * Numerics contract (rev 3), docs/arithmetic.md section 8. Per query row, blocks of keys ascending,
- * only those with a visible key:
+ * Numerics contract (rev 3), docs/arithmetic.md section 8. Per query row, over the blocks with a
+ * visible key, ascending:
  *   s    chain over the head dim, from +0
- *   m'   an integer: m, or ceil(top) where top = max s * c exceeds m + 8; alpha = EXP2S(m - m')
+ *   m'   an integer: m, or ceil(top) if top = max s * c exceeds m + 8; alpha = EXP2S(m - m')
  *   p    bf16 under sm90: the special function unit's 2^fma(s, c, -m'); else EXP2D(s, c, m'), by
  *        the polynomial of the storage type
  *   l    8 lanes (key mod 8): l * alpha, then + p with ascending key
  *   o    o * alpha, from which the chain continues over p, rounded to storage, and v
- * At a span's end the lanes fold 4, 2, 1; spans merge ascending. Result o / l.
- * A row depends on its own q and on the keys and values that it sees, on nothing else.
+ * At the end of a span the lanes are folded by 4, 2, 1; spans are merged in ascending order. The
+ * result is o / l. A row depends only on its own q and on the keys and values that it sees.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,31 +33,31 @@
 #define LOG2E 0x1.715476p0f
 
 /* The softmax of one row over the blocks of the current span. */
-typedef struct running {
-    float m; /* the reference: an integer, -inf before the first block */
+typedef struct span_softmax {
+    float m; /* reference: an integer, -inf before the first block */
     float l[LANES];
-} running;
+} span_softmax;
 
-/* The softmax of one row over the spans that are closed. */
-typedef struct merged {
+/* The softmax of one row over the finished spans. */
+typedef struct row_softmax {
     float m;
     float l;
     bool started;
-} merged;
+} row_softmax;
 
-/* The scratch of one thread. "storage": holds the storage type. */
+/* The scratch of one thread. Arrays marked "storage" hold the storage type. */
 typedef struct scratch {
     _Alignas(64) char chain[INVAR_CHAIN_WORKSPACE];
     float q[INVAR_ATTENTION_HEADS_SIZE];     /* storage */
-    float k[INVAR_ATTENTION_HEADS_SIZE];     /* storage; keys out of pages */
-    float v[INVAR_ATTENTION_HEADS_SIZE];     /* storage */
+    float k[INVAR_ATTENTION_HEADS_SIZE];     /* storage; keys gathered from pages */
+    float v[INVAR_ATTENTION_HEADS_SIZE];     /* storage; values gathered from pages */
     float spare[INVAR_ATTENTION_HEADS_SIZE]; /* storage */
     float s[INVAR_ATTENTION_SCORES_SIZE];
     float p[INVAR_ATTENTION_SCORES_SIZE]; /* storage */
     float o[INVAR_ATTENTION_HEADS_SIZE];
     float merged_o[INVAR_ATTENTION_HEADS_SIZE];
-    running running[INVAR_ATTENTION_ROWS];
-    merged merged[INVAR_ATTENTION_ROWS];
+    span_softmax span_softmax[INVAR_ATTENTION_ROWS];
+    row_softmax row_softmax[INVAR_ATTENTION_ROWS];
     invar_attention_range ranges[INVAR_ATTENTION_ROWS];
 } scratch;
 
@@ -65,13 +65,14 @@ typedef struct forward_job {
     const invar_device *dev;
     invar_attention_params form;
     const invar_tensor *o;
-    const invar_tensor *lse2; /* NULL: not wanted */
+    const invar_tensor *lse2; /* NULL if it is not wanted */
     const invar_tensor *q;
-    const invar_tensor *k; /* (T, HKV, D), or pages */
+    const invar_tensor *k; /* (T, HKV, D), or the pages of a cache */
     const invar_tensor *v;
-    const invar_tensor *pages;        /* NULL: k and v are packed like q */
+    const invar_tensor *pages;        /* NULL if k and v are packed like q */
     const invar_row_offsets *samples; /* query rows of each sequence */
-    const int64_t *lengths;           /* keys of each sequence; NULL: as many as query rows */
+    const int64_t *lengths;           /* keys of each sequence; NULL if it has one key per query
+                                         row */
     invar_attention_tiling tiling;
     scratch *scratch;
 } forward_job;
@@ -88,8 +89,8 @@ typedef struct forward_tile {
 /* ---- keys ------------------------------------------------------------------------------------ */
 
 /*
- * dst (count, D) = keys or values out of pages. What no row of the tile sees stays +0 unread: its
- * page may be gone.
+ * Gathers keys or values from pages to dst (count, D). Positions that no row of the tile sees
+ * become +0 and are not read: their pages may have been freed.
  */
 static void gather_pages(void *dst, const forward_tile *t, const invar_tensor *cache, int64_t key0,
                          int64_t count)
@@ -113,9 +114,9 @@ static void gather_pages(void *dst, const forward_tile *t, const invar_tensor *c
     }
 }
 
-/* The keys or values [key0, key0 + count) of the tile's sequence and kv head, as a view. */
-static invar_tensor forward_tile_fetch(const forward_tile *t, const invar_tensor *source,
-                                       void *buffer, int64_t key0, int64_t count)
+/* Returns the keys or values [key0, key0 + count) of the tile's sequence and kv head as a view. */
+static invar_tensor keys_or_values_view(const forward_tile *t, const invar_tensor *source,
+                                        void *buffer, int64_t key0, int64_t count)
 {
     if (!t->job->pages)
         return invar_attention_head_view(source, t->kv_head, t->rows.row0 + key0, count);
@@ -128,14 +129,14 @@ static invar_tensor forward_tile_fetch(const forward_tile *t, const invar_tensor
 static void open_spans(const forward_tile *t)
 {
     for (int64_t r = 0; r < t->rows.count; r++) {
-        t->w->running[r] = (running){.m = -INFINITY};
-        t->w->merged[r].started = false;
+        t->w->span_softmax[r] = (span_softmax){.m = -INFINITY};
+        t->w->row_softmax[r].started = false;
     }
     memset(t->w->o, 0, (size_t)(t->rows.count * t->job->form.dim) * sizeof(float));
 }
 
-/* Scores that the row does not see, and those past the block's end, become -inf: their p is +0. */
-static void mask(float *s, invar_attention_range range, int64_t padded)
+/* Sets scores outside of the range to -inf, up to the padded end, so that their p is +0. */
+static void mask_scores(float *s, invar_attention_range range, int64_t padded)
 {
     for (int64_t j = 0; j < range.begin; j++)
         s[j] = -INFINITY;
@@ -144,10 +145,10 @@ static void mask(float *s, invar_attention_range range, int64_t padded)
 }
 
 /*
- * The maximum of scores, as integers in the order of floats: that vectorises. Which NaN counts as
- * large depends on its sign, but a NaN score makes its row NaN through p, whatever the maximum.
+ * Returns the maximum of scores by comparing them as integers, which vectorizes. Whether a NaN
+ * counts as the largest depends on its sign, but a NaN score makes its row NaN anyway, through p.
  */
-static float largest(const float *s, int64_t count)
+static float largest_score(const float *s, int64_t count)
 {
     uint32_t top = 0;
 
@@ -159,7 +160,7 @@ static float largest(const float *s, int64_t count)
     return invar_bits_f32(top & INVAR_SIGN_BIT ? top ^ INVAR_SIGN_BIT : ~top);
 }
 
-/* s becomes p. */
+/* Replaces scores by probabilities. */
 static void scores_to_probs(float *s, int64_t count, const invar_attention_params *form,
                             invar_numerics numerics, float m)
 {
@@ -175,11 +176,11 @@ static void scores_to_probs(float *s, int64_t count, const invar_attention_param
     }
 }
 
-/* Takes `count` scores, whole LANES, into the softmax of a row: s becomes p, o is rescaled. */
-static void take_scores(running *state, float *s, float *o, int64_t count,
-                        const invar_attention_params *form, invar_numerics numerics)
+/* Adds `count` scores, a multiple of LANES, to the softmax of a row: s becomes p, o is rescaled. */
+static void add_scores(span_softmax *state, float *s, float *o, int64_t count,
+                       const invar_attention_params *form, invar_numerics numerics)
 {
-    float m = invar_softmax_reference(state->m, largest(s, count) * form->c);
+    float m = invar_softmax_reference(state->m, largest_score(s, count) * form->c);
     float alpha = invar_exp2s(state->m - m);
 
     state->m = m;
@@ -193,15 +194,15 @@ static void take_scores(running *state, float *s, float *o, int64_t count,
         o[d] *= alpha;
 }
 
-/* One block of keys for all rows of the tile. */
-static void take_block(const forward_tile *t, int64_t key0, int64_t count)
+/* Processes one block of keys for all rows of the tile. */
+static void add_block(const forward_tile *t, int64_t key0, int64_t count)
 {
     const invar_attention_params *form = &t->job->form;
     const invar_device *dev = t->job->dev;
     scratch *w = t->w;
     int64_t rows = t->rows.count, padded = (count + LANES - 1) / LANES * LANES;
-    invar_tensor k = forward_tile_fetch(t, t->job->k, w->k, key0, count);
-    invar_tensor v = forward_tile_fetch(t, t->job->v, w->v, key0, count);
+    invar_tensor k = keys_or_values_view(t, t->job->k, w->k, key0, count);
+    invar_tensor v = keys_or_values_view(t, t->job->v, w->v, key0, count);
     invar_tensor q = invar_tensor_2d(w->q, form->dtype, rows, form->dim);
     invar_tensor p = invar_tensor_2d(w->p, form->dtype, rows, INVAR_ATTENTION_BLOCK);
     invar_attention_sum sum = {{&p, INVAR_CHAIN_ROWS, 0, 0}, &v, w->ranges, rows, count};
@@ -214,10 +215,10 @@ static void take_block(const forward_tile *t, int64_t key0, int64_t count)
 
         w->ranges[r] = range;
         if (range.begin == range.end) {
-            memset(s, 0, (size_t)count * sizeof *s); // not a block of this row
+            memset(s, 0, (size_t)count * sizeof *s); // the row sees no key of this block
         } else {
-            mask(s, range, padded);
-            take_scores(&w->running[r], s, w->o + r * form->dim, padded, form, dev->numerics);
+            mask_scores(s, range, padded);
+            add_scores(&w->span_softmax[r], s, w->o + r * form->dim, padded, form, dev->numerics);
         }
         invar_tensor_row_store(&p, r, 0, count, s);
     }
@@ -226,7 +227,7 @@ static void take_block(const forward_tile *t, int64_t key0, int64_t count)
 
 /* ---- spans ----------------------------------------------------------------------------------- */
 
-static float fold(float *l)
+static float fold_lanes(float *l)
 {
     for (int half = LANES / 2; half > 0; half /= 2)
         for (int lane = 0; lane < half; lane++)
@@ -234,12 +235,13 @@ static float fold(float *l)
     return l[0];
 }
 
-static void merge_row(merged *total, float *total_o, running *state, const float *o, int64_t dim)
+static void merge_row(row_softmax *total, float *total_o, span_softmax *state, const float *o,
+                      int64_t dim)
 {
-    float l = fold(state->l), m, alpha, beta;
+    float l = fold_lanes(state->l), m, alpha, beta;
 
     if (!total->started) {
-        *total = (merged){state->m, l, true};
+        *total = (row_softmax){state->m, l, true};
         memcpy(total_o, o, (size_t)dim * sizeof *o);
         return;
     }
@@ -252,7 +254,10 @@ static void merge_row(merged *total, float *total_o, running *state, const float
     total->m = m;
 }
 
-/* Ends the span that starts at key0: rows that see one of its keys merge it, all begin anew. */
+/*
+ * Ends the span that starts at key0: rows that see one of its keys merge it and start the next
+ * span.
+ */
 static void close_span(const forward_tile *t, int64_t key0)
 {
     const invar_attention_params *form = &t->job->form;
@@ -264,13 +269,13 @@ static void close_span(const forward_tile *t, int64_t key0)
 
         if (seen.begin == seen.end)
             continue;
-        merge_row(&w->merged[r], w->merged_o + at, &w->running[r], w->o + at, form->dim);
-        w->running[r] = (running){.m = -INFINITY};
+        merge_row(&w->row_softmax[r], w->merged_o + at, &w->span_softmax[r], w->o + at, form->dim);
+        w->span_softmax[r] = (span_softmax){.m = -INFINITY};
         memset(w->o + at, 0, (size_t)form->dim * sizeof *w->o);
     }
 }
 
-static void forward_tile_store(const forward_tile *t)
+static void store_tile(const forward_tile *t)
 {
     const forward_job *job = t->job;
     int64_t dim = job->form.dim;
@@ -278,7 +283,7 @@ static void forward_tile_store(const forward_tile *t)
     for (int64_t r = 0; r < t->rows.count; r++) {
         int64_t row = t->rows.row0 + invar_attention_position(&t->rows, r);
         int64_t head = invar_attention_head(&t->rows, r);
-        const merged *total = &t->w->merged[r];
+        const row_softmax *total = &t->w->row_softmax[r];
         float *o = t->w->merged_o + r * dim;
 
         for (int64_t d = 0; d < dim; d++)
@@ -305,10 +310,10 @@ static void run_tile(const forward_tile *t)
         int64_t stop = invar_attention_min(end, span0 + form->kv_span);
 
         for (; key0 < stop; key0 += form->block)
-            take_block(t, key0, invar_attention_min(stop - key0, form->block));
+            add_block(t, key0, invar_attention_min(stop - key0, form->block));
         close_span(t, span0);
     }
-    forward_tile_store(t);
+    store_tile(t);
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
@@ -317,7 +322,7 @@ static invar_status forward_task(void *payload, int64_t task, int worker)
 {
     const forward_job *job = payload;
     const int64_t *start = job->samples->offsets;
-    // the last tiles of a sample see the most keys: they go first
+    // the last tiles of a sample see the most keys, so they start first
     int64_t slot = invar_attention_slots(&job->tiling) - 1 - task / job->form.kv_heads;
     forward_tile t = {.job = job, .kv_head = task % job->form.kv_heads, .w = job->scratch + worker};
     int64_t first, count, before;
@@ -325,7 +330,7 @@ static invar_status forward_task(void *payload, int64_t task, int worker)
     if (!invar_attention_slot(&t.sequence, &first, &count, &job->tiling, slot))
         return INVAR_OK;
     before = job->lengths ? job->lengths[t.sequence] - (start[t.sequence + 1] - start[t.sequence])
-                          : 0; // positions whose queries came earlier
+                          : 0; // positions of earlier calls
     t.rows = (invar_attention_rows){.row0 = start[t.sequence] - before,
                                     .head0 = t.kv_head * job->form.group,
                                     .heads = job->form.group,
@@ -394,7 +399,7 @@ invar_status invar_cpu_attention_paged(const invar_device *dev, const invar_atte
 
 /* ---- filling the cache ----------------------------------------------------------------------- */
 
-/* t (R, HKV, D) row -> its slot in the cache; a slot is contiguous, as a row is. */
+/* Copies row `row` of t (R, HKV, D) to its slot of a page. A slot is contiguous, as a row is. */
 static void write_slot(const invar_tensor *cache, int32_t page, int64_t slot, const invar_tensor *t,
                        int64_t row)
 {

@@ -11,7 +11,7 @@
 
 #include "base/invar_banned.h"
 
-/* Calls through the real type of each op: function pointers are not cast. */
+/* Calls each op with its real argument type, because function pointers must not be converted. */
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     static size_t workspace_##fn(const invar_device *dev, const void *args)                        \
     {                                                                                              \
@@ -32,13 +32,13 @@ static invar_status cpu_alloc(const invar_device *dev, void **out, size_t bytes,
     return invar_alloc(out, bytes, 1, what);
 }
 
-static void give(const invar_device *dev, void *block)
+static void cpu_free(const invar_device *dev, void *block)
 {
     (void)dev;
     invar_free(block);
 }
 
-static invar_status copy(const invar_device *dev, void *to, const void *from, size_t bytes)
+static invar_status cpu_copy(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
     (void)dev;
     if (bytes > 0)
@@ -46,15 +46,15 @@ static invar_status copy(const invar_device *dev, void *to, const void *from, si
     return INVAR_OK;
 }
 
-static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
-                              size_t stride, size_t count)
+static invar_status cpu_copy_strided(const invar_device *dev, void *to, const void *from,
+                                     size_t bytes, size_t stride, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        INVAR_TRY(copy(dev, (char *)to + i * stride, (const char *)from + i * stride, bytes));
+        INVAR_TRY(cpu_copy(dev, (char *)to + i * stride, (const char *)from + i * stride, bytes));
     return INVAR_OK;
 }
 
-static invar_status zero(const invar_device *dev, void *at, size_t bytes)
+static invar_status cpu_zero(const invar_device *dev, void *at, size_t bytes)
 {
     (void)dev;
     if (bytes > 0)
@@ -62,7 +62,7 @@ static invar_status zero(const invar_device *dev, void *at, size_t bytes)
     return INVAR_OK;
 }
 
-static invar_status wait(const invar_device *dev)
+static invar_status cpu_synchronize(const invar_device *dev)
 {
     (void)dev;
     return INVAR_OK;
@@ -71,8 +71,8 @@ static invar_status wait(const invar_device *dev)
 static const invar_backend cpu = {
     .abi = INVAR_BACKEND_ABI,
     .name = "cpu",
-    .memory = {false, cpu_alloc, give, cpu_alloc, give, NULL, NULL, copy, copy, copy, copy_each,
-               zero, wait},
+    .memory = {false, cpu_alloc, cpu_free, cpu_alloc, cpu_free, NULL, NULL, cpu_copy, cpu_copy,
+               cpu_copy, cpu_copy_strided, cpu_zero, cpu_synchronize},
     .ops =
         {
 #define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},

@@ -1,9 +1,9 @@
 /*
  * cpu.h - the CPU backend: two functions per op.
  *
- * invar_cpu_<op>_workspace says how much scratch the op needs, invar_cpu_<op> runs it. Arguments
- * have passed the op's check. Work is cut into tasks that write disjoint output; each task computes
- * whole output elements, so the cut never shows in a bit.
+ * invar_cpu_<op>_workspace returns the scratch bytes of a call, invar_cpu_<op> runs it. The
+ * arguments have passed the check of the op. Work is split into tasks that write disjoint outputs;
+ * each task computes complete output elements, so the split never changes a bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -13,7 +13,7 @@
 
 typedef struct piece_job {
     int64_t cols;
-    int64_t across; /* pieces of a row */
+    int64_t across; /* pieces per row */
     invar_elementwise_fn run;
     const void *payload;
 } piece_job;

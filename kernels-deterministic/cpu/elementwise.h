@@ -1,5 +1,5 @@
 /*
- * elementwise.h - element-wise work over the device's pool, in pieces of rows.
+ * elementwise.h - runs an element-wise function over a tensor on the thread pool.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,13 +12,17 @@
 extern "C" {
 #endif
 
-#define INVAR_PIECE 512 /* elements at most: arrays of it fit on the stack; whole scale blocks */
+/* maximum of elements per call: fits on the stack, and a multiple of all scale blocks */
+#define INVAR_PIECE 512
 
-/* Elements (row, first) to (row, first + count - 1). */
+/* Processes the elements (row, first) to (row, first + count - 1). */
 typedef void (*invar_elementwise_fn)(const void *payload, int64_t row, int64_t first,
                                      int64_t count);
 
-/* Every element of (rows, cols) once; `first` is a multiple of INVAR_PIECE. A vector is one row. */
+/*
+ * Calls `run` for every element of (rows, cols) once, from several threads. `first` is a multiple
+ * of INVAR_PIECE. A vector is one row.
+ */
 invar_status invar_elementwise_run(const invar_device *dev, int64_t rows, int64_t cols,
                                    invar_elementwise_fn run, const void *payload) INVAR_MUST_USE;
 

@@ -1,10 +1,10 @@
 /*
- * hash_tree.c - the tree hashes of tensors, and the leaves of rows in segments.
+ * hash_tree.c - tree hashes of tensors, and leaf digests of packed samples.
  *
- * Contract (rev 1), base/hash.h and docs/arithmetic.md: canonical bytes are the rows of index 0
- * without what lies between them. Row i of n is in logical shard floor(i V / n); with cuts a shard
- * is a piece, of some rows or of some columns. A quantized tensor gives the tree two shards for
- * each logical one: its data, then its scales.
+ * Contract (rev 1), base/hash.h and docs/arithmetic.md section 10: canonical bytes are the rows of
+ * index 0 without the gaps between them. Row i of n is in logical shard floor(i V / n); with cuts,
+ * a shard is a range of rows or of columns. A quantized tensor has two shards of the tree for each
+ * logical one: data, then scales.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,8 +23,11 @@ static int64_t tree_shards(const invar_tensor *x, int64_t shards)
     return has_scales(x) ? 2 * shards : shards;
 }
 
-/* How tensor i is cut: its own way, or into the shards of all. What is not is one, also a stack. */
-static invar_logical_split cut_of(const invar_hash_tree_args *a, int64_t i)
+/*
+ * Returns the split of tensor i: its own if it has one, else the shards of the call, of rows. A
+ * tensor that is not split is one shard, even if it is a stack of experts.
+ */
+static invar_logical_split split_of(const invar_hash_tree_args *a, int64_t i)
 {
     if (a->cuts && a->cuts[i].shards > 1)
         return a->cuts[i];
@@ -36,7 +39,7 @@ static int64_t logical_shards(const invar_logical_split *cut)
     return cut->shards * cut->experts;
 }
 
-/* The rows [first, end). */
+/* Returns the shard of the rows [first, end). */
 static invar_tree_shard data_shard(const invar_tensor *x, int64_t first, int64_t end)
 {
     int64_t bits = invar_dtype_bits(x->dtype);
@@ -46,7 +49,7 @@ static invar_tree_shard data_shard(const invar_tensor *x, int64_t first, int64_t
                               (size_t)(x->row_stride * bits / 8)};
 }
 
-/* Their scales, which are contiguous. */
+/* Returns the shard of the scales of these rows, which are contiguous. */
 static invar_tree_shard scale_shard(const invar_tensor *x, int64_t first, int64_t end)
 {
     invar_tensor rows = invar_tensor_rows(x, first, end - first);
@@ -55,7 +58,7 @@ static invar_tree_shard scale_shard(const invar_tensor *x, int64_t first, int64_
     return (invar_tree_shard){rows.scale, 1, bytes, bytes};
 }
 
-/* One more logical shard of the tree, for whose shards there is room. */
+/* Appends one logical shard of rows. The caller has allocated tree_shards() elements. */
 static void add_rows(invar_tree_input *in, invar_tree_shard *shards, const invar_tensor *x,
                      int64_t first, int64_t end)
 {
@@ -64,7 +67,7 @@ static void add_rows(invar_tree_input *in, invar_tree_shard *shards, const invar
         shards[in->n_shards++] = scale_shard(x, first, end);
 }
 
-/* The columns [first, end) of these rows, of a tensor without scales. */
+/* Appends the columns [first, end) of these rows; the tensor has no scales. */
 static void add_columns(invar_tree_input *in, invar_tree_shard *shards, const invar_tensor *x,
                         int64_t row, int64_t rows, int64_t first, int64_t end)
 {
@@ -74,7 +77,7 @@ static void add_columns(invar_tree_input *in, invar_tree_shard *shards, const in
     shards[in->n_shards++] = data_shard(&part, 0, rows);
 }
 
-/* The shards of the tree, into room for tree_shards of them. */
+/* Fills `shards`, which has tree_shards() elements, and returns the input of the tree. */
 static invar_tree_input tree_input(const invar_tensor *x, const invar_logical_split *cut,
                                    invar_tree_shard *shards)
 {
@@ -94,8 +97,8 @@ static invar_tree_input tree_input(const invar_tensor *x, const invar_logical_sp
     return in;
 }
 
-/* Leaves of all shards: each shard's last one may be short. */
-static size_t most_leaves(const invar_tensor *x, int64_t shards)
+/* Upper bound of the leaves of all shards: the last leaf of each shard may be short. */
+static size_t max_leaves(const invar_tensor *x, int64_t shards)
 {
     size_t row = (size_t)(invar_tensor_row_elements(x) * invar_dtype_bits(x->dtype) / 8);
     size_t bytes = (size_t)x->shape[0] * row + invar_tensor_scale_bytes(x);
@@ -109,10 +112,10 @@ size_t invar_cpu_hash_tree_workspace(const invar_device *dev, const invar_hash_t
 
     (void)dev;
     for (int64_t i = 0; i < a->count; i++) {
-        invar_logical_split cut = cut_of(a, i);
+        invar_logical_split cut = split_of(a, i);
         size_t shards = (size_t)tree_shards(&a->x[i], logical_shards(&cut));
         size_t bytes = shards * (sizeof(invar_tree_shard) + sizeof(int64_t)) +
-                       most_leaves(&a->x[i], logical_shards(&cut)) * sizeof(invar_digest);
+                       max_leaves(&a->x[i], logical_shards(&cut)) * sizeof(invar_digest);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -122,7 +125,7 @@ invar_status invar_cpu_hash_tree(const invar_device *dev, const invar_hash_tree_
                                  void *workspace)
 {
     for (int64_t i = 0; i < a->count; i++) {
-        invar_logical_split cut = cut_of(a, i);
+        invar_logical_split cut = split_of(a, i);
         invar_tree_input in = tree_input(&a->x[i], &cut, workspace);
         INVAR_TRY(invar_tree_hash_with(&a->digest[i], dev->pool, &in,
                                        (invar_tree_shard *)workspace + in.n_shards));

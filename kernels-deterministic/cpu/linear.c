@@ -1,15 +1,15 @@
 /*
- * linear.c - linear layers: y, dx, dw, dense and grouped by expert.
+ * linear.c - linear layers, dense and grouped by expert: y, dx and dw.
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 3:
- *   y   one chain over input features per element (k_shards: one per shard, folded by the tree),
- *       then the bias in f32, one rounding; a residual, and the gated activation, come after that
+ *   y   one chain over input features per element (k_shards: one per shard, added by the tree),
+ *       then the bias in f32, one rounding; a residual and the gated activation come after that
  *       rounding and round again
  *   dx  one chain over the concatenated output features of the parts
  *   dw  per unit one chain over its tokens from +0, added to the running f32 gradient in unit
- *       order; a fresh one is +0 before the first unit
- * An element depends on its row and its column alone: invariant to every other row and to tiling.
- * An expert is the dense layer on its own rows.
+ *       order; with `fresh` the gradient is +0 before the first unit
+ * An element depends on its row and its column only, not on other rows or the tiling. An expert is
+ * a dense layer on its own rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +23,7 @@
 
 #include "base/invar_banned.h"
 
-/* Rows [row0, row0 + rows) through the weights of one expert; a dense layer is expert 0 of 1. */
+/* Rows [row0, row0 + rows) for the weights of one expert; a dense layer is expert 0 of 1. */
 typedef struct slice {
     int64_t row0;
     int64_t rows;
@@ -35,7 +35,7 @@ typedef struct slice {
 typedef struct forward_job {
     const invar_linear_fwd_args *args;
     slice at;
-    int64_t cols; /* rows of w, of an expert */
+    int64_t cols; /* outputs N of the expert */
 } forward_job;
 
 static void add_bias(float *acc, const invar_chain_range *r, const invar_tensor *bias)
@@ -55,9 +55,9 @@ static void store_tile(const invar_tensor *t, int64_t row0, const invar_chain_ra
         invar_tensor_row_store(t, row0 + r->row0 + i, r->col0, r->cols, acc + i * r->cols);
 }
 
-/* To what store_tile has stored, as `add` would do it. */
-static void add_residual(const invar_tensor *t, const invar_tensor *residual, int64_t row0,
-                         const invar_chain_range *r)
+/* Adds the residual to the tile that store_tile has stored, as the op add does. */
+static void add_tile_residual(const invar_tensor *t, const invar_tensor *residual, int64_t row0,
+                              const invar_chain_range *r)
 {
     float sum[INVAR_CHAIN_TILE_N], y[INVAR_CHAIN_TILE_N];
 
@@ -71,7 +71,10 @@ static void add_residual(const invar_tensor *t, const invar_tensor *residual, in
     }
 }
 
-/* act = swiglu of what is stored as the gate and as `up`, or would be. */
+/*
+ * Computes swiglu of a tile. gate and up are rounded to the type of act first, as if they had been
+ * stored.
+ */
 static void gate_tile(const invar_tensor *act, int64_t row0, const invar_chain_range *r,
                       const float *gate, const float *up)
 {
@@ -96,7 +99,9 @@ static void gate_tile(const invar_tensor *act, int64_t row0, const invar_chain_r
     }
 }
 
-/* A tile of one output, in f32: chains, tree, bias. `acc` has room for chains of k_shards. */
+/*
+ * Computes a tile of one output in f32: chains, tree, bias. `acc` has the accumulators of k_shards.
+ */
 static void output_tile(float *acc, const forward_job *job, const invar_tensor *w,
                         const invar_tensor *bias, const invar_device *dev,
                         const invar_chain_range *r, void *workspace)
@@ -133,7 +138,7 @@ static void forward_tile(const void *payload, const invar_device *dev, const inv
     if (invar_tensor_present(&a->y))
         store_tile(&a->y, job->at.row0, r, acc);
     if (invar_tensor_present(&a->residual))
-        add_residual(&a->y, &a->residual, job->at.row0, r);
+        add_tile_residual(&a->y, &a->residual, job->at.row0, r);
     if (!invar_tensor_present(&a->act))
         return;
     output_tile(up, job, &a->more[0].w, &a->more[0].bias, dev, r, workspace);
@@ -147,9 +152,9 @@ static int32_t forward_accumulators(const invar_linear_fwd_args *a)
     return (invar_tensor_present(&a->act) ? 2 : 1) * invar_chain_tiles(a->k_shards);
 }
 
-/* The first output, and with an activation the second. `cols` of an expert. */
-static invar_status linear_fwd_args_forward(const invar_device *dev, const invar_linear_fwd_args *a,
-                                            slice at, int64_t cols, void *workspace)
+/* Computes the first output and, with an activation, the second. `cols` is N of the expert. */
+static invar_status run_forward(const invar_device *dev, const invar_linear_fwd_args *a, slice at,
+                                int64_t cols, void *workspace)
 {
     forward_job job = {a, at, cols};
     invar_chain_grid grid = {at.rows, cols, forward_accumulators(a), forward_tile, &job};
@@ -167,7 +172,7 @@ invar_status invar_cpu_linear_fwd(const invar_device *dev, const invar_linear_fw
 {
     slice all = {0, a->x.shape[0], 0};
 
-    INVAR_TRY(linear_fwd_args_forward(dev, a, all, a->w.shape[0], workspace));
+    INVAR_TRY(run_forward(dev, a, all, a->w.shape[0], workspace));
     for (int32_t i = 0; i < a->n_more && !invar_tensor_present(&a->act); i++) {
         const invar_linear_output *out = &a->more[i];
         invar_linear_fwd_args one = {.y = out->y,
@@ -176,7 +181,7 @@ invar_status invar_cpu_linear_fwd(const invar_device *dev, const invar_linear_fw
                                      .bias = out->bias,
                                      .k_shards = a->k_shards,
                                      .k_atom = a->k_atom};
-        INVAR_TRY(linear_fwd_args_forward(dev, &one, all, out->w.shape[0], workspace));
+        INVAR_TRY(run_forward(dev, &one, all, out->w.shape[0], workspace));
     }
     return INVAR_OK;
 }
@@ -195,8 +200,7 @@ invar_status invar_cpu_moe_linear_fwd(const invar_device *dev, const invar_moe_l
 
     for (int64_t e = 0; e < a->experts.count; e++) {
         int64_t row0 = a->experts.offsets[e], rows = a->experts.offsets[e + 1] - row0;
-        INVAR_TRY(
-            linear_fwd_args_forward(dev, &dense, (slice){row0, rows, e}, a->y.shape[1], workspace));
+        INVAR_TRY(run_forward(dev, &dense, (slice){row0, rows, e}, a->y.shape[1], workspace));
     }
     return INVAR_OK;
 }
@@ -282,8 +286,8 @@ typedef struct weight_grad_job {
     const invar_tensor *dw;
     const invar_tensor *dy;
     const invar_tensor *x;
-    int64_t dw_row0; /* of the expert */
-    /* the rows of one unit, and the first row after it, by any rule that covers [row0, end) */
+    int64_t dw_row0; /* first row of the expert in dw */
+    /* Returns the first row after the unit of `row`; rows [row0, end) belong to units. */
     int64_t (*unit_end)(const void *rule, int64_t row);
     const void *rule;
     int64_t row0;
@@ -335,7 +339,7 @@ static int64_t unit_after(const invar_row_offsets *units, int64_t token)
 {
     int64_t low = 0, high = units->count - 1;
 
-    // the last unit that starts at or before the token; empty units hold no token
+    // the last unit that starts at or before the token; empty units contain no token
     while (low < high) {
         int64_t middle = (low + high + 1) / 2;
         if (units->offsets[middle] <= token)
@@ -366,7 +370,7 @@ invar_status invar_cpu_linear_dw(const invar_device *dev, const invar_linear_dw_
     return weight_grad(dev, &job, workspace);
 }
 
-/* A unit of an expert ends where the tokens of its rows leave the unit. */
+/* The units of an expert: one ends before the first row whose token is outside of it. */
 typedef struct expert_rule {
     const invar_row_offsets *units;
     const int32_t *row_token;

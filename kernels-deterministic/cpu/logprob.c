@@ -1,13 +1,13 @@
 /*
  * logprob.c - log-probability of a token, entropy of its distribution, and their backward.
  *
- * Numerics contract (rev 1), docs/arithmetic.md section 9: z = logit * (1/T); the vocabulary in
- * chunks of 256, each with its own maximum and REDUCE; the chunks joined by REDUCE under the
- * maximum M of all. That is what the epilogue of a matrix product can compute tile by tile, so no
- * implementation has to hold the logits, and ranks that divide the vocabulary send each other what
- * they know of their chunks (logprob.sum, logprob.join). The backward recomputes each probability
- * from M and log L; one rounding into storage at the end. A token's results depend on its own row
- * alone, and columns behind the tensor's extent (a padded vocabulary) are never read.
+ * Numerics contract (rev 1), docs/arithmetic.md section 9: z = logit * (1/T); the vocabulary is
+ * summed in chunks of 256, each with its own maximum and REDUCE; REDUCE joins the chunks under the
+ * maximum M of all. The epilogue of a matrix product can compute this tile by tile without storing
+ * the logits, and ranks that divide the vocabulary only exchange the sums of their chunks
+ * (logprob.sum, logprob.join). The backward computes each probability again from M and log L, and
+ * rounds once to storage. A token's results depend on its own row only; columns after the tensor's
+ * extent (a padded vocabulary) are never read.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -42,14 +42,14 @@ static const float *logits_of(const invar_tensor *logits, int64_t token)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* What is known of a chunk, under its own maximum. */
+/* The sums of one chunk, under its own maximum. */
 typedef struct chunk_sum {
     float largest;  /* m_c */
     float total;    /* l_c: sum of exp(z - m_c) */
     float weighted; /* a_c: sum of exp(z - m_c) * (z - m_c) */
 } chunk_sum;
 
-/* Of all chunks of a token. */
+/* The sums of all chunks of a token. */
 typedef struct chunk_sums {
     float *largest, *total, *weighted; /* (count) */
     int64_t count;
@@ -74,7 +74,7 @@ static void set_sum(const chunk_sums *sums, int64_t chunk, const chunk_sum *sum)
     sums->weighted[chunk] = sum->weighted;
 }
 
-/* Of chunk c of a row of logits; the last one may be shorter. */
+/* Sums chunk c of a row of logits; the last chunk may be shorter. */
 static chunk_sum sum_chunk(const float *row, int64_t c, int64_t vocabulary, float inverse)
 {
     const float *logits = row + c * CHUNK;
@@ -92,12 +92,15 @@ static chunk_sum sum_chunk(const float *row, int64_t c, int64_t vocabulary, floa
     return (chunk_sum){largest, invar_reduce_f32(e, count), invar_reduce_f32(z, count)};
 }
 
-/* Where the results of tokens go. */
+/* Outputs of the ops, by token. */
 typedef struct results {
     const invar_tensor *logp, *entropy, *max, *logsum;
 } results;
 
-/* The sums become those under the maximum of all. `z` is the target's. */
+/*
+ * Joins the chunks and writes the results of a token. `z` is the scaled logit of the target. The
+ * sums are replaced by those under the maximum of all chunks.
+ */
 static void join_chunks(const results *out, int64_t token, const chunk_sums *sums, float z)
 {
     float largest = sums->largest[0], total, weighted, logsum;
@@ -186,7 +189,7 @@ invar_status invar_cpu_logprob_sum(const invar_device *dev, const invar_logprob_
     return invar_row_parallel_run(dev, &job, workspace);
 }
 
-/* The token's row in a part. */
+/* Returns the token's row in a part. */
 static const float *sums_of(const invar_logprob_join_args *a, int64_t token, int32_t part)
 {
     return (const float *)a->sums.data + (part * a->targets.shape[0] + token) * a->sums.row_stride;

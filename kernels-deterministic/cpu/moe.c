@@ -1,14 +1,14 @@
 /*
- * moe.c - mixture of experts: routing, permutation, combination, and their backwards.
+ * moe.c - mixture of experts: router, plan, gather, combine, and their backward.
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 9:
- *   route    scores in f32; experts by (score + bias descending, id ascending); weights normalised
- *            over slots in ascending order
+ *   route    scores in f32; experts by (score + bias descending, id ascending); weights divided by
+ *            their sum over slots in ascending order
  *   plan     rows by (expert, token): integers only
  *   gather   a copy; its backward adds slots ascending from +0, one rounding
  *   combine  acc = fma(w_s, y_s, acc) over slots ascending from +0, then the shared expert, one
  *            rounding; the gradient of a weight is REDUCE over rounded products
- * A token's results depend on its own row alone. (The grouped linear layers are in linear.c.)
+ * A token's results depend on its own row only. The grouped linear layers are in linear.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -60,7 +60,7 @@ static void score_experts(float *scores, const float *logits, int64_t experts,
         scores[j] /= sum;
 }
 
-/* Takes the best candidate out of keys and returns its id. */
+/* Removes the best candidate from keys and returns its id. */
 static uint32_t take_best(uint64_t *keys, int64_t count)
 {
     int64_t best = 0;
@@ -74,7 +74,7 @@ static uint32_t take_best(uint64_t *keys, int64_t count)
     return id;
 }
 
-/* The best value of a group, or the sum of its best two, the better one first. */
+/* Returns the best value of a group, or the sum of its best two, the better one first. */
 static float group_score(const uint64_t *keys, int64_t count, int32_t top)
 {
     uint64_t first = INVAR_ORDER_LAST, second = INVAR_ORDER_LAST;
@@ -91,7 +91,7 @@ static float group_score(const uint64_t *keys, int64_t count, int32_t top)
                     : invar_order_value(first) + invar_order_value(second);
 }
 
-/* Takes the experts of all but the best groups out of keys. */
+/* Removes the experts of all groups except the best from keys. */
 static void limit_groups(uint64_t *keys, uint64_t *group_keys, int64_t experts,
                          const invar_moe_router *router)
 {
@@ -108,9 +108,11 @@ static void limit_groups(uint64_t *keys, uint64_t *group_keys, int64_t experts,
             keys[g * size + j] = INVAR_ORDER_LAST;
 }
 
-/* What weights are divided by: 1, or the chosen scores' sum in slot order, plus eps. */
-static float moe_router_divisor(const float *scores, const int32_t *ids, int64_t slots,
-                                const invar_moe_router *router)
+/*
+ * Returns the divisor of the weights: 1, or the sum of the chosen scores in slot order, plus eps.
+ */
+static float weight_divisor(const float *scores, const int32_t *ids, int64_t slots,
+                            const invar_moe_router *router)
 {
     float sum = 0.0f;
 
@@ -140,7 +142,7 @@ static void route_token(const void *payload, int64_t token, void *scratch)
     for (int64_t s = 0; s < slots; s++)
         chosen[s] = (int32_t)take_best(keys, experts);
 
-    total = moe_router_divisor(scores, used, slots, &a->router);
+    total = weight_divisor(scores, used, slots, &a->router);
     for (int64_t s = 0; s < slots; s++)
         weights[s] = scores[used[s]] / total * a->router.scale;
 }
@@ -164,13 +166,13 @@ invar_status invar_cpu_moe_route_fwd(const invar_device *dev, const invar_moe_ro
     return invar_row_parallel_run(dev, &job, workspace);
 }
 
-/* dscores[s] = the gradient of the score of slot s. */
+/* Computes dscores[s], the gradient of the score of slot s. */
 static void route_slots_back(float *dscores, const invar_moe_route_bwd_args *a, int64_t token)
 {
     const float *dweights = f32_row(&a->dweights, token), *scores = f32_row(&a->scores, token);
     const int32_t *ids = i32_row(&a->ids, token);
     int64_t slots = a->ids.shape[1];
-    float total = moe_router_divisor(scores, ids, slots, &a->router), mean = 0.0f;
+    float total = weight_divisor(scores, ids, slots, &a->router), mean = 0.0f;
 
     for (int64_t s = 0; s < slots; s++)
         dscores[s] = dweights[s] * a->router.scale;
@@ -236,7 +238,7 @@ size_t invar_cpu_moe_plan_workspace(const invar_device *dev, const invar_moe_pla
     return 0;
 }
 
-/* A counting sort: expert_start first counts, then points at each expert's next free row. */
+/* Counting sort: expert_start holds counts first, then the next free row of each expert. */
 invar_status invar_cpu_moe_plan(const invar_device *dev, const invar_moe_plan_args *a,
                                 void *workspace)
 {
@@ -292,13 +294,13 @@ invar_status invar_cpu_moe_gather_fwd(const invar_device *dev, const invar_moe_g
 
 /* ---- combine, and the backward of gather ----------------------------------------------------- */
 
-/* Scratch to verify that slot_row names each row once: two writers of a row of dy would race. */
+/* Scratch to check that slot_row names each row once: two writers of a row of dy would race. */
 static size_t seen_bytes(const invar_tensor *slot_row)
 {
     return (size_t)(slot_row->shape[0] * slot_row->shape[1]);
 }
 
-/* Without weights every weight is 1, and fma(1, y, acc) is acc + y: the backward of gather. */
+/* Without weights each weight is 1, and fma(1, y, acc) is acc + y: the backward of gather. */
 static void combine_piece(const void *payload, int64_t token, int64_t first, int64_t count)
 {
     const invar_moe_combine_fwd_args *a = payload;
@@ -320,8 +322,7 @@ static void combine_piece(const void *payload, int64_t token, int64_t first, int
     invar_tensor_row_store(&a->out, token, first, count, acc);
 }
 
-static invar_status moe_combine_fwd_args_combine(const invar_device *dev,
-                                                 const invar_moe_combine_fwd_args *a)
+static invar_status run_combine(const invar_device *dev, const invar_moe_combine_fwd_args *a)
 {
     return invar_elementwise_run(dev, a->out.shape[0], a->out.shape[1], combine_piece, a);
 }
@@ -338,7 +339,7 @@ invar_status invar_cpu_moe_combine_fwd(const invar_device *dev, const invar_moe_
 {
     INVAR_TRY(invar_check_permutation(dev, INVAR_OP_MOE_COMBINE_FWD, "slot_row", &a->slot_row,
                                       workspace));
-    return moe_combine_fwd_args_combine(dev, a);
+    return run_combine(dev, a);
 }
 
 size_t invar_cpu_moe_gather_bwd_workspace(const invar_device *dev,
@@ -355,7 +356,7 @@ invar_status invar_cpu_moe_gather_bwd(const invar_device *dev, const invar_moe_g
 
     INVAR_TRY(
         invar_check_permutation(dev, INVAR_OP_MOE_GATHER_BWD, "slot_row", &a->slot_row, workspace));
-    return moe_combine_fwd_args_combine(dev, &sum);
+    return run_combine(dev, &sum);
 }
 
 static void combine_token_back(const void *payload, int64_t token, void *scratch)

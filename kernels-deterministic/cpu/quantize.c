@@ -1,15 +1,15 @@
 /*
- * quantize.c - to fp8, mxfp8 and int4, and back.
+ * quantize.c - quantization to fp8, mxfp8 and int4, and back.
  *
- * Numerics contract (rev 1), docs/arithmetic.md; amax = the largest magnitude of a scale block,
- * whose last one in a row or a column may be short:
+ * Numerics contract (rev 1), docs/arithmetic.md section 7. amax is the largest magnitude of a scale
+ * block; the last block of a row or column may be short:
  *   fp8    blocks 1x128 or 128x128: s = max(amax, 2^-96) / 448, q = e4m3(x / s); back: q * s
  *   mxfp8  blocks 1x32: s = the smallest power of two with 448 s >= amax; q = e4m3(x / s), rounded
  *          once; back: q * s, exact in bf16
  *   int4   blocks 1x32: s = bf16(max(amax / 7, 2^-24)), q = clamp(rne(x / s), -7, 7); back:
  *          bf16(q * s)
- * A NaN or an infinity makes its block's scale one: no value of the block comes back finite.
- * A block depends on its own values alone.
+ * A NaN or an infinity makes its block's scale NaN or infinite, so no value of the block comes back
+ * finite. A block depends on its own values only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,7 +25,10 @@
 
 /* ---- to low precision ------------------------------------------------------------------------ */
 
-/* The largest magnitude of the block, or a NaN of the block: NaN has the largest bits. */
+/*
+ * Returns the largest magnitude of the block and `amax`, or a NaN if there is one: its bits are the
+ * largest.
+ */
 static float block_amax(const float *x, int64_t count, float amax)
 {
     uint32_t largest = invar_f32_bits(amax);
@@ -37,7 +40,7 @@ static float block_amax(const float *x, int64_t count, float amax)
     return invar_bits_f32(largest);
 }
 
-/* The scale block of `cols` columns from `first` on; its scale has the number `at`. */
+/* The scale block of `cols` columns from `first` on, with its scale at index `at`. */
 typedef struct block {
     invar_band rows;
     int64_t first, cols;
@@ -101,7 +104,7 @@ static void round_piece(const void *payload, int64_t row, int64_t first, int64_t
                            (const float *)a->x.data + row * a->x.row_stride + first);
 }
 
-/* The rows that share scales. */
+/* Quantizes all scale blocks of one band. */
 static void quantize_band(const void *payload, int64_t band, void *scratch)
 {
     const invar_quantize_args *a = payload;

@@ -1,17 +1,18 @@
 /*
- * rmsnorm.c - root mean square norm over the last index.
+ * rmsnorm.c - root mean square norm over the last index, forward and backward.
  *
- * Numerics contract (rev 2), docs/arithmetic.md; in f32 per token and head, D = last extent:
- *   rstd    = 1 / sqrt(REDUCE(x*x) / D + eps), NaN where the mean of squares is not finite
+ * Numerics contract (rev 2), docs/arithmetic.md section 7; in f32 per token and head, D = last
+ * extent:
+ *   rstd    = 1 / sqrt(REDUCE(x*x) / D + eps), NaN if the mean of squares is not finite
  *   y       = (x * rstd) * w                                              rounded to storage
  *   xhat    = x * rstd,  g = dy * w,  mean = REDUCE(g * xhat) / D
  *   dx      = rstd * fma(-xhat, mean, g)                                  rounded to storage
  *   dweight = sum over tokens in the order of token_sums.h; a token adds sum = fma(dy, xhat, sum),
- *   heads
- *             ascending; with shards of heads a block has a sum of each, added by a tree
- * With a rotation: rope.fwd of y, as it is stored; rope.bwd of dy, before anything else. With a
- * residual: dx = residual + dx as it is stored, rounded once more.
- * A head's y and dx depend on its own row alone.
+ *             heads ascending; with shards of heads, a block has one sum per shard, added by the
+ *             tree
+ * With a rotation: rope.fwd of the stored y; rope.bwd of dy before anything else. With a residual:
+ * dx = residual + dx of the rounded dx, rounded again. A head's y and dx depend on its own row
+ * only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +28,7 @@
 
 #define HEADS_PER_TASK 16
 
-/* `buffer` holds n floats. */
+/* Returns 1 / rms of x; `buffer` holds n floats. */
 static float inverse_rms(float *buffer, const float *x, int64_t n, float eps)
 {
     for (int64_t i = 0; i < n; i++)
@@ -35,7 +36,7 @@ static float inverse_rms(float *buffer, const float *x, int64_t n, float eps)
     return invar_inverse_rms(invar_reduce_f32(buffer, n) / (float)n, eps);
 }
 
-/* Scratch of a thread: `buffers` rows of n floats. */
+/* Scratch of a thread: `buffers` arrays of n floats. */
 static size_t scratch_bytes(int64_t n, int buffers)
 {
     return (size_t)n * (size_t)buffers * sizeof(float);
@@ -86,7 +87,10 @@ typedef struct backward_job {
     float *rstd; /* (T * H) */
 } backward_job;
 
-/* g = the residual + g as dx would store it. dx may be the residual, so that is read first. */
+/*
+ * g = residual + g, with g rounded to storage first. dx may be the residual, so the residual is
+ * read before g is stored.
+ */
 static void add_residual(float *g, const invar_rmsnorm_bwd_args *a, int64_t token, int64_t first,
                          int64_t n, float *buffer)
 {
@@ -146,15 +150,18 @@ static void weight_term(float *sum, const void *payload, int32_t shard, int64_t 
     }
 }
 
-/* Parts of the workspace: rstd, dy rotated back, scratch of the rows. Multiples of 64. */
-static size_t whole_lines(size_t bytes)
+/*
+ * Rounds a part of the workspace (rstd; dy rotated back; scratch of the rows) up to a multiple of
+ * 64 bytes.
+ */
+static size_t round_up_to_line(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
 static size_t rstd_bytes(const invar_rmsnorm_bwd_args *a)
 {
-    return whole_lines((size_t)(a->x.shape[0] * a->x.shape[1]) * sizeof(float));
+    return round_up_to_line((size_t)(a->x.shape[0] * a->x.shape[1]) * sizeof(float));
 }
 
 static size_t rotated_bytes(const invar_rmsnorm_bwd_args *a)
@@ -163,7 +170,7 @@ static size_t rotated_bytes(const invar_rmsnorm_bwd_args *a)
 
     if (!invar_tensor_present(&a->rotation.positions))
         return 0;
-    return whole_lines(values * (size_t)invar_dtype_bits(a->dy.dtype) / 8);
+    return round_up_to_line(values * (size_t)invar_dtype_bits(a->dy.dtype) / 8);
 }
 
 size_t invar_cpu_rmsnorm_bwd_workspace(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
@@ -172,7 +179,7 @@ size_t invar_cpu_rmsnorm_bwd_workspace(const invar_device *dev, const invar_rmsn
            invar_row_parallel_workspace(dev, scratch_bytes(a->x.shape[2], BACKWARD_BUFFERS));
 }
 
-/* *dy_out = rope.bwd of dy, in `memory`. */
+/* *dy_out = rope.bwd of dy, stored in `memory`. */
 static invar_status rotate_back(invar_tensor *dy_out, const invar_device *dev,
                                 const invar_rmsnorm_bwd_args *a, void *memory)
 {

@@ -1,12 +1,12 @@
 /*
  * rope.c - rotary position embedding: tables, rotation and its inverse.
  *
- * Numerics contract (rev 1), docs/arithmetic.md:
+ * Numerics contract (rev 1), docs/arithmetic.md section 7:
  *   table  in double: frequency = theta^(-2i/D), llama3 bands as Hugging Face defines them, angle =
  *          position * frequency; cos and sin rounded to f32
  *   fwd    in f32, pairs (i, i + D/2):  y1 = fma(x1, c, -(x2 * s)),  y2 = fma(x2, c, x1 * s)
  *   bwd    dx1 = fma(dy1, c, dy2 * s),  dx2 = fma(dy2, c, -(dy1 * s));  one rounding each
- * A row depends on its own values and its position.
+ * A row depends only on its own values and its position.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,7 +24,10 @@
 
 #define TWO_PI 0x1.921fb54442d18p2
 
-/* Long waves are stretched by `factor`, short ones stay, those between are interpolated. */
+/*
+ * Divides the frequency of long waves by `factor`, keeps that of short ones, and interpolates
+ * between them.
+ */
 static double scale_llama3(const invar_rope_table_args *a, double frequency)
 {
     double wavelength = TWO_PI / frequency, smooth;
@@ -83,11 +86,11 @@ invar_status invar_cpu_rope_table(const invar_device *dev, const invar_rope_tabl
 
 /* ---- rotation -------------------------------------------------------------------------------- */
 
-#define COLUMNS 128 // pairs at a time, on the stack
+#define COLUMNS 128 // pairs per step, on the stack
 
 typedef struct rotation {
     const invar_rope_fwd_args *args;
-    float sign; /* of the angle: +1 forward, -1 backward */
+    float sign; /* sign of the angle: +1 forward, -1 backward */
 } rotation;
 
 static void rotate_pairs(const rotation *r, int64_t token, int64_t column, const float *cosine,
@@ -125,11 +128,11 @@ static void rotate_token(const void *payload, int64_t token, void *scratch)
                          half - i < COLUMNS ? half - i : COLUMNS);
 }
 
-static invar_status rope_fwd_args_rotate(const invar_device *dev, const invar_rope_fwd_args *a,
-                                         float sign)
+static invar_status run_rotation(const invar_device *dev, const invar_rope_fwd_args *a, float sign)
 {
     rotation r = {a, sign};
-    int64_t tokens = a->x.shape[2] > 0 ? a->x.shape[0] : 0; // rows of nothing have no address
+    // rows without elements have no address
+    int64_t tokens = a->x.shape[2] > 0 ? a->x.shape[0] : 0;
     invar_row_parallel_job job = {tokens, TOKENS_PER_TASK, 0, rotate_token, &r};
 
     return invar_row_parallel_run(dev, &job, NULL);
@@ -145,7 +148,7 @@ invar_status invar_cpu_rope_fwd(const invar_device *dev, const invar_rope_fwd_ar
                                 void *workspace)
 {
     (void)workspace;
-    return rope_fwd_args_rotate(dev, a, 1.0f);
+    return run_rotation(dev, a, 1.0f);
 }
 
 size_t invar_cpu_rope_bwd_workspace(const invar_device *dev, const invar_rope_bwd_args *a)
@@ -158,5 +161,5 @@ invar_status invar_cpu_rope_bwd(const invar_device *dev, const invar_rope_bwd_ar
                                 void *workspace)
 {
     (void)workspace;
-    return rope_fwd_args_rotate(dev, a, -1.0f);
+    return run_rotation(dev, a, -1.0f);
 }

@@ -7,7 +7,7 @@
 
 #include "base/invar_banned.h"
 
-#define CACHE_LINE ((size_t)64) // threads do not share one
+#define CACHE_LINE ((size_t)64) // threads must not share a line
 
 typedef struct rows_task {
     const invar_row_parallel_job *job;

@@ -1,8 +1,8 @@
 /*
- * row_parallel.h - independent rows over the device's pool.
+ * row_parallel.h - runs independent rows on the thread pool.
  *
- * For ops whose output row depends on nothing that another row writes. Which thread computes a row
- * and how many rows make a task never shows in a bit.
+ * For ops whose output row depends on nothing that another row writes. Neither the thread that
+ * computes a row nor the number of rows per task changes a bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,15 +17,17 @@ extern "C" {
 
 typedef struct invar_row_parallel_job {
     int64_t rows;
-    int64_t rows_per_task; /* >= 1: more for cheap rows */
-    size_t scratch;        /* bytes that `run` needs; undefined at first, aligned to 64 bytes */
+    int64_t rows_per_task; /* at least 1; more if rows are cheap */
+    size_t scratch;        /* bytes per thread, undefined content, aligned to 64 bytes; 0 for none
+                              */
     void (*run)(const void *payload, int64_t row, void *scratch);
     const void *payload;
 } invar_row_parallel_job;
 
-/* What invar_row_parallel_run needs for rows with `scratch` bytes each; 0 for 0. */
+/* Returns the workspace for rows with `scratch` bytes each; 0 for 0 bytes. */
 size_t invar_row_parallel_workspace(const invar_device *dev, size_t scratch);
 
+/* Runs all rows. `workspace` has invar_row_parallel_workspace(dev, job->scratch) bytes. */
 invar_status invar_row_parallel_run(const invar_device *dev, const invar_row_parallel_job *job,
                                     void *workspace) INVAR_MUST_USE;
 

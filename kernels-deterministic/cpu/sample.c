@@ -1,15 +1,15 @@
 /*
- * sample.c - the next token of each row.
+ * sample.c - draws the next token of each row: Gumbel-max with top-k, top-p and min-p.
  *
- * Numerics contract (rev 2), docs/arithmetic.md section 9: z = logit * (1/T); of the tokens that
+ * Numerics contract (rev 2), docs/arithmetic.md section 9: z = logit * (1/T). Among the tokens that
  * pass top-k, then top-p, then min-p, the one with the largest z + Gumbel(Philox word of the
- * token's coordinates), the lower id on ties. No state: a row depends on its own logits and
- * coordinates alone.
+ * token's coordinates) is drawn, the lower id on ties. There is no state: a row depends only on its
+ * own logits and coordinates.
  *
- * Top-k and top-p both keep a token while what comes before it in the order weighs less than a
- * limit: k tokens, or a sum of probabilities as integers. So they end in a single key, the last one
- * kept, which is found without a sort; one pass over the vocabulary then does the rest in order of
- * ids. Most Gumbel values are not computed, because a bound says that they cannot win.
+ * Top-k and top-p both keep a token if the weight of the tokens before it in the order is below a
+ * limit: k tokens, or a sum of probabilities as integers. So each yields one key, that of the last
+ * token kept, which is found without sorting; one pass over the vocabulary in order of ids does the
+ * rest. Most Gumbel values are not computed, because a bound shows that they cannot win.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -38,10 +38,11 @@ typedef struct candidate {
 #define DIGITS (1u << DIGIT_BITS)
 
 /*
- * The key of the first token, in order, up to which the weights of the list sum to `limit` or more;
- * INVAR_ORDER_LAST if all of them are less. Ids ascend in the list, which is lost.
+ * Returns the key of the first token, in order, up to which the weights of the list sum to `limit`
+ * or more; INVAR_ORDER_LAST if all weights sum to less. Ids must ascend in the list, which is
+ * overwritten.
  */
-static uint64_t find_last(candidate *list, int64_t count, uint64_t limit)
+static uint64_t find_last_key(candidate *list, int64_t count, uint64_t limit)
 {
     for (int shift = 64 - DIGIT_BITS; shift > 32 - DIGIT_BITS; shift -= DIGIT_BITS) {
         uint64_t sums[DIGITS] = {0}, digit = 0;
@@ -56,7 +57,7 @@ static uint64_t find_last(candidate *list, int64_t count, uint64_t limit)
                 list[left++] = list[i];
         count = left;
     }
-    // what is left is in order
+    // the remaining candidates differ in their ids only, which ascend
     for (int64_t i = 0; i < count; i++) {
         if (list[i].weight >= limit)
             return list[i].key;
@@ -65,17 +66,17 @@ static uint64_t find_last(candidate *list, int64_t count, uint64_t limit)
     return INVAR_ORDER_LAST;
 }
 
-/* A row as the draw sees it. */
+/* The logits of one row and the largest z of its chunks. */
 typedef struct row {
     const float *logits;
     int64_t vocabulary;
-    float inverse;  /* of the temperature */
-    float *largest; /* (chunks) of all z */
+    float inverse;  /* 1 / temperature */
+    float *largest; /* (chunks) largest z of each chunk, over all tokens */
 } row;
 
 /*
- * z of a chunk, *count_out of them, -inf for tokens behind the key `last`; false where all are
- * behind it, and z of no use.
+ * Computes z of a chunk, with -inf for tokens after the key `last`, and their number. Returns false
+ * if all tokens are after it; z is undefined then.
  */
 static bool load_chunk(float *z, int64_t *count_out, const row *r, int64_t chunk, uint64_t last)
 {
@@ -97,7 +98,7 @@ static bool load_chunk(float *z, int64_t *count_out, const row *r, int64_t chunk
     return kept > 0;
 }
 
-static void find_largest(row *r)
+static void find_chunk_maxima(row *r)
 {
     for (int64_t c = 0; c < invar_softmax_chunk_count(r->vocabulary); c++) {
         float z[CHUNK];
@@ -108,14 +109,16 @@ static void find_largest(row *r)
     }
 }
 
-/* As many chunks as top-k keeps tokens have one that is not behind this key: so has the row. */
+/*
+ * Returns a key that at least top_k tokens do not exceed: at least top_k chunks have such a token.
+ */
 static uint64_t bound_of_top_k(const row *r, int32_t top_k, candidate *list)
 {
     int64_t chunks = invar_softmax_chunk_count(r->vocabulary);
 
     for (int64_t c = 0; c < chunks; c++)
         list[c] = (candidate){invar_order_key(r->largest[c], UINT32_MAX), 1};
-    return find_last(list, chunks, (uint64_t)top_k);
+    return find_last_key(list, chunks, (uint64_t)top_k);
 }
 
 static uint64_t last_of_top_k(const row *r, int32_t top_k, candidate *list)
@@ -134,25 +137,25 @@ static uint64_t last_of_top_k(const row *r, int32_t top_k, candidate *list)
             listed += key <= bound;
         }
     }
-    return find_last(list, listed, (uint64_t)top_k);
+    return find_last_key(list, listed, (uint64_t)top_k);
 }
 
-/* A probability as a fixed-point number: sums of these are exact in every order. */
+/* Returns a probability as a fixed-point number. Sums of integers are exact in every order. */
 static uint64_t fixed_point(float p)
 {
     return (uint64_t)((p > 0.0f ? p : 0.0f) * 0x1p40f); // 0 for a NaN
 }
 
-#define FAINT (-28.0f) // exp of it is below 2^-40
+#define NEGLIGIBLE (-28.0f) // exp of it is below 2^-40, so fixed_point gives 0
 
-/* M and L of the tokens up to `last`. */
+/* M and L of the tokens up to `last` (docs/arithmetic.md section 9). */
 typedef struct softmax {
-    float *largest; /* (chunks) m_c; -inf where no token is left */
-    float *sums;    /* (chunks) */
-    float most, total;
+    float *largest;    /* (chunks) m_c; -inf if no token of the chunk is kept */
+    float *sums;       /* (chunks) sums, then scaled to the common maximum */
+    float most, total; /* the maximum M and the sum L */
 } softmax;
 
-static void sum_left(softmax *s, const row *r, uint64_t last)
+static void sum_kept(softmax *s, const row *r, uint64_t last)
 {
     int64_t chunks = invar_softmax_chunk_count(r->vocabulary);
 
@@ -183,13 +186,13 @@ static uint64_t last_of_top_p(const row *r, float top_p, uint64_t last, candidat
     softmax s = {.largest = memory, .sums = memory + chunks};
     uint64_t found;
 
-    sum_left(&s, r, last);
+    sum_kept(&s, r, last);
     for (int64_t c = 0; c < chunks; c++) {
         float z[CHUNK], p[CHUNK];
         int64_t count;
 
-        // what weighs nothing is never the last one kept
-        if (s.largest[c] - s.most < FAINT || !load_chunk(z, &count, r, c, last))
+        // a token of weight 0 is never the last one kept
+        if (s.largest[c] - s.most < NEGLIGIBLE || !load_chunk(z, &count, r, c, last))
             continue;
         for (int64_t i = 0; i < count; i++)
             p[i] = invar_exp(z[i] - s.most) / s.total;
@@ -200,7 +203,7 @@ static uint64_t last_of_top_p(const row *r, float top_p, uint64_t last, candidat
             listed += list[listed].weight > 0 && key <= last;
         }
     }
-    found = find_last(list, listed, fixed_point(top_p));
+    found = find_last_key(list, listed, fixed_point(top_p));
     return found < last ? found : last;
 }
 
@@ -216,7 +219,7 @@ static bool has_top_p(const invar_sample_args *a)
     return a->temperature > 0.0f && a->top_p < 1.0f;
 }
 
-static uint64_t better(uint64_t a, uint64_t b)
+static uint64_t better_key(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -226,11 +229,11 @@ static uint64_t best_of_all(const float *logits, int64_t vocabulary)
     uint64_t best = INVAR_ORDER_LAST;
 
     for (int64_t v = 0; v < vocabulary; v++)
-        best = better(best, invar_order_key(logits[v], (uint32_t)v));
+        best = better_key(best, invar_order_key(logits[v], (uint32_t)v));
     return best;
 }
 
-/* The chunk with the largest z. */
+/* Returns the chunk with the largest z. */
 static int64_t best_chunk(const row *r)
 {
     int64_t best = 0;
@@ -240,7 +243,7 @@ static int64_t best_chunk(const row *r)
     return best;
 }
 
-static float largest_of(const row *r)
+static float largest_z(const row *r)
 {
     float largest = -INFINITY;
 
@@ -249,10 +252,10 @@ static float largest_of(const row *r)
     return largest;
 }
 
-/* What decides whether a token of a row is kept. */
+/* The limits that decide whether a token of a row is kept. */
 typedef struct filter {
     uint64_t last; /* key of the last token that top-k and top-p keep */
-    float largest; /* of all z */
+    float largest; /* largest z of the row */
     float min_p;
 } filter;
 
@@ -265,7 +268,7 @@ static filter make_filter(const invar_sample_args *a, const row *r, void *scratc
     if (has_top_p(a))
         f.last = last_of_top_p(r, a->top_p, f.last, scratch);
     if (f.min_p > 0.0f)
-        f.largest = largest_of(r);
+        f.largest = largest_z(r);
     return f;
 }
 
@@ -276,8 +279,8 @@ static bool filter_keeps(const filter *f, float z, int64_t id)
            !(f->min_p > 0.0f && invar_exp(z - f->largest) < f->min_p);
 }
 
-static void words_of_chunk(uint32_t *words, const invar_sample_args *a, int64_t index,
-                           int64_t first, int64_t count)
+static void chunk_words(uint32_t *words, const invar_sample_args *a, int64_t index, int64_t first,
+                        int64_t count)
 {
     const invar_sample_coords *at = &a->coords[index];
     const uint32_t key[2] = {a->seed, a->purpose};
@@ -290,8 +293,8 @@ static void words_of_chunk(uint32_t *words, const invar_sample_args *a, int64_t 
 }
 
 /*
- * The better of `best` and what a chunk has. Nothing is computed of tokens that a bound on their
- * noise leaves behind it; at first the value of `best` is a NaN, which bounds nothing.
+ * Returns the better of `best` and the best kept token of a chunk. Tokens whose noise is bounded
+ * below `best` are skipped. Initially the value of `best` is a NaN, so that no token is skipped.
  */
 static uint64_t draw_chunk(uint64_t best, const invar_sample_args *a, int64_t index, const row *r,
                            int64_t chunk, const filter *f)
@@ -303,23 +306,26 @@ static uint64_t draw_chunk(uint64_t best, const invar_sample_args *a, int64_t in
     if (r->largest[chunk] + INVAR_GUMBEL_MAX < invar_order_value(best) ||
         !load_chunk(z, &count, r, chunk, f->last))
         return best;
-    words_of_chunk(words, a, index, first, count);
+    chunk_words(words, a, index, first, count);
     for (int64_t i = 0; i < count; i++)
         bound[i] = z[i] + invar_gumbel_bound(words[i]);
     for (int64_t i = 0; i < count; i++)
         if (!(bound[i] < invar_order_value(best)) && filter_keeps(f, z[i], first + i))
-            best = better(
+            best = better_key(
                 best, invar_order_key(z[i] + invar_gumbel_f32(words[i]), (uint32_t)(first + i)));
     return best;
 }
 
-/* The best chunk first: the more is left behind. Any order, and any chunk twice, is the same. */
+/*
+ * Draws from the chunk with the largest z first, so that more tokens can be skipped later. The
+ * order of the chunks, and that this chunk is visited twice, does not change the result.
+ */
 static uint64_t best_of_kept(const invar_sample_args *a, int64_t index, row *r, void *scratch)
 {
     uint64_t best;
     filter f;
 
-    find_largest(r);
+    find_chunk_maxima(r);
     f = make_filter(a, r, scratch);
     best = draw_chunk(INVAR_ORDER_LAST, a, index, r, best_chunk(r), &f);
     for (int64_t c = 0; c < invar_softmax_chunk_count(r->vocabulary); c++)
@@ -327,22 +333,28 @@ static uint64_t best_of_kept(const invar_sample_args *a, int64_t index, row *r, 
     return best;
 }
 
-/* Of a thread: candidates, what is known of chunks, the logits where some are hidden. */
-typedef struct scratch_parts {
+/*
+ * Scratch of a thread in bytes: candidates, values of chunks, a copy of the logits if some rows
+ * hide tokens.
+ */
+typedef struct scratch_bytes {
     size_t filter, chunks, logits;
-} scratch_parts;
+} scratch_bytes;
 
-static scratch_parts parts_of(const invar_sample_args *a)
+static scratch_bytes scratch_bytes_of(const invar_sample_args *a)
 {
     size_t vocabulary = (size_t)a->logits.shape[1];
     size_t chunk = (size_t)invar_softmax_chunk_count(a->logits.shape[1]) * sizeof(float);
     bool filters = has_top_k(a) || has_top_p(a);
 
-    return (scratch_parts){filters ? vocabulary * sizeof(candidate) + 2 * chunk : 0, chunk,
+    return (scratch_bytes){filters ? vocabulary * sizeof(candidate) + 2 * chunk : 0, chunk,
                            invar_tensor_present(&a->hides) ? vocabulary * sizeof(float) : 0};
 }
 
-/* The row's logits as the draw sees them; `copy` is for rows that hide some. */
+/*
+ * Returns the logits of a row, with those of hidden tokens replaced; `copy` is for rows that hide
+ * some.
+ */
 static const float *seen_logits(const invar_sample_args *a, int64_t index, float *copy)
 {
     const float *logits = (const float *)a->logits.data + index * a->logits.row_stride;
@@ -359,7 +371,7 @@ static const float *seen_logits(const invar_sample_args *a, int64_t index, float
 static void sample_row(const void *payload, int64_t index, void *scratch)
 {
     const invar_sample_args *a = payload;
-    scratch_parts parts = parts_of(a);
+    scratch_bytes parts = scratch_bytes_of(a);
     float *chunks = (float *)((char *)scratch + parts.filter);
     float *copy = (float *)((char *)chunks + parts.chunks);
     row r = {seen_logits(a, index, copy), a->logits.shape[1], 1.0f / a->temperature, chunks};
@@ -371,7 +383,7 @@ static void sample_row(const void *payload, int64_t index, void *scratch)
 
 static size_t sample_scratch(const invar_sample_args *a)
 {
-    scratch_parts parts = parts_of(a);
+    scratch_bytes parts = scratch_bytes_of(a);
 
     return parts.filter + parts.chunks + parts.logits;
 }

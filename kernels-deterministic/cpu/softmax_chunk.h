@@ -1,8 +1,8 @@
 /*
- * softmax_chunk.h - the chunks of a vocabulary under which a softmax is summed.
+ * softmax_chunk.h - vocabulary chunks of a softmax: count and maximum.
  *
- * Host only. docs/arithmetic.md section 9: 256 consecutive ids, the last chunk shorter, each with
- * its own maximum.
+ * A softmax is summed in chunks of 256 consecutive ids, the last one shorter, each with its own
+ * maximum (docs/arithmetic.md section 9). For host code only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,8 +20,8 @@ static inline int64_t invar_softmax_chunk_count(int64_t vocabulary)
 }
 
 /*
- * The maximum of the first `count` values, at least one; others may be overwritten. It is the same
- * in every order; folding by halves lets the compiler use vectors.
+ * Returns the maximum of the first `count` values, count >= 1; overwrites the others. The order
+ * does not change a maximum; folding by halves lets the compiler use vectors.
  */
 static inline float invar_softmax_chunk_max(float *z /* (INVAR_CHUNK) */, int64_t count)
 {

@@ -1,11 +1,12 @@
 /*
- * swiglu.c - the gated activation.
+ * swiglu.c - the gated activation, forward and backward.
  *
- * Numerics contract (rev 1), docs/arithmetic.md; in f32, each line rounded to storage once:
+ * Numerics contract (rev 1), docs/arithmetic.md section 7; in f32, each line rounded to storage
+ * once:
  *   y     = silu(gate) * up
  *   dup   = dy * silu(gate)
  *   dgate = (dy * up) * silu'(gate)
- * What is quantized, too, is what was stored.
+ * Quantized outputs are quantized from the stored values.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,12 +17,13 @@
 
 #include "base/invar_banned.h"
 
-/* Of x, unless q is absent. */
-static invar_status quantize(const invar_device *dev, const invar_tensor *q, const invar_tensor *x)
+/* Quantizes x to q, if q is present. */
+static invar_status quantize_stored(const invar_device *dev, const invar_tensor *q,
+                                    const invar_tensor *x)
 {
     if (!invar_tensor_present(q))
         return INVAR_OK;
-    return invar_cpu_quantize(dev, &(invar_quantize_args){*q, *x}, NULL); // takes no workspace
+    return invar_cpu_quantize(dev, &(invar_quantize_args){*q, *x}, NULL); // needs no workspace
 }
 
 static void forward_piece(const void *payload, int64_t row, int64_t first, int64_t count)
@@ -47,7 +49,7 @@ invar_status invar_cpu_swiglu_fwd(const invar_device *dev, const invar_swiglu_fw
 {
     (void)workspace;
     INVAR_TRY(invar_elementwise_run(dev, a->y.shape[0], a->y.shape[1], forward_piece, a));
-    return quantize(dev, &a->y_q, &a->y);
+    return quantize_stored(dev, &a->y_q, &a->y);
 }
 
 static void backward_piece(const void *payload, int64_t row, int64_t first, int64_t count)
@@ -59,7 +61,7 @@ static void backward_piece(const void *payload, int64_t row, int64_t first, int6
     invar_tensor_row_load(dy, &a->dy, row, first, count);
     invar_tensor_row_load(gate, &a->gate, row, first, count);
     invar_tensor_row_load(up, &a->up, row, first, count);
-    // one function a loop: gcc 13 for x86-64 does not vectorise both together
+    // one function per loop, because gcc 13 for x86-64 does not vectorize both together
     for (int64_t i = 0; i < count; i++)
         slope[i] = invar_silu_grad(gate[i]);
     for (int64_t i = 0; i < count; i++)
@@ -83,6 +85,6 @@ invar_status invar_cpu_swiglu_bwd(const invar_device *dev, const invar_swiglu_bw
 {
     (void)workspace;
     INVAR_TRY(invar_elementwise_run(dev, a->dy.shape[0], a->dy.shape[1], backward_piece, a));
-    INVAR_TRY(quantize(dev, &a->dgate_q, &a->dgate));
-    return quantize(dev, &a->dup_q, &a->dup);
+    INVAR_TRY(quantize_stored(dev, &a->dgate_q, &a->dgate));
+    return quantize_stored(dev, &a->dup_q, &a->dup);
 }

@@ -1,16 +1,16 @@
 /*
- * token_sums.c - sums over tokens, embedding, residual addition.
+ * token_sums.c - sums over tokens, embedding, add, scale, and sums of logical shards.
  *
- * Numerics contract (rev 2), docs/arithmetic.md; all in f32, round to nearest even:
+ * Numerics contract (rev 2), docs/arithmetic.md section 7; all in f32, round to nearest even:
  *   token.sum       per unit a sum from +0 of its blocks of 128 tokens, ascending; a block's sum is
  *                   from +0, tokens ascending; then units are added to out, ascending
  *   embedding.fwd   a copy
  *   embedding.bwd   per unit and id a sum from +0 of its dout[t], tokens ascending; units are added
  *                   to dtable[id], ascending
  *   add             round(a + b)
- *   token.fold      the sums of units of token.sum, from those of blocks
- *   shards.fold     round(the tree over shards + 0); with a residual, add of that and this
- * Columns are independent of each other, and so are rows where nothing is summed over them.
+ *   token.fold      the unit sums of token.sum, computed from sums of blocks
+ *   shards.fold     round(the tree over shards + 0); with a residual, add of the residual and that
+ * Columns are independent of each other, and so are rows unless the op sums over them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,7 +35,10 @@ typedef struct token_job {
     const void *payload;
 } token_job;
 
-/* The columns from group * INVAR_TOKEN_COLUMNS on, of `cols` in all. */
+/*
+ * Returns the number of columns in a group of INVAR_TOKEN_COLUMNS; `cols` is the number of all
+ * columns.
+ */
 static int64_t group_columns(int64_t group, int64_t cols)
 {
     int64_t left = cols - group * INVAR_TOKEN_COLUMNS;
@@ -53,9 +56,9 @@ static invar_status run_groups(const invar_device *dev, int64_t cols,
     return invar_row_parallel_run(dev, &job, NULL);
 }
 
-#define SHARD_LEVELS 4 // 2^3 shards, INVAR_LINEAR_MAX_SHARDS
+#define SHARD_LEVELS 4 // for at most 2^3 shards, INVAR_LINEAR_MAX_SHARDS
 
-/* partial[level][0..count) = the block's sum; yields the level. */
+/* Computes the sum of one block. Stores it to partial[level][0..count) and returns the level. */
 static int sum_block(float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS], const token_job *job,
                      int64_t token, int64_t end, int64_t first, int64_t count)
 {
@@ -65,7 +68,8 @@ static int sum_block(float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS], const tok
         float sum[INVAR_TOKEN_COLUMNS] = {0};
         for (int64_t t = token; t < end; t++)
             job->term(sum, job->payload, shard, t, first, count);
-        // a binary counter: partial[l] waits for its right neighbour, a subtree of 2^l shards
+        // a binary counter: partial[l] is a subtree of 2^l shards whose right neighbor is not
+        // computed yet
         for (level = 0; shard >> level & 1; level++)
             for (int64_t i = 0; i < count; i++)
                 sum[i] = partial[level][i] + sum[i];
@@ -74,15 +78,15 @@ static int sum_block(float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS], const tok
     return level;
 }
 
-/* Blocks of 128 tokens, one after the other: of a unit, then of the next. */
+/* Iterates over blocks of 128 tokens, unit by unit. Starts with `units` set and the rest zeroed. */
 typedef struct block_walk {
     const invar_row_offsets *units;
-    int64_t unit, token, end; /* of the block */
-    int64_t number;           /* blocks before it */
-    bool last;                /* of its unit */
+    int64_t unit, token, end; /* current unit; tokens [token, end) of the current block */
+    int64_t number;           /* index of the block among all blocks */
+    bool last;                /* the block is the last of its unit */
 } block_walk;
 
-/* Goes on to the next block, from a zeroed one to the first; false after the last. */
+/* Advances to the next block, the first time to the first one. Returns false after the last one. */
 static bool next_block(block_walk *w)
 {
     const int64_t *start = w->units->offsets;
@@ -100,7 +104,7 @@ static bool next_block(block_walk *w)
     return true;
 }
 
-/* running[0..count) += the sums of units, whose blocks come one after the other. */
+/* Adds sums of units to running[0..count), from the sums of their blocks in order. */
 typedef struct unit_sums {
     float unit[INVAR_TOKEN_COLUMNS];
     float *running;
@@ -201,7 +205,7 @@ static void add_row(float *sum, const void *payload, int32_t shard, int64_t toke
 {
     float x[INVAR_TOKEN_COLUMNS];
 
-    (void)shard; // there is one
+    (void)shard; // always 0
     invar_tensor_row_load(x, payload, token, first, count);
     for (int64_t i = 0; i < count; i++)
         sum[i] += x[i];
@@ -245,18 +249,19 @@ size_t invar_cpu_embedding_fwd_workspace(const invar_device *dev, const invar_em
 invar_status invar_cpu_embedding_fwd(const invar_device *dev, const invar_embedding_fwd_args *a,
                                      void *workspace)
 {
-    int64_t tokens = a->out.shape[1] > 0 ? a->out.shape[0] : 0; // rows of nothing have no address
+    // rows without elements have no address
+    int64_t tokens = a->out.shape[1] > 0 ? a->out.shape[0] : 0;
     invar_row_parallel_job job = {tokens, TOKENS_PER_TASK, 0, copy_row, a};
 
     return invar_row_parallel_run(dev, &job, workspace);
 }
 
-/* Tokens of a unit with one id, as chains: what follows each of them, and which are not first. */
+/* The tokens of a unit with the same id form a chain, linked by `next`. */
 typedef struct scatter_job {
     const invar_embedding_bwd_args *args;
-    int64_t *last; /* (V) of each id, so far */
-    int64_t *next; /* (T) the unit's next token of the same id; -1: none */
-    bool *follows; /* (T) there is one before */
+    int64_t *last; /* (V) last token of each id so far; -1 if there is none */
+    int64_t *next; /* (T) next token of the same id and unit; -1 if there is none */
+    bool *follows; /* (T) the token is not the first of its chain */
 } scatter_job;
 
 static scatter_job scatter_in(const invar_embedding_bwd_args *a, void *workspace)
@@ -285,7 +290,9 @@ static void link_tokens(const scatter_job *job)
     }
 }
 
-/* All tokens of some columns: two tokens may share a row, two columns share nothing. */
+/*
+ * Adds all tokens to some columns. Tokens may share a row of dtable, so only columns are divided.
+ */
 static void scatter_group(const void *payload, int64_t group, void *scratch)
 {
     const scatter_job *job = payload;
@@ -379,7 +386,7 @@ invar_status invar_cpu_scale(const invar_device *dev, const invar_scale_args *a,
 
 /* ---- shards of ranks ------------------------------------------------------------------------- */
 
-/* sum[0..count) of row: the tree over the shards, neighbours first. */
+/* Computes sum[0..count) of a row: the tree over the shards, neighbors first. */
 static void fold_shards(float *sum, const invar_shards_fold_args *a, int64_t row, int64_t first,
                         int64_t count)
 {
@@ -408,7 +415,8 @@ static void fold_piece(const void *payload, int64_t row, int64_t first, int64_t 
         return;
     }
     invar_tensor_row_load(residual, &a->residual, row, first, count);
-    invar_tensor_row_store(&a->y, row, first, count, sum); // rounded
+    // rounds the sum to storage before the residual is added
+    invar_tensor_row_store(&a->y, row, first, count, sum);
     invar_tensor_row_load(sum, &a->y, row, first, count);
     for (int64_t i = 0; i < count; i++)
         sum[i] = residual[i] + sum[i];

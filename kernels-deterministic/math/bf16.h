@@ -4,7 +4,7 @@
  * Numerics contract (rev 1):
  *   fp32 to bf16: round to nearest, ties to even; overflow to infinity; subnormals and the sign of
  *   zero are kept; every NaN becomes 0x7FFF (as PTX cvt.rn.bf16.f32 does).
- *   bf16 to fp32: the bits move up, NaN payloads included; exact.
+ *   bf16 to fp32: exact; the bits, also those of a NaN, become the upper half.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +27,7 @@ INVAR_FN float invar_f32_from_bf16(uint16_t x)
     return invar_bits_f32((uint32_t)x << 16);
 }
 
-/* x rounded to bf16, still as fp32. */
+/* Returns x rounded to bf16, as fp32. */
 INVAR_FN float invar_round_bf16(float x)
 {
     return invar_f32_from_bf16(invar_bf16_from_f32(x));

@@ -1,9 +1,9 @@
 /*
- * candidate_order.h - the one order of candidates: value descending, then id ascending.
+ * candidate_order.h - total order of candidates: value descending, then id ascending.
  *
- * Router and sampling choose by it. A candidate becomes one integer, so the order is total whatever
- * the bits of the value, and a smaller key is a better candidate. -0 ranks with +0. A NaN ranks
- * somewhere: its bits are the hardware's, but nothing breaks.
+ * The router and sampling choose by this order. A candidate becomes one integer key, so the order
+ * is total for all bits of the value; a smaller key is a better candidate. -0 equals +0. The
+ * position of a NaN depends on the bits that the hardware gives it, but its key and id stay valid.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +12,7 @@
 
 #include "kernels-deterministic/math/portable.h"
 
-/* Behind every key whose id is below 2^32 - 1. */
+/* Worse than every key whose id is below 2^32 - 1. */
 #define INVAR_ORDER_LAST UINT64_MAX
 
 INVAR_FN uint64_t invar_order_key(float value, uint32_t id)
@@ -28,7 +28,7 @@ INVAR_FN uint32_t invar_order_id(uint64_t key)
     return (uint32_t)key;
 }
 
-/* The value of the key, with -0 as +0. */
+/* Returns the value of the key, with -0 as +0. */
 INVAR_FN float invar_order_value(uint64_t key)
 {
     uint32_t rank = (uint32_t)(key >> 32);

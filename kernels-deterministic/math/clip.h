@@ -1,5 +1,5 @@
 /*
- * clip.h - how much gradients with a norm are scaled down.
+ * clip.h - clip factor of gradients from their norm.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +10,7 @@
 
 #define INVAR_CLIP_EPS 1e-6f /* 0x1.0c6f7ap-20 */
 
-/* The last two lines of grad.norm (docs/arithmetic.md, section 7). */
+/* Returns the factor of grad.norm, 1 if max_norm is 0 (docs/arithmetic.md, section 7). */
 INVAR_FN float invar_norm_clip(float norm, float max_norm)
 {
     float clip = max_norm / (norm + INVAR_CLIP_EPS);

@@ -1,26 +1,29 @@
 /*
- * elementary.h - exp, EXP2S, EXP2D, log, log1p, tanh, sigmoid, silu and its derivative in fp32.
+ * elementary.h - fp32 exp, EXP2S, EXP2D, log, log1p, tanh, sigmoid, silu and its derivative.
  *
- * Each function is one fixed sequence of fp32 operations (docs/arithmetic.md lists the steps): the
- * bits are equal wherever those operations are IEEE's. No table, no libm, no branch: both sides of
- * a case are computed and one is selected, so that loops vectorise and warps do not diverge.
+ * Each function is one fixed sequence of fp32 operations, listed in docs/arithmetic.md: the bits
+ * are equal wherever those operations follow IEEE 754. There is no table, no libm and no branch:
+ * both sides of a case are computed and one is selected, so that loops vectorize and warps do not
+ * diverge.
  *
- * Numerics contract (rev 1). Largest error over all 2^32 inputs, in ulp of the result:
+ * Numerics contract (rev 1). Largest error over all 2^32 inputs, in ulp of the result, and special
+ * arguments:
  *
- *   exp        0.775    -inf: +0, +inf: +inf, gradual underflow
- *   log        0.882    +-0: -inf, below: NaN, +inf: +inf
- *   log1p      0.957    +-0: +-0, -1: -inf, below: NaN, +inf: +inf
- *   tanh       0.958    +-0: +-0, +-inf: +-1
- *   sigmoid    1.476    -inf: +0, +inf: 1, gradual underflow
- *   silu       1.484    +-0: +-0, -inf: -0, +inf: +inf, gradual underflow
- *   silu_grad  2.77     -inf: -0, +inf: 1, gradual underflow; in (-1.5, -1), around its zero,
+ *   exp        0.775    -inf -> +0, +inf -> +inf, gradual underflow
+ *   log        0.882    +-0 -> -inf, below -> NaN, +inf -> +inf
+ *   log1p      0.957    +-0 -> +-0, -1 -> -inf, below -> NaN, +inf -> +inf
+ *   tanh       0.958    +-0 -> +-0, +-inf -> +-1
+ *   sigmoid    1.476    -inf -> +0, +inf -> 1, gradual underflow
+ *   silu       1.484    +-0 -> +-0, -inf -> -0, +inf -> +inf, gradual underflow
+ *   silu_grad  2.77     -inf -> -0, +inf -> 1, gradual underflow; in (-1.5, -1), around its zero,
  *                       1.05 * 2^-26 absolute instead
  *   exp2s      0.875    for x <= 128.5; see there
  *   exp2s_bf16          as exp2s, with a relative error of up to 1.0137e-4 = 2^-13.27
  *   exp2d      0.938    2^(s c - m); see there
  *   exp2d_bf16          as exp2d, with the relative error of exp2s_bf16
  *
- * A NaN argument gives the canonical NaN. Subnormals are arguments and results like any other.
+ * A NaN argument gives the canonical NaN. Subnormal arguments and results are treated like any
+ * others.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,18 +32,21 @@
 
 #include "kernels-deterministic/math/portable.h"
 
-/* Added to |t| < 2^22 it rounds t to an integer, ties to even, and leaves that in the low bits. */
+/* Adding it to |t| < 2^22 rounds t to an integer, ties to even, in the low bits of the sum. */
 #define INVAR_ROUNDER 0x1.8p23f
 #define INVAR_ROUNDER_BITS UINT32_C(0x4B400000)
 
 /* exp(x) = mantissa * scale0 * scale1. The product of the first two is exact and normal. */
 typedef struct invar_exp_parts {
-    float mantissa; /* about 0.707 .. 1.415 */
-    float scale0;   /* powers of two */
-    float scale1;
+    float mantissa; /* about 0.707 to 1.415 */
+    float scale0;   /* a power of two */
+    float scale1;   /* a power of two */
 } invar_exp_parts;
 
-/* |x| <= 150 or NaN. x = n ln 2 + r with |r| <= ln(2)/2; exp(r) by a polynomial of degree 6. */
+/*
+ * Splits exp(x) for |x| <= 150 or NaN: x = n ln 2 + r with |r| <= ln(2)/2; a polynomial of degree 6
+ * for exp(r).
+ */
 INVAR_FN invar_exp_parts invar_exp_split(float x)
 {
     float t = invar_fmaf(x, 0x1.715476p0f, INVAR_ROUNDER);
@@ -54,12 +60,12 @@ INVAR_FN invar_exp_parts invar_exp_split(float x)
     q = invar_fmaf(q, r, 0x1.555492p-3f);
     q = invar_fmaf(q, r, 0x1.fffffap-2f);
 
-    // 1 + r + r^2 q, where 1 + r0 loses nothing: what its rounding drops joins the small part.
+    // 1 + r + r^2 q with an exact 1 + r0: the rounding error of the sum is added to the small part.
     float sum = 1.0f + r0;
     float lost = r0 - (sum - 1.0f);
     float small = invar_fmaf(q, r * r, invar_fmaf(n, 0x1.05c61p-29f, lost));
 
-    // Two factors, because 2^n itself may be out of range; n + 254 > 0 is cut into two exponents.
+    // Two factors, because 2^n itself may be out of range; n + 254 > 0 is split into two exponents.
     uint32_t exponent = invar_f32_bits(t) - INVAR_ROUNDER_BITS + 254;
     uint32_t half = exponent >> 1;
     invar_exp_parts parts;
@@ -69,7 +75,7 @@ INVAR_FN invar_exp_parts invar_exp_split(float x)
     return parts;
 }
 
-/* exp(-inf) = +0, exp(+inf) = +inf, exp(+-0) = 1. */
+/* exp(x), with exp(-inf) = +0, exp(+inf) = +inf, exp(+-0) = 1. */
 INVAR_FN float invar_exp(float x)
 {
     float y = x < -104.0f ? -104.0f : x; // exp(-104) < 2^-150: rounds to +0
@@ -81,9 +87,9 @@ INVAR_FN float invar_exp(float x)
 /* ---- powers of two for the softmax of attention ---------------------------------------------- */
 
 /*
- * 2^f for |f| <= 0.5 by a polynomial, exactly 1 at 0: of degree 6 for weights that stay f32 (wrong
- * by less than 0.76 ulp), of degree 3 for weights that are rounded to bf16 (up to 2^-8) anyway
- * (relative error below 2^-13.26). Twice the value at -0.5 is not less than that at 0.5.
+ * 2^f for |f| <= 0.5 by a polynomial, exactly 1 at 0. Degree 6 (error below 0.76 ulp) is for
+ * weights that stay f32; degree 3 (relative error below 2^-13.26) for weights that are rounded to
+ * bf16, by up to 2^-8. Twice the value at -0.5 is not less than the value at 0.5.
  */
 INVAR_FN float invar_exp2_fraction(float f)
 {
@@ -104,14 +110,16 @@ INVAR_FN float invar_exp2_fraction_bf16(float f)
     return invar_fmaf(p, f, 1.0f);
 }
 
-/* 2^n of t = INVAR_ROUNDER + n for -126 <= n <= 127; +0 for n = -127, +inf for n = 128. */
+/*
+ * Returns 2^n from t = INVAR_ROUNDER + n for -126 <= n <= 127; +0 for n = -127, +inf for n = 128.
+ */
 INVAR_FN float invar_exp2_whole(float t)
 {
-    // The integer sits in the low bits of t, the rest is shifted out.
+    // the integer is in the low bits of t; all other bits are shifted out
     return invar_bits_f32((invar_f32_bits(t) << 23) + UINT32_C(0x3F800000));
 }
 
-/* x = whole + fraction, |fraction| <= 0.5. x < -127 counts as -127. */
+/* x = whole + fraction with |fraction| <= 0.5. x < -127 counts as -127. */
 typedef struct invar_exp2_parts {
     float rounded; /* INVAR_ROUNDER + whole */
     float fraction;
@@ -127,10 +135,11 @@ INVAR_FN invar_exp2_parts invar_exp2_split(float x)
 }
 
 /*
- * EXP2S(x) = 2^x, a few issue slots instead of full range. EXP2S(0) = 1; x < -126.5, -inf
- * included: +0; from there to -126 gradual underflow; 127.5 <= x <= 128.5: +inf. From one float to
- * the next it never falls by more than one ulp. Larger x: meaningless, though the same everywhere.
- * Integers from -126 to 127 give an exact power of two with either polynomial.
+ * EXP2S(x) = 2^x in few instructions, for a limited range. EXP2S(0) = 1. x < -126.5, including
+ * -inf, gives +0; from there to -126 the underflow is gradual; 127.5 <= x <= 128.5 gives +inf. From
+ * one float to the next the result never decreases by more than one ulp. Integers from -126 to 127
+ * give an exact power of two with either polynomial. For larger x the result is meaningless, but
+ * the same everywhere.
  */
 INVAR_FN float invar_exp2s(float x)
 {
@@ -145,17 +154,18 @@ INVAR_FN float invar_exp2s_bf16(float x)
 }
 
 /*
- * The reference of a row's softmax after a block whose largest scaled score is `top`: an integer,
- * or -inf before the first block. It rises only when the block exceeds it by more than 8, so that
- * most blocks need no rescaling, and weights stay at most 2^8 but for rounding. NaN in top or m
- * gives ceil(top) or NaN: the row is NaN then, by the factor EXP2S(m - m') or by its weights.
+ * Returns the new reference of a row's softmax after a block whose largest scaled score is `top`.
+ * It is an integer, or -inf before the first block, and rises only if the block exceeds it by more
+ * than 8: most blocks need no rescaling, and weights stay at most 2^8, apart from rounding. A NaN
+ * in top or m gives ceil(top) or NaN, and the row becomes NaN by the factor EXP2S(m - m') or by its
+ * weights.
  */
 INVAR_FN float invar_softmax_reference(float m, float top)
 {
     return top <= m + 8.0f ? m : ceilf(top);
 }
 
-/* s c - m = whole + fraction, |fraction| <= 0.5, in two fused operations and a subtraction. */
+/* s c - m = whole + fraction with |fraction| <= 0.5, in two fused operations and a subtraction. */
 INVAR_FN invar_exp2_parts invar_exp2d_split(float s, float c, float m)
 {
     float origin = INVAR_ROUNDER - m; // exact for an integer |m| < 2^22
@@ -173,9 +183,10 @@ INVAR_FN float invar_exp2d_scale(invar_exp2_parts e, float p)
 
 /*
  * EXP2D(s, c, m) = 2^(s c - m) for an integer |m| < 2^22, |s c| < 2^22 and c > 0, with s c not
- * rounded and s c - m < 127.5. Where that rounds to less than -126 (s = -inf included) it is +0, at
- * -126 there may be gradual underflow. NaN for s = NaN or +inf and for m = NaN or -inf; +0 for
- * m = +inf where s c is finite. Beyond, meaningless, though the same everywhere.
+ * rounded and s c - m < 127.5. The result is +0 if the exponent rounds to less than -126, also for
+ * s = -inf; at -126 underflow may be gradual. It is NaN for s = NaN or +inf and for m = NaN or
+ * -inf, and +0 for m = +inf with a finite s c. Beyond that range it is meaningless, but the same
+ * everywhere.
  */
 INVAR_FN float invar_exp2d(float s, float c, float m)
 {
@@ -191,7 +202,10 @@ INVAR_FN float invar_exp2d_bf16(float s, float c, float m)
 
 /* ---- logarithms, tanh, sigmoid --------------------------------------------------------------- */
 
-/* k ln 2 + log(1 + f) + tail for |f| <= 1/3, integer |k| < 256 and a tail of rounding size. */
+/*
+ * k ln 2 + log(1 + f) + tail, for |f| <= 1/3, an integer |k| < 256 and a tail of the size of a
+ * rounding error.
+ */
 INVAR_FN float invar_log_sum(float k, float f, float tail)
 {
     float p = 0x1.01732cp-3f;
@@ -205,7 +219,7 @@ INVAR_FN float invar_log_sum(float k, float f, float tail)
     p = invar_fmaf(p, f, 0x1.55555cp-2f);
     p = invar_fmaf(p, f, -0.5f);
 
-    // log(1 + f) = f + f^2 p. What k ln 2 + f loses to rounding goes into the small part.
+    // log(1 + f) = f + f^2 p. The rounding error of k ln 2 + f is added to the small part.
     float big = k * 0x1.62e4p-1f; // exact: 15 bits
     float sum = big + f;
     float lost = f - (sum - big);
@@ -213,10 +227,10 @@ INVAR_FN float invar_log_sum(float k, float f, float tail)
     return sum + (lost + small);
 }
 
-/* log(1) = +0, log(+-0) = -inf, log(+inf) = +inf, x < 0: NaN. */
+/* log(x), with log(1) = +0, log(+-0) = -inf, log(+inf) = +inf, and NaN for x < 0. */
 INVAR_FN float invar_log(float x)
 {
-    // A subnormal is lifted by 2^23 first. Then x = 2^k m with 2/3 <= m < 4/3.
+    // A subnormal is multiplied by 2^23 first. Then x = 2^k m with 2/3 <= m < 4/3.
     float lifted = x < 0x1p-126f ? x * 0x1p23f : x;
     uint32_t bits = invar_f32_bits(lifted) + (UINT32_C(0x3F800000) - UINT32_C(0x3F2AAAAB));
     float k = (float)(int32_t)(bits >> 23) - (x < 0x1p-126f ? 150.0f : 127.0f);
@@ -228,11 +242,11 @@ INVAR_FN float invar_log(float x)
     return x == inf ? inf : y;
 }
 
-/* log(1 + x). log1p(+-0) = +-0, log1p(-1) = -inf, log1p(+inf) = +inf, x < -1: NaN. */
+/* log(1 + x), with log1p(+-0) = +-0, log1p(-1) = -inf, log1p(+inf) = +inf, and NaN for x < -1. */
 INVAR_FN float invar_log1p(float x)
 {
-    // k as for log, from the rounded 1 + x. That rounding does no harm: with x 2^-k and 2^-k - 1
-    // exact, only their sum f is rounded, and what it loses returns as lost / (1 + f).
+    // k as for log, from the rounded 1 + x. That rounding does no harm: x 2^-k and 2^-k - 1 are
+    // exact, only their sum f is rounded, and its rounding error is added as lost / (1 + f).
     uint32_t shift = (invar_f32_bits(1.0f + x) - UINT32_C(0x3F2AAAAB)) & UINT32_C(0xFF800000);
     float scaled = invar_bits_f32(invar_f32_bits(x) - shift);
     float four = invar_bits_f32(UINT32_C(0x40800000) - shift); // 4 * 2^-k: 2^-128 is subnormal
@@ -249,7 +263,7 @@ INVAR_FN float invar_log1p(float x)
     return x == inf ? inf : y;
 }
 
-/* tanh(+-0) = +-0, tanh(+-inf) = +-1. */
+/* tanh(x), with tanh(+-0) = +-0, tanh(+-inf) = +-1. */
 INVAR_FN float invar_tanh(float x)
 {
     float a = invar_abs_f32(x);
@@ -275,14 +289,15 @@ INVAR_FN float invar_tanh(float x)
 
 /*
  * sigmoid(x) = (hi + lo) * scale. With e = exp(-|x|) it is 1 / (1 + e), or e / (1 + e) for x < 0;
- * there the small power of two stays outside, so that a product with x underflows once, at the end.
+ * for x < 0 `scale` holds the small power of two, so that a product with x underflows only once, at
+ * the end.
  */
 typedef struct invar_sigmoid_parts {
     float hi;
     float lo;
     float scale;
     float rest;       /* 1 - sigmoid(x) = rest * (1 + correction) */
-    float correction; /* of rounding size */
+    float correction; /* size of a rounding error */
 } invar_sigmoid_parts;
 
 INVAR_FN invar_sigmoid_parts invar_sigmoid_split(float x)
@@ -306,7 +321,7 @@ INVAR_FN invar_sigmoid_parts invar_sigmoid_split(float x)
     return s;
 }
 
-/* sigmoid(+-0) = 0.5, sigmoid(-inf) = +0, sigmoid(+inf) = 1. */
+/* sigmoid(x), with sigmoid(+-0) = 0.5, sigmoid(-inf) = +0, sigmoid(+inf) = 1. */
 INVAR_FN float invar_sigmoid(float x)
 {
     invar_sigmoid_parts s = invar_sigmoid_split(x);
@@ -318,11 +333,12 @@ INVAR_FN float invar_silu(float x)
 {
     invar_sigmoid_parts s = invar_sigmoid_split(x);
     float y = x < -112.0f ? -112.0f : x;
-    float bounded = y > 112.0f ? 112.0f : y; // beyond, lo is 0 and must not meet infinity
+    // above 112, lo is 0 and must not be multiplied by infinity
+    float bounded = y > 112.0f ? 112.0f : y;
     return invar_canonical_f32(invar_fmaf(y, s.hi, bounded * s.lo) * s.scale);
 }
 
-/* d silu / dx = sigmoid(x) (1 + x (1 - sigmoid(x))). At -inf: -0, at +inf: 1. */
+/* d silu / dx = sigmoid(x) (1 + x (1 - sigmoid(x))); -0 at -inf and 1 at +inf. */
 INVAR_FN float invar_silu_grad(float x)
 {
     invar_sigmoid_parts s = invar_sigmoid_split(x);

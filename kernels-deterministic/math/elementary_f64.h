@@ -1,13 +1,15 @@
 /*
  * elementary_f64.h - exp, log, pow, sin and cos in double, for tables.
  *
- * RoPE tables need angles position * theta^(-2i/d) and their sine and cosine, the same on every
- * machine. These are fixed sequences of IEEE double operations, for C and CUDA alike; the tables
- * are rounded to fp32. Scalar and branchy: tables are made once.
+ * RoPE tables need angles position * theta^(-2i/d) with their sine and cosine, with the same bits
+ * on every machine. These are fixed sequences of IEEE double operations, for C and CUDA alike;
+ * tables are rounded to fp32. The code is scalar and has branches, because tables are computed
+ * once.
  *
- * Numerics contract (rev 1). Largest error seen in 10^7 arguments each, against 113-bit arithmetic,
- * in ulp of the result: exp 0.77 (a subnormal), log 0.57, pow 0.67 for 2^-3 <= base <= 10^8 and
- * |x| <= 1, sin and cos 0.78 for |x| <= 2^21. Outside its domain a function returns the NaN
+ * Numerics contract (rev 1). Largest error observed in 10^7 arguments each, against 113-bit
+ * arithmetic, in ulp of the result: exp 0.77 (a subnormal), log 0.57, pow 0.67 for 2^-3 <= base <=
+ * 10^8 and
+ * x| <= 1, sin and cos 0.78 for |x| <= 2^21. Outside its domain a function returns the NaN
  * 0x7FFFFFFFFFFFFFFF.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -17,11 +19,11 @@
 
 #include "kernels-deterministic/math/portable.h"
 
-/* Added to |t| < 2^51 it rounds t to an integer, ties to even, and leaves that in the low bits. */
+/* Adding it to |t| < 2^51 rounds t to an integer, ties to even, in the low bits of the sum. */
 #define INVAR_ROUNDER_F64 0x1.8p52
 #define INVAR_ROUNDER_F64_BITS UINT64_C(0x4338000000000000)
 
-/* An unevaluated sum, |lo| at most about an ulp of hi. */
+/* An unevaluated sum; |lo| is at most about one ulp of hi. */
 typedef struct invar_pair_f64 {
     double hi;
     double lo;
@@ -46,7 +48,7 @@ INVAR_FN double invar_nan_f64(void)
     return invar_bits_f64(UINT64_C(0x7FFFFFFFFFFFFFFF));
 }
 
-/* exp(x + tail), |tail| < 2^-40. Overflows to +inf, underflows gradually. */
+/* exp(x + tail) for |tail| < 2^-40. Overflows to +inf, underflows gradually. */
 INVAR_FN double invar_exp_sum_f64(double x, double tail)
 {
     if (x != x)
@@ -80,7 +82,7 @@ INVAR_FN double invar_exp_sum_f64(double x, double tail)
     return mantissa * invar_bits_f64(half << 52) * invar_bits_f64((exponent - half) << 52);
 }
 
-/* log(x) for finite x > 0; hi is the rounded value. */
+/* log(x) for finite x > 0, as a pair; hi is the rounded value. */
 INVAR_FN invar_pair_f64 invar_log_pair_f64(double x)
 {
     // x = 2^k m with sqrt(1/2) <= m < sqrt(2), m = (1 + s) / (1 - s), log m = 2 s + s^3 R(s^2).
@@ -115,13 +117,13 @@ INVAR_FN invar_pair_f64 invar_log_pair_f64(double x)
     return y;
 }
 
-/* exp(-inf) = +0, exp(+inf) = +inf. */
+/* exp(x), with exp(-inf) = +0, exp(+inf) = +inf. */
 INVAR_FN double invar_exp_f64(double x)
 {
     return invar_exp_sum_f64(x, 0.0);
 }
 
-/* Finite x > 0. */
+/* log(x) for finite x > 0. */
 INVAR_FN double invar_log_f64(double x)
 {
     if (!(x > 0.0 && x < (double)INFINITY))
@@ -168,7 +170,7 @@ INVAR_FN double invar_cos_kernel_f64(invar_pair_f64 a)
     return sum + fma(z * z, p, fma(-a.hi, a.lo, lost));
 }
 
-/* x = quadrant * pi/2 + a for |x| <= 2^21; only the quadrant's two low bits count. */
+/* x = quadrant * pi/2 + a for |x| <= 2^21; only the two low bits of quadrant matter. */
 INVAR_FN invar_pair_f64 invar_reduce_angle_f64(double x, uint64_t *quadrant_out)
 {
     double t = fma(x, 0x1.45f306dc9c883p-1, INVAR_ROUNDER_F64);
@@ -177,7 +179,7 @@ INVAR_FN invar_pair_f64 invar_reduce_angle_f64(double x, uint64_t *quadrant_out)
     double b = n * -0x1.1a62633145c07p-54;
     double b_lost = fma(n, -0x1.1a62633145c07p-54, -b);
 
-    // r + b as a pair, whichever is larger; then the third part of pi/2.
+    // r + b as a pair, with the larger term first; then the third part of pi/2
     invar_pair_f64 a;
     a.hi = r + b;
     double r_part = a.hi - b;
@@ -187,7 +189,7 @@ INVAR_FN invar_pair_f64 invar_reduce_angle_f64(double x, uint64_t *quadrant_out)
     return a;
 }
 
-/* |x| <= 2^21. sin(+-0) = +-0. */
+/* sin(x) for |x| <= 2^21, with sin(+-0) = +-0. */
 INVAR_FN double invar_sin_f64(double x)
 {
     uint64_t quadrant;
@@ -201,7 +203,7 @@ INVAR_FN double invar_sin_f64(double x)
     return quadrant & 2 ? -y : y;
 }
 
-/* |x| <= 2^21. */
+/* cos(x) for |x| <= 2^21. */
 INVAR_FN double invar_cos_f64(double x)
 {
     uint64_t quadrant;

@@ -4,9 +4,9 @@
  * Numerics contract (rev 1):
  *   e4m3 (the "fn" form): bias 7, subnormals down to 2^-9, largest 448, no infinity, NaN 0x7F and
  *   0xFF. e5m2: bias 15, subnormals down to 2^-16, largest 57344, infinities, NaNs.
- *   From fp32: round to nearest, ties to even, gradual underflow; what is too large, infinity
- *   included, becomes the largest finite value of its sign; the sign of zero, and of what rounds to
- *   zero, is kept (0x80); every NaN becomes 0x7F.
+ *   From fp32: round to nearest, ties to even, gradual underflow; values that are too large, also
+ *   infinity, become the largest finite value of their sign; the sign of zero, and of values that
+ *   round to zero, is kept (0x80); every NaN becomes 0x7F.
  *   To fp32: exact; every NaN becomes the canonical one; e5m2 infinities stay infinities.
  *   Block scale: s = max(amax, 2^-96) / 448, q = e4m3(x / s), both in fp32. A NaN amax makes s and
  *   every q NaN; an infinite one makes s infinite, so that no product with it is finite.
@@ -23,7 +23,7 @@
 #define INVAR_E5M2_MAX 57344.0f
 
 /*
- * Rounds to a format with `fraction` fraction bits and exponent bias `bias`, whose largest code is
+ * Rounds x to a format with `fraction` fraction bits, exponent bias `bias` and the largest code
  * `largest`. `unit` is 2^23 times the smallest subnormal: adding it to a value below the smallest
  * normal number rounds that value to a multiple of the smallest subnormal.
  */
@@ -72,13 +72,13 @@ INVAR_FN float invar_f32_from_e5m2(uint8_t x)
     return invar_bits_f32(code > 0x7C ? INVAR_NAN_BITS : bits);
 }
 
-/* Exact: a bf16 has more of everything. NaN becomes 0x7FFF. */
+/* Exact: bf16 has more exponent and fraction bits. NaN becomes 0x7FFF. */
 INVAR_FN uint16_t invar_bf16_from_e4m3(uint8_t x)
 {
     return (uint16_t)(invar_f32_bits(invar_f32_from_e4m3(x)) >> 16);
 }
 
-/* The scale of a block whose largest magnitude is amax. */
+/* Returns the scale of a block whose largest magnitude is amax. */
 INVAR_FN float invar_fp8_block_scale(float amax)
 {
     return invar_canonical_f32(invar_max_f32(amax, 0x1p-96f) / INVAR_E4M3_MAX);

@@ -1,12 +1,12 @@
 /*
- * philox.h - Philox4x32-10, uniforms and Gumbel values.
+ * philox.h - Philox4x32-10, uniform and Gumbel random numbers.
  *
  * The counter-based generator of Salmon, Moraes, Dror and Shaw (SC 2011), as in Random123: four
- * words for a counter and a key, no state. Which coordinates form counters is stated in
- * docs/arithmetic.md; nothing here knows it. Keys are (seed, invar_philox_purpose).
+ * words from a counter and a key, without state. docs/arithmetic.md defines the coordinates that
+ * form counters. Keys are (seed, invar_philox_purpose).
  *
- * Numerics contract (rev 1): u = ((w >> 9) + 0.5) * 2^-23, exact, 2^-24 <= u <= 1 - 2^-24;
- * gumbel = -log(-log(u)) with invar_log, finite for every word.
+ * Numerics contract (rev 1): u = ((w >> 9) + 0.5) * 2^-23, exact, 2^-24 <= u <= 1 - 2^-24; gumbel =
+ * -log(-log(u)) with invar_log, finite for every word.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "kernels-deterministic/math/elementary.h"
 
-/* out may not overlap the inputs. */
+/* Writes the four words of a counter and a key; `out` must not overlap the inputs. */
 INVAR_FN void invar_philox4x32(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
@@ -41,20 +41,23 @@ INVAR_FN void invar_philox4x32(uint32_t out[4], const uint32_t counter[4], const
 #define INVAR_PHILOX_PURPOSES 256
 #define INVAR_PHILOX_CALLS 16777216 /* 2^24 */
 
-/* What numbers are drawn for, and in which of several calls for it: the second word of a key. */
+/*
+ * Returns the second word of a key: what the numbers are used for, and the index of the call for
+ * that purpose.
+ */
 static inline uint32_t invar_philox_purpose(uint32_t purpose, uint32_t call)
 {
     INVAR_CHECK(purpose < INVAR_PHILOX_PURPOSES && call < INVAR_PHILOX_CALLS);
     return purpose + INVAR_PHILOX_PURPOSES * call;
 }
 
-/* In the open interval (0, 1). */
+/* Returns a number in the open interval (0, 1). */
 INVAR_FN float invar_uniform_f32(uint32_t word)
 {
     return ((float)(int32_t)(word >> 9) + 0.5f) * 0x1p-23f;
 }
 
-/* Adding it to log-probabilities and taking the largest samples from them. */
+/* Returns Gumbel noise: the index of the largest log-probability plus noise is a sample. */
 INVAR_FN float invar_gumbel_f32(uint32_t word)
 {
     return -invar_log(-invar_log(invar_uniform_f32(word)));

@@ -1,15 +1,15 @@
 /*
- * portable.h - the fp32 operations that C11 and CUDA share.
+ * portable.h - fp32 operations that C11 and CUDA spell differently.
  *
- * Everything in math/ is a fixed sequence of IEEE-754 operations, compiled from one text by the C
- * compiler and by nvcc. This header supplies what the two languages spell differently: the function
- * qualifiers, fma, sqrt and access to the bits of a float. + - * / and comparisons are written
- * plainly, so the flags matter: no contraction (-ffp-contract=off, -fmad=false), no flush to zero,
- * IEEE division (-prec-div=true), no fast math.
+ * Everything in math/ is a fixed sequence of IEEE 754 operations, compiled from one text by the C
+ * compiler and by nvcc. This header has the differences: function qualifiers, fma, sqrt and access
+ * to the bits of a float. + - * / and comparisons are plain operators, so the compiler flags
+ * matter: no contraction (-ffp-contract=off, -fmad=false), no flush to zero, IEEE division
+ * (-prec-div=true), no fast math.
  *
- * NaN: hardware disagrees about the bits (x86 0xFFC00000, Arm and x86 pass payloads on, NVIDIA
- * 0x7FFFFFFF). A function of math/ that yields fp32 yields one NaN, INVAR_NAN_BITS, unless its text
- * says otherwise; a plain operation in a caller's code gives no such promise.
+ * NaN: hardware differs in the bits (x86 0xFFC00000, Arm and x86 propagate payloads, NVIDIA
+ * 0x7FFFFFFF). A function of math/ that returns fp32 returns one NaN, INVAR_NAN_BITS, unless its
+ * comment says otherwise; a plain operation in a caller's code does not.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,12 +26,12 @@
 #define INVAR_FN static inline
 #endif
 
-/* The one NaN; NVIDIA's, because there it costs nothing. */
+/* The canonical NaN; NVIDIA's, because it is free there. */
 #define INVAR_NAN_BITS UINT32_C(0x7FFFFFFF)
 #define INVAR_INF_BITS UINT32_C(0x7F800000)
 #define INVAR_SIGN_BIT UINT32_C(0x80000000)
 
-/* The bits of x. */
+/* Returns the bits of x. */
 INVAR_FN uint32_t invar_f32_bits(float x)
 {
 #if defined(__CUDA_ARCH__)
@@ -43,7 +43,7 @@ INVAR_FN uint32_t invar_f32_bits(float x)
 #endif
 }
 
-/* The float with these bits. */
+/* Returns the float with these bits. */
 INVAR_FN float invar_bits_f32(uint32_t bits)
 {
 #if defined(__CUDA_ARCH__)
@@ -55,7 +55,7 @@ INVAR_FN float invar_bits_f32(uint32_t bits)
 #endif
 }
 
-/* a * b + c with one rounding. */
+/* Returns a * b + c with one rounding. */
 INVAR_FN float invar_fmaf(float a, float b, float c)
 {
 #if defined(__CUDA_ARCH__)
@@ -65,7 +65,10 @@ INVAR_FN float invar_fmaf(float a, float b, float c)
 #endif
 }
 
-/* Correctly rounded. The bits of the NaN for x < 0 are the hardware's. */
+/*
+ * Returns the correctly rounded square root. The bits of the NaN for x < 0 are those of the
+ * hardware.
+ */
 INVAR_FN float invar_sqrtf(float x)
 {
 #if defined(__CUDA_ARCH__)
@@ -76,23 +79,24 @@ INVAR_FN float invar_sqrtf(float x)
 }
 
 /*
- * 1 / sqrt(mean + eps), the factor of a root mean square norm; the canonical NaN where the mean of
- * squares is not finite, or finite values whose squares overflow would end as a row of zeros.
+ * Returns 1 / sqrt(mean + eps), the factor of a root mean square norm. If the mean of squares is
+ * not finite, returns the canonical NaN: otherwise finite values whose squares overflow would give
+ * a row of zeros.
  */
 INVAR_FN float invar_inverse_rms(float mean, float eps)
 {
     return mean < INFINITY ? 1.0f / invar_sqrtf(mean + eps) : invar_bits_f32(INVAR_NAN_BITS);
 }
 
-/* |x|; clears the sign of a NaN too. */
+/* Returns |x|; clears the sign of a NaN, too. */
 INVAR_FN float invar_abs_f32(float x)
 {
     return invar_bits_f32(invar_f32_bits(x) & ~INVAR_SIGN_BIT);
 }
 
 /*
- * y, with a NaN replaced by the canonical one. y must be the result of an fp32 operation: on the
- * device those make no other NaN, and the test is left out.
+ * Returns y, with a NaN replaced by the canonical one. y must be the result of an fp32 operation:
+ * GPUs produce no other NaN, so the test is omitted there.
  */
 INVAR_FN float invar_canonical_f32(float y)
 {
@@ -103,20 +107,22 @@ INVAR_FN float invar_canonical_f32(float y)
 #endif
 }
 
-/* The larger operand; +0 is larger than -0; the canonical NaN if either operand is NaN. */
+/* Returns the larger operand; +0 is larger than -0; the canonical NaN if either operand is NaN. */
 INVAR_FN float invar_max_f32(float a, float b)
 {
     float larger = a > b ? a : b;
-    float same = invar_bits_f32(invar_f32_bits(a) & invar_f32_bits(b)); // -0 only from two of them
+    float same = invar_bits_f32(invar_f32_bits(a) & invar_f32_bits(b)); // -0 only if both are -0
     float y = a == b ? same : larger;
     return a == a && b == b ? y : invar_bits_f32(INVAR_NAN_BITS);
 }
 
-/* The smaller operand; -0 is smaller than +0; the canonical NaN if either operand is NaN. */
+/*
+ * Returns the smaller operand; -0 is smaller than +0; the canonical NaN if either operand is NaN.
+ */
 INVAR_FN float invar_min_f32(float a, float b)
 {
     float smaller = a < b ? a : b;
-    float same = invar_bits_f32(invar_f32_bits(a) | invar_f32_bits(b)); // +0 only from two of them
+    float same = invar_bits_f32(invar_f32_bits(a) | invar_f32_bits(b)); // +0 only if both are +0
     float y = a == b ? same : smaller;
     return a == a && b == b ? y : invar_bits_f32(INVAR_NAN_BITS);
 }

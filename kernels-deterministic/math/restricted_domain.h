@@ -1,9 +1,9 @@
 /*
- * restricted_domain.h - functions of math/ for part of their arguments, in fewer instructions.
+ * restricted_domain.h - functions of math/ for restricted arguments, in fewer instructions.
  *
- * Each has the bits of the function that it stands for wherever its comment says so: a full run of
- * tests/unit/kernels-deterministic/math/restricted_domain.c compares all of these arguments. For
- * kernels that are bound by arithmetic, and know their arguments.
+ * Within the domain that its comment gives, each function has the bits of the general one; a full
+ * run of tests/unit/kernels-deterministic/math/restricted_domain.c compares all arguments. For
+ * kernels that are bound by arithmetic and know their arguments.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +13,7 @@
 #include "kernels-deterministic/math/elementary.h"
 #include "kernels-deterministic/math/philox.h"
 
-/* x, but not below `low`; NaN stays NaN. */
+/* Returns the larger of x and `low`; a NaN x stays NaN. */
 INVAR_FN float invar_max_nan_f32(float x, float low)
 {
 #if defined(__CUDA_ARCH__)
@@ -26,7 +26,7 @@ INVAR_FN float invar_max_nan_f32(float x, float low)
 #endif
 }
 
-/* exp(y) = mantissa * 2^n for y <= 0; n lies in the low bits of `rounded`. */
+/* exp(y) = mantissa * 2^n for y <= 0, with n in the low bits of `rounded`. */
 typedef struct invar_exp_nonpositive_parts {
     float mantissa, rounded;
 } invar_exp_nonpositive_parts;
@@ -52,8 +52,8 @@ INVAR_FN invar_exp_nonpositive_parts invar_exp_split_below(float y)
 }
 
 /*
- * invar_exp(x) for x <= 0 and NaN. There 2^n needs no two factors that depend on n: 2^(n + 64) is
- * in range, its product with the mantissa exact and normal, and only the product with 2^-64 rounds.
+ * invar_exp(x) for x <= 0 and NaN. One factor 2^(n + 64) is in range there, its product with the
+ * mantissa is exact and normal, and only the multiplication by 2^-64 rounds.
  */
 INVAR_FN float invar_exp_nonpositive(float x)
 {
@@ -64,9 +64,9 @@ INVAR_FN float invar_exp_nonpositive(float x)
 }
 
 /*
- * invar_exp(x) for INVAR_EXP_NEAR <= x <= 0 and NaN: the result is normal, and so is 2^n. As bits
- * these x are the unsigned numbers up to INVAR_EXP_NEAR_BITS, but for positive ones: of values that
- * cannot be positive, the largest bits tell whether all are near.
+ * invar_exp(x) for INVAR_EXP_NEAR <= x <= 0 and NaN: the result and 2^n are normal. If no value of
+ * a set is positive, all are in this domain exactly if the largest of their bits, as unsigned
+ * numbers, is at most INVAR_EXP_NEAR_BITS.
  */
 #define INVAR_EXP_NEAR (-87.0f)
 #define INVAR_EXP_NEAR_BITS UINT32_C(0xC2AE0000)
@@ -80,9 +80,9 @@ INVAR_FN float invar_exp_nonpositive_normal(float x)
 }
 
 /*
- * 1 / d for d in [1, 2], without the branches of a division. A parabola is right to 1.1 %, two
- * steps of Newton's to an ulp, and the third rounds correctly: of all d only 2 - 2^-23 would end in
- * a tie, which the last bit of a factor decides.
+ * Returns 1 / d, correctly rounded, for d in [1, 2], without the branches of a division. A parabola
+ * has an error of 1.1 %, two Newton steps reach an ulp, and the third rounds correctly: only d = 2
+ * - 2^-23 would end in a tie, which the last bit of a factor resolves.
  */
 INVAR_FN float invar_inverse_of_1_to_2(float d)
 {
@@ -94,9 +94,8 @@ INVAR_FN float invar_inverse_of_1_to_2(float d)
 }
 
 /*
- * invar_sigmoid_split(x) for abs(x) <= INVAR_SIGMOID_MODERATE_MAX, with scale = 1: nothing leaves
- * the range of
- * normal numbers there, so the power of two need not stay outside.
+ * invar_sigmoid_split(x) with scale = 1, for abs(x) <= INVAR_SIGMOID_MODERATE_MAX: all intermediate
+ * results are normal, so the power of two need not be kept apart.
  */
 #define INVAR_SIGMOID_MODERATE_MAX 40.0f
 
@@ -131,7 +130,7 @@ INVAR_FN invar_sigmoid_parts invar_sigmoid_moderate(float x)
     return s;
 }
 
-/* invar_silu(x) and invar_silu_grad(x) from the parts of such an x. */
+/* invar_silu(x) and invar_silu_grad(x) from the parts of invar_sigmoid_moderate(x). */
 INVAR_FN float invar_silu_near(float x, invar_sigmoid_parts s)
 {
     return invar_fmaf(x, s.hi, x * s.lo);
@@ -144,7 +143,7 @@ INVAR_FN float invar_silu_grad_near(float x, invar_sigmoid_parts s)
     return invar_fmaf(s.hi, w, s.lo * w);
 }
 
-/* The float of an integer below 2^23, without the slow conversion. */
+/* Converts an integer below 2^23 to float without the slow instruction. */
 INVAR_FN float invar_small_integer(uint32_t i)
 {
     return invar_bits_f32(i | UINT32_C(0x4B000000)) - 0x1p23f;
@@ -161,7 +160,7 @@ INVAR_FN float invar_log_normal(float x)
     return invar_log_sum(k, m - 1.0f, 0.0f);
 }
 
-/* invar_gumbel_f32(word), for every word: u and -log(u) are normal. */
+/* invar_gumbel_f32(word) for every word, because u and -log(u) are normal. */
 INVAR_FN float invar_gumbel_normal(uint32_t word)
 {
     // (word >> 9) + 0.5, exact in one subtraction
@@ -170,13 +169,13 @@ INVAR_FN float invar_gumbel_normal(uint32_t word)
     return -invar_log_normal(-invar_log_normal(u * 0x1p-23f));
 }
 
-/* Above every invar_gumbel_f32. */
+/* An upper bound of invar_gumbel_f32. */
 #define INVAR_GUMBEL_MAX 16.7f
 
 /*
- * A bound from above on invar_gumbel_f32(word), of a few instructions and at most 0.07 too high
- * where the value is above 4: -log(-log(u)) <= -log(1 - u), and log2 of a float is at least what
- * its bits, read as a fixed-point number, say.
+ * Returns an upper bound of invar_gumbel_f32(word) in a few instructions. It is at most 0.07 too
+ * high if the value exceeds 4: -log(-log(u)) <= -log(1 - u), and log2 of a float is at least the
+ * value of its bits read as a fixed-point number.
  */
 INVAR_FN float invar_gumbel_bound(uint32_t word)
 {

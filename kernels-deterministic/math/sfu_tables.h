@@ -1,9 +1,9 @@
 /*
- * sfu_tables.h - the tables of Hopper's special function unit.
+ * sfu_tables.h - coefficient tables of Hopper's special function unit.
  *
- * X(constant, linear, square), segment by segment: the coefficients of the quadratics that stand
- * for 2^x (64 segments of [0, 1)) and for 1 / x (128 segments of [1, 2)). sfu.h says how they are
- * put together. No other linear or square coefficient fits what the hardware gives in any segment.
+ * X(constant, linear, square), segment by segment: the quadratics that approximate 2^x (64 segments
+ * of [0, 1)) and 1 / x (128 segments of [1, 2)). sfu.h evaluates them. In no segment do other
+ * linear or square coefficients reproduce the hardware's results.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,8 @@
 /*
- * attention.c - attention: projections, norm, rope, KV cache, forward and back.
+ * attention.c - self-check of attention: projections, norm, rope, KV cache, forward and backward.
+ *
+ * Two blocks: the attention of the layer, with packed samples, QK-norm, rope and a paged repetition
+ * of one sample; and a long sample with a window and spans.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -49,11 +52,11 @@ static invar_rope_fwd_args rope_args(const rope *table, const invar_tensor *y,
                                  .sine = table->sine};
 }
 
-/* The last sample again through a paged cache, in two chunks: the same rows must come out. */
+/* Computes the last sample again from a paged cache, in two chunks. */
 static invar_status paged_attention(invar_selfcheck *r, const invar_tensor *q,
                                     const invar_tensor *k, const invar_tensor *v)
 {
-    static const int64_t chunks[2][3] = {{0, 7, 7}, {0, 6, 13}}; // its rows, then the length
+    static const int64_t chunks[2][3] = {{0, 7, 7}, {0, 6, 13}}; // row offsets, then the length
     static const int32_t pages[] = {9, 3};
     int64_t first = invar_selfcheck_sample_start[2];
     invar_kv_pages cache;

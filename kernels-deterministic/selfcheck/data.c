@@ -1,8 +1,8 @@
 /*
- * data.c - tensors of fixed data on the device, and digests of results.
+ * data.c - test tensors on the device, and digests of results.
  *
- * Random tensors are numbered in order of making: new ones go last, or every recorded value after
- * them changes.
+ * The number of a random tensor selects its Philox stream. New random tensors must therefore be
+ * made last, or every recorded digest after them changes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -66,7 +66,7 @@ invar_status invar_selfcheck_make_indices(invar_tensor *out, invar_selfcheck *r,
     return INVAR_OK;
 }
 
-/* The values of a tensor in the host's memory. */
+/* Fills a tensor in host memory with values in (-range, range). */
 static void fill_random(const invar_tensor *out, uint32_t stream, float range)
 {
     uint32_t key[2] = {0x496E7661u, stream};

@@ -1,5 +1,5 @@
 /*
- * dense.c - the dense block, in every format of the weights, forward and back.
+ * dense.c - self-check of the dense block: SwiGLU, and products in every weight format.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

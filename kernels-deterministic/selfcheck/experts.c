@@ -1,5 +1,8 @@
 /*
- * experts.c - experts: router, products in every format of weights, forward and back.
+ * experts.c - self-check of the expert block: router, plan, products in every weight format.
+ *
+ * Forward and backward of all moe ops on one set of random weights; the products are repeated in
+ * each low-precision format that is defined for the storage type.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +14,7 @@
 
 enum { EXPERTS = 4, SLOTS = 2, EXPERT_ROWS = TOKENS * SLOTS };
 
-/* The experts' products in one low-precision format. */
+/* Checks the products of the experts in one low-precision format. */
 static invar_status low_precision_experts(invar_selfcheck *r, const invar_selfcheck_operands *plain,
                                           invar_row_offsets experts, invar_dtype format)
 {

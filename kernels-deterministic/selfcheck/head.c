@@ -1,5 +1,8 @@
 /*
- * head.c - head, sampling, loss and optimizer, forward and back.
+ * head.c - self-check of the head: logits, sampling, log-probabilities, optimizer.
+ *
+ * The gradient of the table is that of a tied head: the sum of two gradients. The optimizer runs
+ * three steps on it. Results that depend on embedding.bwd are named after its revision.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,7 +10,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status selfcheck_optimizer(invar_selfcheck *r, const invar_tensor *grad)
+static invar_status check_optimizer(invar_selfcheck *r, const invar_tensor *grad)
 {
     int64_t n = grad->shape[0] * grad->shape[1];
     invar_tensor own = invar_tensor_2d(grad->data, INVAR_DTYPE_F32, 1, n), other, sum;
@@ -16,8 +19,8 @@ static invar_status selfcheck_optimizer(invar_selfcheck *r, const invar_tensor *
     invar_tensor numbers;
     void *data;
 
-    INVAR_TRY(
-        invar_selfcheck_make_random(&other, r, INVAR_DTYPE_F32, 1, n, 0.01f)); // as of a tied head
+    // stands for the gradient of the head, which shares the table
+    INVAR_TRY(invar_selfcheck_make_random(&other, r, INVAR_DTYPE_F32, 1, n, 0.01f));
     INVAR_TRY(invar_selfcheck_make(&sum, r, INVAR_DTYPE_F32, 1, n));
     INVAR_TRY(invar_add(r->dev, &(invar_add_args){.out = sum, .a = other, .b = own}));
     sum = invar_selfcheck_as_1d(&sum);
@@ -28,8 +31,8 @@ static invar_status selfcheck_optimizer(invar_selfcheck *r, const invar_tensor *
                                                               .grads = &sum,
                                                               .count = 1,
                                                               .max_norm = 0.5f}));
-    INVAR_TRY(invar_selfcheck_make_copy(&data, r, norm_and_clip,
-                                        sizeof norm_and_clip)); // the host's, of that op
+    // grad.norm writes to host memory
+    INVAR_TRY(invar_selfcheck_make_copy(&data, r, norm_and_clip, sizeof norm_and_clip));
     numbers = invar_tensor_1d(data, INVAR_DTYPE_F32, 2);
     INVAR_TRY(invar_selfcheck_emit_after(r, INVAR_OP_EMBEDDING_BWD, INVAR_OP_GRAD_NORM,
                                          "norm, clip", &numbers));
@@ -125,5 +128,5 @@ invar_status invar_selfcheck_head(invar_selfcheck *r, const invar_tensor *h,
         r->dev, &(invar_embedding_bwd_args){
                     .dtable = dw, .dout = dx, .ids = *targets, .units = r->samples}));
     INVAR_TRY(invar_selfcheck_emit_tensor(r, INVAR_OP_EMBEDDING_BWD, "dtable", &dw));
-    return selfcheck_optimizer(r, &dw);
+    return check_optimizer(r, &dw);
 }

@@ -1,5 +1,5 @@
 /*
- * linear.c - linear layers and norms, forward and back.
+ * linear.c - linear layers and norms of the self-check, forward and backward.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

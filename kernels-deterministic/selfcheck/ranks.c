@@ -1,5 +1,8 @@
 /*
- * ranks.c - sums that ranks have parts of.
+ * ranks.c - self-check of sums that several ranks compute together.
+ *
+ * Runs the ops for logical shards, block sums and parts of a vocabulary, with the data of all ranks
+ * on one device.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,7 +11,7 @@
 #include "base/invar_banned.h"
 
 enum {
-    IDS = 700, /* of a vocabulary that two ranks divide */
+    IDS = 700, /* size of a vocabulary that two ranks divide */
     RANKS = 4
 };
 
@@ -58,7 +61,7 @@ invar_status invar_selfcheck_norm_of_ranks(invar_selfcheck *r)
                                       &dweight);
 }
 
-/* Part p of two, the first of which has a chunk more. */
+/* Computes the sums of part p of two; the first part has one chunk more. */
 static invar_status sum_part(invar_selfcheck *r, const invar_tensor *sums,
                              const invar_tensor *logits, const int32_t *ids, int p)
 {

@@ -1,9 +1,8 @@
 /*
- * selfcheck.c - every op once, on fixed data, each result as a digest.
+ * selfcheck.c - runs the blocks of the self-check in the order of a decoder layer.
  *
- * The code reads as a layer does: forward in order, backward in reverse. Tensors, and all else that
- * ops are pointed to, live on the device's scratch until the run ends; their data are made on the
- * host and put there.
+ * Forward in order, backward in reverse. Tensors and all other memory that ops access are allocated
+ * from the device's scratch until the run ends; data are made on the host and uploaded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +12,7 @@
 
 #include "base/invar_banned.h"
 
-/* Three samples, one of them without rows. */
+/* Reports the leaf digests of three samples, one of them without rows. */
 static invar_status emit_leaves(invar_selfcheck *r, const char *what, const invar_tensor *x)
 {
     static const int64_t start[] = {0, 100, 100, VOCABULARY};
@@ -33,7 +32,7 @@ static invar_status emit_leaves(invar_selfcheck *r, const char *what, const inva
     return invar_selfcheck_emit_tensor(r, INVAR_OP_HASH_LEAVES, what, &words);
 }
 
-static invar_status selfcheck_leaves(invar_selfcheck *r, const invar_tensor *table)
+static invar_status check_leaves(invar_selfcheck *r, const invar_tensor *table)
 {
     invar_tensor quantized;
 
@@ -42,7 +41,7 @@ static invar_status selfcheck_leaves(invar_selfcheck *r, const invar_tensor *tab
     return emit_leaves(r, "digest of fp8", &quantized);
 }
 
-static invar_status selfcheck_factor(invar_selfcheck *r)
+static invar_status check_scale(invar_selfcheck *r)
 {
     invar_tensor x, y;
 
@@ -77,16 +76,16 @@ static invar_status run_all(invar_selfcheck *r)
     INVAR_TRY(invar_selfcheck_dense(r, &h));
     INVAR_TRY(invar_selfcheck_head(r, &h, &table, &ids));
     INVAR_TRY(invar_selfcheck_long_attention(r));
-    INVAR_TRY(selfcheck_leaves(r, &table));
+    INVAR_TRY(check_leaves(r, &table));
     INVAR_TRY(invar_selfcheck_products_of_ranks(r));
     INVAR_TRY(invar_selfcheck_norm_of_ranks(r));
     INVAR_TRY(invar_selfcheck_logprobs_of_ranks(r));
-    return selfcheck_factor(r);
+    return check_scale(r);
 }
 
 size_t invar_selfcheck_scratch(int threads)
 {
-    // tensors of the layer, then the largest op: chains keep a few MiB per thread
+    // tensors of the layer, then the largest op: chains need a few MiB per thread
     return ((size_t)24 << 20) + ((size_t)8 << 20) * (size_t)threads;
 }
 

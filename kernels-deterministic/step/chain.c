@@ -1,9 +1,11 @@
 /*
- * chain.c - products of matrices as independent chains.
+ * chain.c - runs tiles of chains: packs operands into panels and calls the micro-kernels.
  *
- * A tile is walked in blocks of KC along k. Each block of A and B is packed into panels as wide as
- * the micro-kernel, in k-major order, then the kernel continues all chains of the tile. Between
- * blocks accumulators rest in f32, which rounds nothing: a block edge is no event in a chain.
+ * A tile is computed in blocks of KC along k. Each block of A and B is packed into k-major panels
+ * as wide as the micro-kernel; then the kernel continues all chains of the tile. Between blocks the
+ * accumulators are stored in f32, which rounds nothing, so the block size never changes a bit.
+ * Products of few rows skip the packing of B, and fp8 blocks are promoted with their scales one by
+ * one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,11 +24,12 @@
 
 #define PANEL_ROWS (INVAR_CHAIN_TILE_N + INVAR_KERNEL_MAX_COLS) // enough for either operand
 
-#define FEW_ROWS 4 // up to here b is not packed
+#define FEW_ROWS 4 // maximum of rows for which b is not packed
 
 #define W INVAR_VF_WIDTH
 
-#define LINE (KC > INVAR_CHAIN_TILE_N ? KC : INVAR_CHAIN_TILE_N) // a row of either layout
+// floats of one row of either layout
+#define LINE (KC > INVAR_CHAIN_TILE_N ? KC : INVAR_CHAIN_TILE_N)
 
 /* The scratch of one thread. */
 typedef struct packs {
@@ -36,7 +39,7 @@ typedef struct packs {
     float lines[(W > INVAR_KERNEL_DIRECT_ROWS ? W : INVAR_KERNEL_DIRECT_ROWS) * LINE];
     int8_t a_exp[PANEL_ROWS * KC];
     int8_t b_exp[PANEL_ROWS * KC];
-    bool a_large[PANEL_ROWS]; /* of a panel: it has no exponents */
+    bool a_large[PANEL_ROWS]; /* per panel: a value is too large, so the panel has no exponents */
     bool b_large[PANEL_ROWS];
 } packs;
 
@@ -47,14 +50,17 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-static int64_t pieces(int64_t extent, int64_t piece)
+static int64_t div_up(int64_t extent, int64_t piece)
 {
     return (extent + piece - 1) / piece;
 }
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* Where rows are found: in the tensor itself, if vectors can be loaded there, or in a copy. */
+/*
+ * Returns where rows are: in the tensor itself if its type can be loaded into vectors, else in a
+ * copy.
+ */
 static invar_kernel_rows find_rows(float *lines, const invar_tensor *t, int64_t row, int64_t count,
                                    int64_t first, int64_t k)
 {
@@ -69,8 +75,10 @@ static invar_kernel_rows find_rows(float *lines, const invar_tensor *t, int64_t 
     return (invar_kernel_rows){lines, LINE, 0};
 }
 
-/* W rows into as many places of a panel, up to the last whole vector of k; returns its end. */
-static int64_t kernel_rows_transpose(float *dst, int width, const invar_kernel_rows *src, int64_t k)
+/*
+ * Transposes W rows into a panel, up to the last full vector of k; returns the end of that vector.
+ */
+static int64_t transpose_rows(float *dst, int width, const invar_kernel_rows *src, int64_t k)
 {
     int64_t p = 0;
 
@@ -88,21 +96,21 @@ static int64_t kernel_rows_transpose(float *dst, int width, const invar_kernel_r
 }
 
 /*
- * panel[(i / width) * width * kp + p * width + i % width] = element (i, p), zero beyond the
- * operand. kp is k padded to whole groups.
+ * panel[(i / width) * width * kp + p * width + i % width] = element (i, p), and zero outside of the
+ * operand. kp is k padded to full groups.
  */
 static void pack_rows(float *panel, float *lines, const invar_chain_operand *op, int64_t rows,
                       int64_t k_first, int64_t k, int64_t kp, int width)
 {
     for (int64_t i = 0; i < rows;) {
-        int64_t place = i % width; // in its panel
+        int64_t place = i % width; // column in its panel
         float *dst = panel + (i - place) * kp + place;
         bool whole = width - place >= W && rows - i >= W;
         int64_t count = whole ? W : 1, first = op->k0 + k_first, p = 0;
 
         if (whole) {
             invar_kernel_rows src = find_rows(lines, op->tensor, op->row0 + i, W, first, k);
-            p = kernel_rows_transpose(dst, width, &src, k);
+            p = transpose_rows(dst, width, &src, k);
         }
         for (int64_t r = 0; p < k && r < count; r++) {
             invar_tensor_row_load(lines, op->tensor, op->row0 + i + r, first + p, k - p);
@@ -113,8 +121,8 @@ static void pack_rows(float *panel, float *lines, const invar_chain_operand *op,
     }
 }
 
-/* count <= width floats */
-static inline void copy_place(float *dst, const float *src, int64_t count, int width)
+/* Copies count <= width floats. */
+static inline void copy_columns(float *dst, const float *src, int64_t count, int width)
 {
     if (count < width || width % W != 0)
         memcpy(dst, src, (size_t)count * sizeof *dst);
@@ -137,13 +145,13 @@ static void pack_columns(float *panel, float *line, const invar_chain_operand *o
         else
             invar_tensor_row_load(line, t, row, op->row0, rows);
         for (int64_t i = 0; i < rows; i += width)
-            copy_place(panel + i * kp + p * width, src + i, rows - i < width ? rows - i : width,
-                       width);
+            copy_columns(panel + i * kp + p * width, src + i, rows - i < width ? rows - i : width,
+                         width);
     }
 }
 
-static void chain_operand_pack(float *panel, float *lines, const invar_chain_operand *op,
-                               int64_t rows, int64_t k_first, int64_t k, int64_t kp, int width)
+static void pack_operand(float *panel, float *lines, const invar_chain_operand *op, int64_t rows,
+                         int64_t k_first, int64_t k, int64_t kp, int width)
 {
     int64_t padded = round_up(rows, width);
 
@@ -155,7 +163,10 @@ static void chain_operand_pack(float *panel, float *lines, const invar_chain_ope
         pack_columns(panel, lines, op, rows, k_first, k, kp, width);
 }
 
-/* Of `count` panels of `size` values; `large` tells those with a value that has none. */
+/*
+ * Writes the exponents of `count` panels of `size` values. large[n] is set if a value of panel n is
+ * too large.
+ */
 static void pack_exponents(int8_t *exps, bool *large, const float *panels, int64_t count,
                            int64_t size, int min_exp)
 {
@@ -173,7 +184,7 @@ static void pack_exponents(int8_t *exps, bool *large, const float *panels, int64
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-static const invar_kernel *choose(const invar_device *dev, invar_dtype dtype)
+static const invar_kernel *choose_kernel(const invar_device *dev, invar_dtype dtype)
 {
     const invar_kernels *kernels =
         dev->cpu_path == INVAR_CPU_PATH_SIMD ? invar_kernels_widest() : &invar_kernels_portable;
@@ -183,7 +194,7 @@ static const invar_kernel *choose(const invar_device *dev, invar_dtype dtype)
     return dtype == INVAR_DTYPE_FP8 ? &kernels->sm90_e4m3 : &kernels->sm90_bf16;
 }
 
-/* A cell of whole rows and columns, the i-th panel of a with the j-th of b. */
+/* Computes a full cell: the i-th panel of a with the j-th panel of b. */
 static void run_cell(const invar_kernel *kernel, float *acc, int64_t ld, int64_t i, int64_t j,
                      int64_t kp, const packs *w)
 {
@@ -195,7 +206,7 @@ static void run_cell(const invar_kernel *kernel, float *acc, int64_t ld, int64_t
         kernel->run(acc, ld, w->a + at_a, w->a_exp + at_a, w->b + at_b, w->b_exp + at_b, kp);
 }
 
-/* A cell on the edge of the tile: the kernel runs on a full cell beside it. */
+/* Computes a cell that exceeds the tile: the kernel runs on a full cell in a buffer. */
 static void run_edge(const invar_kernel *kernel, float *acc, int64_t ld, int64_t rows, int64_t cols,
                      int64_t i, int64_t j, int64_t kp, const packs *w)
 {
@@ -235,12 +246,12 @@ static void run_block(const invar_kernel *kernel, float *acc, int64_t ld,
 {
     int64_t kp = round_up(k, kernel->group);
 
-    chain_operand_pack(w->a, w->lines, &tile->a, tile->m, k_first, k, kp, kernel->rows);
-    chain_operand_pack(w->b, w->lines, &tile->b, tile->n, k_first, k, kp, kernel->cols);
+    pack_operand(w->a, w->lines, &tile->a, tile->m, k_first, k, kp, kernel->rows);
+    pack_operand(w->b, w->lines, &tile->b, tile->n, k_first, k, kp, kernel->cols);
     if (kernel->min_exp != INVAR_KERNEL_NO_EXPONENTS) {
-        pack_exponents(w->a_exp, w->a_large, w->a, pieces(tile->m, kernel->rows), kernel->rows * kp,
+        pack_exponents(w->a_exp, w->a_large, w->a, div_up(tile->m, kernel->rows), kernel->rows * kp,
                        kernel->min_exp);
-        pack_exponents(w->b_exp, w->b_large, w->b, pieces(tile->n, kernel->cols), kernel->cols * kp,
+        pack_exponents(w->b_exp, w->b_large, w->b, div_up(tile->n, kernel->cols), kernel->cols * kp,
                        kernel->min_exp);
     }
     run_cells(kernel, acc, ld, tile->m, tile->n, kp, w);
@@ -253,9 +264,9 @@ static float scale_at(const invar_chain_operand *op, int64_t row, int64_t k)
     return invar_tensor_row_fp8_scale(op->tensor, op->k0 + k, op->row0 + row);
 }
 
-/* The scales of a block of 128 multiply its partial chain, which joins acc by one fmaf. */
-static void chain_tile_promote(float *acc, int64_t ld, const invar_chain_tile *tile,
-                               int64_t k_first, packs *w)
+/* Multiplies the partial chain of a block of 128 by its scales and adds it to acc with one fmaf. */
+static void promote_partial(float *acc, int64_t ld, const invar_chain_tile *tile, int64_t k_first,
+                            packs *w)
 {
     for (int64_t j = 0; j < tile->n; j++)
         w->lines[j] = scale_at(&tile->b, j, k_first);
@@ -269,7 +280,7 @@ static void chain_tile_promote(float *acc, int64_t ld, const invar_chain_tile *t
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* True where run_direct applies and packing b would not pay. */
+/* Returns whether run_direct applies, and packing b would take longer. */
 static bool few_rows(const invar_kernel *kernel, const invar_chain_tile *tile)
 {
     invar_dtype dtype = tile->b.tensor->dtype;
@@ -279,7 +290,10 @@ static bool few_rows(const invar_kernel *kernel, const invar_chain_tile *tile)
            tile->a.layout == INVAR_CHAIN_ROWS && tile->b.layout == INVAR_CHAIN_ROWS;
 }
 
-/* Rows i .. i + rows of the tile, all columns that fill a cell, k values from k_first on. */
+/*
+ * Computes the rows i .. i + INVAR_KERNEL_DIRECT_ROWS - 1 of the tile and all columns that fill a
+ * cell, over k values from k_first on.
+ */
 static void run_direct_rows(float *acc, int64_t ld, const invar_chain_tile *tile, int64_t i,
                             int64_t k_first, int64_t k, packs *w)
 {
@@ -294,7 +308,10 @@ static void run_direct_rows(float *acc, int64_t ld, const invar_chain_tile *tile
     }
 }
 
-/* As many columns as fill whole cells; the caller runs the rest. */
+/*
+ * Computes the columns that fill complete cells and returns their number; the caller computes the
+ * others.
+ */
 static int64_t run_direct(float *acc, int64_t ld, const invar_chain_tile *tile, packs *w)
 {
     for (int64_t k = 0; k < tile->k; k += KC)
@@ -308,7 +325,7 @@ void invar_chain_run(float *acc, int64_t ld, const invar_device *dev, const inva
 {
     packs *w = workspace;
     invar_dtype dtype = tile->a.tensor->dtype;
-    const invar_kernel *kernel = choose(dev, dtype);
+    const invar_kernel *kernel = choose_kernel(dev, dtype);
 
     INVAR_CHECK(tile->m <= INVAR_CHAIN_TILE_M && tile->n <= INVAR_CHAIN_TILE_N);
     if (dtype != INVAR_DTYPE_FP8) {
@@ -326,13 +343,13 @@ void invar_chain_run(float *acc, int64_t ld, const invar_device *dev, const inva
         memset(w->partial, 0, (size_t)(tile->m * tile->n) * sizeof(float));
         run_block(kernel, w->partial, tile->n, tile, k,
                   tile->k - k < INVAR_FP8_BLOCK ? tile->k - k : INVAR_FP8_BLOCK, w);
-        chain_tile_promote(acc, ld, tile, k, w);
+        promote_partial(acc, ld, tile, k, w);
     }
 }
 
 /* ---- whole products -------------------------------------------------------------------------- */
 
-#define TILE_LEAST 64 // extents below which a tile is cut no further
+#define MIN_TILE_EXTENT 64 // tiles are not split below this extent
 #define TILES_PER_THREAD 4
 
 typedef struct grid_job {
@@ -372,11 +389,11 @@ static invar_status run_grid_tile(void *payload, int64_t task, int worker)
     return INVAR_OK;
 }
 
-/* Tiles of equal size, and smaller ones where there would be too few for the threads. */
+/* Chooses tiles of equal size, smaller ones if there would be too few for the threads. */
 static void cut_grid(grid_job *job, const invar_chain_grid *g, int64_t threads)
 {
-    int64_t down = pieces(g->m, INVAR_CHAIN_TILE_M), across = pieces(g->n, INVAR_CHAIN_TILE_N);
-    int64_t most_down = pieces(g->m, TILE_LEAST), most_across = pieces(g->n, TILE_LEAST);
+    int64_t down = div_up(g->m, INVAR_CHAIN_TILE_M), across = div_up(g->n, INVAR_CHAIN_TILE_N);
+    int64_t most_down = div_up(g->m, MIN_TILE_EXTENT), most_across = div_up(g->n, MIN_TILE_EXTENT);
 
     while (threads > 1 && down * across < TILES_PER_THREAD * threads &&
            (down < most_down || across < most_across)) {
@@ -387,9 +404,9 @@ static void cut_grid(grid_job *job, const invar_chain_grid *g, int64_t threads)
     }
     if (threads > 1 && down > across && down * across % threads != 0 && down < most_down)
         down = round_up(down, threads);
-    job->tile_m = round_up(pieces(g->m, down), INVAR_KERNEL_MAX_ROWS);
-    job->tile_n = round_up(pieces(g->n, across), INVAR_KERNEL_MAX_COLS);
-    job->tiles_across = pieces(g->n, job->tile_n);
+    job->tile_m = round_up(div_up(g->m, down), INVAR_KERNEL_MAX_ROWS);
+    job->tile_n = round_up(div_up(g->n, across), INVAR_KERNEL_MAX_COLS);
+    job->tiles_across = div_up(g->n, job->tile_n);
 }
 
 invar_status invar_chain_grid_run(const invar_device *dev, const invar_chain_grid *grid,
@@ -403,12 +420,15 @@ invar_status invar_chain_grid_run(const invar_device *dev, const invar_chain_gri
     if (grid->m == 0 || grid->n == 0)
         return INVAR_OK;
     cut_grid(&job, grid, invar_pool_threads(dev->pool));
-    return invar_pool_run(dev->pool, pieces(grid->m, job.tile_m) * job.tiles_across, run_grid_tile,
+    return invar_pool_run(dev->pool, div_up(grid->m, job.tile_m) * job.tiles_across, run_grid_tile,
                           &job);
 }
 
-/* Subtrees that wait for their right neighbour when a shard begins: the ones of its number. */
-static int32_t waiting(int32_t shard)
+/*
+ * Returns how many subtrees wait for their right neighbor when a shard begins: the 1 bits of its
+ * number.
+ */
+static int32_t waiting_subtrees(int32_t shard)
 {
     int32_t count = 0;
 
@@ -419,12 +439,13 @@ static int32_t waiting(int32_t shard)
 
 int32_t invar_chain_tiles(int32_t shards)
 {
-    return waiting(shards - 1) + 1; // a power of two: no shard has more before it than the last
+    // shards is a power of two, so the last shard has the most subtrees before it
+    return waiting_subtrees(shards - 1) + 1;
 }
 
 float *invar_chain_shard(float *acc, int32_t shard)
 {
-    return acc + waiting(shard) * INVAR_CHAIN_TILE_FLOATS;
+    return acc + waiting_subtrees(shard) * INVAR_CHAIN_TILE_FLOATS;
 }
 
 void invar_chain_fold(float *acc, int32_t shard, int64_t count)

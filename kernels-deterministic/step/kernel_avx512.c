@@ -2,8 +2,8 @@
  * kernel_avx512.c - micro-kernels on 512-bit vectors, for x86-64 machines that have them.
  *
  * The program is built for AVX2; this file alone is built for AVX-512 (InvarFlags.cmake), and its
- * kernels run where the machine says that it has it. They are those of kernel_vectors.h, as on
- * every other machine: the width never shows in a result.
+ * kernels are used only if the CPU reports AVX-512 (invar_kernels_widest). They are compiled from
+ * kernel_vectors.h like the other widths: the width never changes a result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,8 +1,8 @@
 /*
- * kernel_portable.c - micro-kernels in plain C: the reference step and fmaf, nothing else.
+ * kernel_portable.c - micro-kernels in plain C: the reference step and fmaf.
  *
- * Slow and obvious. The SIMD kernels are compared with these, and fall back to the *_one functions
- * for groups outside the range that their arithmetic covers.
+ * Slow and simple. The SIMD kernels are compared with these, and call the *_one functions for
+ * groups outside the range that their arithmetic covers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

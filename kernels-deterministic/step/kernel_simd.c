@@ -1,5 +1,9 @@
 /*
- * kernel_simd.c - micro-kernels on the vectors that every machine of the architecture has.
+ * kernel_simd.c - micro-kernels on baseline vectors (NEON, AVX2), and unpacked products of few
+ * rows.
+ *
+ * If A has few rows, packing B would take longer than the products. Then W rows of B are loaded and
+ * transposed in registers, W products at a time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,10 +25,7 @@ const invar_kernels *invar_kernels_widest(void)
     return &invar_kernels_simd;
 }
 
-/*
- * Few rows: packing b would cost more than the products. W rows of b are loaded and transposed in
- * registers, W products at a time. Every loop but that over k has constant bounds at each call.
- */
+/* Adds x[r] * a[r] to c for r = 0 .. W - 1, one fused operation after the other. */
 static inline invar_vf fma_in_turn(invar_vf c, const invar_vf x[W], const float *a)
 {
 #if defined(__aarch64__)
@@ -44,6 +45,7 @@ static inline invar_vf fma_in_turn(invar_vf c, const invar_vf x[W], const float 
 
 #define DIRECT_VECTORS (INVAR_KERNEL_DIRECT_COLS / W)
 
+/* All loops except the one over k have constant bounds at each call, so they are unrolled. */
 static inline __attribute__((always_inline)) void run_direct(float *acc, int64_t ld, int rows,
                                                              const float *a, int64_t a_stride,
                                                              const invar_kernel_rows *b, bool bf16,

@@ -1,20 +1,21 @@
 /*
  * kernel_vectors.h - micro-kernels on the vectors of simd.h.
  *
- * A source file includes this once, and its flags say which vectors these are.
+ * Each source file that includes this is compiled with the flags of one vector width.
  *
  * ieee: one accumulator vector per tile cell, one fused multiply-add per product.
  *
- * sm90: the tensor-core step on floats, exactly.
+ * sm90: the tensor-core step computed exactly in floats.
  *   - The product of two bf16 (or e4m3) is exact in f32.
  *   - E, the largest exponent of the group, comes from integer additions of stored exponents.
- *   - Multiplying by 2^(F-E) is exact, and converting to int32 truncates toward zero: this *is* the
- *     hardware's alignment of each term. Sixteen terms stay below 2^31, the sum is exact.
+ *   - Multiplying by 2^(F-E) is exact, and converting to int32 truncates toward zero, as the
+ *     hardware does when it aligns each term. Sixteen terms stay below 2^31, so the sum is exact.
  *   - Converting the sum back under round-toward-zero is the hardware's final truncation, and
- *     multiplying by 2^(E-F) is exact again. So these kernels run with the rounding mode set.
- * This holds for groups with 27 <= E + 127 <= 248 and |sum| clear of 2^31, and for groups in which
- * every term is a zero, the accumulator included. Below that range results could be subnormal,
- * above it they could overflow. Rows of a group with a lane out of range go to the reference.
+ *     multiplying by 2^(E-F) is exact. So these kernels run with that rounding mode.
+ * This is valid for groups with 27 <= E + 127 <= 248 and |sum| clear of 2^31, and for groups in
+ * which every term is a zero, the accumulator included. Below that range results could be
+ * subnormal, above it they could overflow. Rows with a lane out of range are computed by the
+ * reference step.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +28,7 @@
 
 #define W INVAR_VF_WIDTH
 
-/* Loops over a tile's cells must vanish, or its accumulators do not stay in registers. */
+/* Loops over the cells of a tile must be unrolled, or the accumulators do not stay in registers. */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
@@ -48,7 +49,7 @@
 #endif
 #define IEEE_COLS (IEEE_VECTORS * W)
 
-/* One product more in every chain of one vector of columns. */
+/* Adds one product to every chain of one vector of columns. */
 static inline void step_ieee(invar_vf c[IEEE_ROWS][IEEE_VECTORS], int v, invar_vf x, const float *a)
 {
 #if defined(__aarch64__)
@@ -93,34 +94,34 @@ static inline void run_ieee(float *acc, int64_t ld, const float *a, const int8_t
 
 /* ---- sm90 ------------------------------------------------------------------------------------ */
 
-#define SM90_VECTORS 4 // as many as one vector of exponents describes
+#define SM90_VECTORS 4 // one vector of exponents describes this many vectors of floats
 #define SM90_COLS (SM90_VECTORS * W)
 #define SM90_ROWS 8
-/* Rows that share the loads of b, as many as registers allow. */
+/* Rows that share the loads of b: the maximum that registers allow. */
 #if defined(__aarch64__) || INVAR_VF_WIDTH == 16
 #define BLOCK 2
 #else
 #define BLOCK 1
 #endif
 
-/* Where a float has its exponent: times 2^23, with the bias of f32. */
+/* The exponent field of a float: the biased exponent times 2^23. */
 #define FIELD(exp) ((int32_t)((uint32_t)(exp) << 23))
 #define EXP_LOW FIELD(27)
 #define EXP_HIGH FIELD(248)
-/* The aligned accumulator is below 2^26, so the full sum overflows only beyond this. */
+/* The aligned accumulator is below 2^26, so the full sum can overflow only above this limit. */
 #define SUM_LIMIT (INT32_MAX - (1 << 26))
 
-/* One row of a group between the two passes over it. */
+/* One row of a group between the pass over exponents and the end of the group. */
 typedef struct group_row {
     invar_vf scale[SM90_VECTORS]; /* 2^(F-E) */
     invar_vi sum[SM90_VECTORS];
 } group_row;
 
-/* Of some lanes. */
+/* Extreme values over some lanes, to decide whether all are in range. */
 typedef struct extremes {
-    invar_vi low; /* E */
-    invar_vi high;
-    invar_vi sum; /* in magnitude, without the accumulator */
+    invar_vi low;  /* smallest E */
+    invar_vi high; /* largest E */
+    invar_vi sum;  /* largest sum in magnitude, without the accumulator */
 } extremes;
 
 static inline extremes no_extremes(void)
@@ -139,7 +140,7 @@ static inline bool out_of_range(extremes e)
     return invar_vi_any(invar_vi_or(invar_vi_or(low, high), sum));
 }
 
-/* E of one vector, from the exponents of its products and of its accumulator. */
+/* Returns E of one vector, from the exponents of its products and its accumulator. */
 static inline invar_vi largest_exponent(invar_vi products, const float *c)
 {
     invar_vi bits = invar_vi_from_bits(invar_vf_load(c));
@@ -147,8 +148,8 @@ static inline invar_vi largest_exponent(invar_vi products, const float *c)
     return invar_vi_max(products, invar_vi_and(bits, invar_vi_set1(FIELD(255))));
 }
 
-static inline void begin_group(group_row *g, extremes *e, const float *c, invar_vb products,
-                               int fraction)
+static inline void begin_group_row(group_row *g, extremes *e, const float *c, invar_vb products,
+                                   int fraction)
 {
     invar_vi exps[SM90_VECTORS];
 
@@ -156,7 +157,8 @@ static inline void begin_group(group_row *g, extremes *e, const float *c, invar_
     UNROLL
     for (int v = 0; v < SM90_VECTORS; v++) {
         invar_vi exp = largest_exponent(exps[v], c + v * W);
-        invar_vi used = invar_vi_max(exp, invar_vi_set1(EXP_LOW)); // or zeros would become -0
+        // else a group of zeros would give -0
+        invar_vi used = invar_vi_max(exp, invar_vi_set1(EXP_LOW));
 
         e->low = invar_vi_min(e->low, exp);
         e->high = invar_vi_max(e->high, exp);
@@ -173,9 +175,9 @@ static inline void add_products(group_row *g, const invar_vf b[SM90_VECTORS], fl
             g->sum[v], invar_vi_truncate(invar_vf_mul(invar_vf_scale(b[v], a), g->scale[v])));
 }
 
-/* r: the new accumulators */
-static inline void end_group(invar_vf r[SM90_VECTORS], extremes *e, const group_row *g,
-                             const float *c, int32_t keep)
+/* Writes the new accumulators to r. */
+static inline void end_group_row(invar_vf r[SM90_VECTORS], extremes *e, const group_row *g,
+                                 const float *c, int32_t keep)
 {
     UNROLL
     for (int v = 0; v < SM90_VECTORS; v++) {
@@ -190,8 +192,8 @@ static inline void end_group(invar_vf r[SM90_VECTORS], extremes *e, const group_
 }
 
 /*
- * What out_of_range says of a row, once more without the lanes that have nothing but zeros, the
- * accumulator included: these are in range.
+ * Like out_of_range for one row, but without the lanes in which all terms, the accumulator
+ * included, are zero: those lanes are in range.
  */
 static __attribute__((noinline, unused)) bool row_out_of_range(invar_vb products, invar_vi sum,
                                                                const float *c, const float *a,
@@ -219,7 +221,7 @@ static __attribute__((noinline, unused)) bool row_out_of_range(invar_vb products
     return out_of_range(e);
 }
 
-/* `group`, `fraction`, `keep` and `one` are constants at every call: each form is its own loop. */
+/* group, fraction, keep and one are constants at every call, so each form gets its own loop. */
 static inline __attribute__((always_inline)) void run_sm90(float *acc, int64_t ld, const float *a,
                                                            const int8_t *a_exp, const float *b,
                                                            const int8_t *b_exp, int64_t k,
@@ -251,7 +253,7 @@ static inline __attribute__((always_inline)) void run_sm90(float *acc, int64_t l
             }
             UNROLL
             for (int i = 0; i < BLOCK; i++)
-                begin_group(&rows[i], &e, acc + (i0 + i) * ld, exp[i], fraction);
+                begin_group_row(&rows[i], &e, acc + (i0 + i) * ld, exp[i], fraction);
             UNROLL
             for (int p = 0; p < group; p++) {
                 invar_vf x[SM90_VECTORS];
@@ -264,7 +266,7 @@ static inline __attribute__((always_inline)) void run_sm90(float *acc, int64_t l
             }
             UNROLL
             for (int i = 0; i < BLOCK; i++) {
-                end_group(r[i], &e, &rows[i], acc + (i0 + i) * ld, keep);
+                end_group_row(r[i], &e, &rows[i], acc + (i0 + i) * ld, keep);
                 sums[i] = e.sum;
             }
             doubt = out_of_range(e);

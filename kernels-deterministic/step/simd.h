@@ -1,9 +1,9 @@
 /*
- * simd.h - the few vector operations that the chain kernels need, on NEON, AVX2 and AVX-512.
+ * simd.h - vector operations of the chain kernels, on NEON, AVX2 and AVX-512.
  *
- * invar_vf: INVAR_VF_WIDTH floats; invar_vi: as many int32; invar_vb: four times as many int8, so
- * one invar_vb describes four invar_vf. Each operation is one IEEE or integer instruction per lane:
- * the width never shows in a result.
+ * invar_vf holds INVAR_VF_WIDTH floats, invar_vi as many int32, and invar_vb four times as many
+ * int8, so one invar_vb describes four invar_vf. Each operation is one IEEE or integer operation
+ * per lane, so the width never changes a result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -38,12 +38,12 @@ static inline invar_vf invar_vf_scale(invar_vf a, float s)
 {
     return vmulq_n_f32(a, s);
 }
-/* acc + b * s, rounded once */
+/* Returns acc + b * s, rounded once. */
 static inline invar_vf invar_vf_fma(invar_vf acc, invar_vf b, float s)
 {
     return vfmaq_n_f32(acc, b, s);
 }
-/* The same with s in a lane of a vector. */
+/* Like invar_vf_fma, with s in a lane of a vector. */
 #define invar_vf_fma_lane(acc, b, s, lane) vfmaq_laneq_f32((acc), (b), (s), (lane))
 static inline invar_vf invar_vf_from_bits(invar_vi v)
 {
@@ -65,7 +65,7 @@ static inline invar_vi invar_vi_set1(int32_t x)
 {
     return vdupq_n_s32(x);
 }
-/* Both wrap: lanes that are thrown away later may overflow. */
+/* Addition and subtraction wrap: lanes that are discarded later may overflow. */
 static inline invar_vi invar_vi_add(invar_vi a, invar_vi b)
 {
     return vreinterpretq_s32_u32(vaddq_u32(vreinterpretq_u32_s32(a), vreinterpretq_u32_s32(b)));
@@ -116,7 +116,7 @@ static inline invar_vb invar_vb_set1(int8_t x)
 {
     return vdupq_n_s8(x);
 }
-/* Sums beyond int8 become the value nearest to them. */
+/* Saturates: a sum outside of int8 becomes the nearest int8. */
 static inline invar_vb invar_vb_add(invar_vb a, invar_vb b)
 {
     return vqaddq_s8(a, b);
@@ -125,7 +125,7 @@ static inline invar_vb invar_vb_max(invar_vb a, invar_vb b)
 {
     return vmaxq_s8(a, b);
 }
-/* (value + 127) * 2^23: exponents where a float has its own */
+/* out = (value + 127) * 2^23: exponents in the exponent field of a float. */
 static inline void invar_vb_fields(invar_vi out[4], invar_vb v)
 {
     int16x8_t zero = vdupq_n_s16(0), bias = vdupq_n_s16(127 << 7);
@@ -138,13 +138,13 @@ static inline void invar_vb_fields(invar_vi out[4], invar_vb v)
     out[3] = vreinterpretq_s32_s16(vzip2q_s16(zero, high));
 }
 
-/* Four bf16 values as floats, exactly. */
+/* Loads four bf16 values as floats, exact. */
 static inline invar_vf invar_vf_load_bf16(const uint16_t *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
 
-/* row[p][r] = row[r][p] for p, r < INVAR_VF_WIDTH */
+/* Transposes: row[p][r] = row[r][p] for p, r < INVAR_VF_WIDTH. */
 static inline void invar_vf_transpose(invar_vf row[INVAR_VF_WIDTH])
 {
     float32x4x2_t even = vtrnq_f32(row[0], row[1]);
@@ -156,7 +156,10 @@ static inline void invar_vf_transpose(invar_vf row[INVAR_VF_WIDTH])
     }
 }
 
-/* The rounding mode of vector arithmetic; returns what to hand to invar_rounding_restore. */
+/*
+ * Sets the rounding mode of this thread toward zero. Returns the old mode for
+ * invar_rounding_restore.
+ */
 static inline uint64_t invar_rounding_toward_zero(void)
 {
     uint64_t old;
@@ -170,7 +173,10 @@ static inline void invar_rounding_restore(uint64_t old)
     __asm__ volatile("msr fpcr, %0" ::"r"(old) : "memory");
 }
 
-/* Round to nearest, subnormals kept: what the C compiler and the contract assume. */
+/*
+ * Returns whether the thread rounds to nearest and keeps subnormals, as the C compiler and the
+ * arithmetic contract assume.
+ */
 static inline bool invar_rounding_is_default(void)
 {
     uint64_t now;
@@ -206,7 +212,7 @@ static inline invar_vf invar_vf_scale(invar_vf a, float s)
 {
     return _mm512_mul_ps(a, _mm512_set1_ps(s));
 }
-/* acc + b * s, rounded once */
+/* Returns acc + b * s, rounded once. */
 static inline invar_vf invar_vf_fma(invar_vf acc, invar_vf b, float s)
 {
     return _mm512_fmadd_ps(b, _mm512_set1_ps(s), acc);
@@ -281,7 +287,7 @@ static inline invar_vb invar_vb_set1(int8_t x)
 {
     return _mm512_set1_epi8(x);
 }
-/* Sums beyond int8 become the value nearest to them. */
+/* Saturates: a sum outside of int8 becomes the nearest int8. */
 static inline invar_vb invar_vb_add(invar_vb a, invar_vb b)
 {
     return _mm512_adds_epi8(a, b);
@@ -290,7 +296,7 @@ static inline invar_vb invar_vb_max(invar_vb a, invar_vb b)
 {
     return _mm512_max_epi8(a, b);
 }
-/* (value + 127) * 2^23: exponents where a float has its own */
+/* out = (value + 127) * 2^23: exponents in the exponent field of a float. */
 static inline __m512i invar_vi_field(__m128i v)
 {
     __m512i biased = _mm512_add_epi32(_mm512_cvtepi8_epi32(v), _mm512_set1_epi32(127));
@@ -328,7 +334,7 @@ static inline invar_vf invar_vf_scale(invar_vf a, float s)
 {
     return _mm256_mul_ps(a, _mm256_set1_ps(s));
 }
-/* acc + b * s, rounded once */
+/* Returns acc + b * s, rounded once. */
 static inline invar_vf invar_vf_fma(invar_vf acc, invar_vf b, float s)
 {
     return _mm256_fmadd_ps(b, _mm256_set1_ps(s), acc);
@@ -403,7 +409,7 @@ static inline invar_vb invar_vb_set1(int8_t x)
 {
     return _mm256_set1_epi8(x);
 }
-/* Sums beyond int8 become the value nearest to them. */
+/* Saturates: a sum outside of int8 becomes the nearest int8. */
 static inline invar_vb invar_vb_add(invar_vb a, invar_vb b)
 {
     return _mm256_adds_epi8(a, b);
@@ -412,7 +418,7 @@ static inline invar_vb invar_vb_max(invar_vb a, invar_vb b)
 {
     return _mm256_max_epi8(a, b);
 }
-/* (value + 127) * 2^23: exponents where a float has its own */
+/* out = (value + 127) * 2^23: exponents in the exponent field of a float. */
 static inline __m256i invar_vi_field(__m128i v)
 {
     __m256i biased = _mm256_add_epi32(_mm256_cvtepi8_epi32(v), _mm256_set1_epi32(127));
@@ -429,7 +435,7 @@ static inline void invar_vb_fields(invar_vi out[4], invar_vb v)
     out[3] = invar_vi_field(_mm_unpackhi_epi64(high, high));
 }
 
-/* Eight bf16 values as floats, exactly. */
+/* Loads eight bf16 values as floats, exact. */
 static inline invar_vf invar_vf_load_bf16(const uint16_t *p)
 {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
@@ -437,12 +443,12 @@ static inline invar_vf invar_vf_load_bf16(const uint16_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
-/* row[p][r] = row[r][p] for p, r < INVAR_VF_WIDTH */
+/* Transposes: row[p][r] = row[r][p] for p, r < INVAR_VF_WIDTH. */
 static inline void invar_vf_transpose(invar_vf row[INVAR_VF_WIDTH])
 {
     __m256 pair[8], quad[8];
 
-    // rows 2i and 2i+1 interleaved, then fours, then the 128-bit halves
+    // interleaves rows 2i and 2i+1, then groups of four, then the 128-bit halves
     for (int i = 0; i < 4; i++) {
         pair[2 * i] = _mm256_unpacklo_ps(row[2 * i], row[2 * i + 1]);
         pair[2 * i + 1] = _mm256_unpackhi_ps(row[2 * i], row[2 * i + 1]);
@@ -461,7 +467,10 @@ static inline void invar_vf_transpose(invar_vf row[INVAR_VF_WIDTH])
 
 #endif
 
-/* The rounding mode of vector arithmetic; returns what to hand to invar_rounding_restore. */
+/*
+ * Sets the rounding mode of this thread toward zero. Returns the old mode for
+ * invar_rounding_restore.
+ */
 static inline uint64_t invar_rounding_toward_zero(void)
 {
     uint32_t old = _mm_getcsr();
@@ -474,7 +483,10 @@ static inline void invar_rounding_restore(uint64_t old)
     _mm_setcsr((uint32_t)old);
 }
 
-/* Round to nearest, subnormals kept: what the C compiler and the contract assume. */
+/*
+ * Returns whether the thread rounds to nearest and keeps subnormals, as the C compiler and the
+ * arithmetic contract assume.
+ */
 static inline bool invar_rounding_is_default(void)
 {
     return (_mm_getcsr() & 0xE040u) == 0; // rounding control, FTZ, DAZ

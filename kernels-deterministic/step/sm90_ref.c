@@ -1,7 +1,10 @@
 /*
- * sm90_ref.c - the Hopper tensor-core step in integers.
+ * sm90_ref.c - the Hopper tensor-core step in integers: the definition of numerics sm90.
  *
- * Numerics contract (rev 1): docs/arithmetic.md section 2. Verified on an H200 (tests/golden).
+ * Terms are decoded, multiplied exactly, aligned to the largest exponent with truncation, summed,
+ * and encoded with truncation. Numerics contract (rev 1), docs/arithmetic.md section 2; verified on
+ * an H200 (tests/golden). Speed does not matter here: the SIMD kernels call it only for groups out
+ * of range.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,20 +18,20 @@
 #define INF_BITS UINT32_C(0x7F800000)
 #define SIGN_BIT UINT32_C(0x80000000)
 
-/* What distinguishes the two forms of the step. */
-typedef struct form {
+/* The constants of one form of the step. */
+typedef struct step_form {
     int fraction;        /* F: bits kept below the largest exponent when terms are aligned */
-    int result_fraction; /* bits kept of the result */
-    int floor;           /* least exponent that alignment uses */
-} form;
+    int result_fraction; /* fraction bits of the result */
+    int floor;           /* smallest exponent for the alignment */
+} step_form;
 
-static const form BF16_FORM = {25, 23, -133};
-static const form E4M3_FORM = {13, 13, -133}; // no e4m3 product reaches the floor
+static const step_form BF16_FORM = {25, 23, -133};
+static const step_form E4M3_FORM = {13, 13, -133}; // no e4m3 product reaches the floor
 
-/* value = (-1)^negative * significand * 2^(exponent - scale), exponent never normalised. */
+/* value = (-1)^negative * significand * 2^(exponent - scale); the significand is not normalized. */
 typedef struct term {
     bool negative;
-    bool special; /* infinity, or NaN when significand != 0 */
+    bool special; /* infinity, or NaN if significand != 0 */
     int exponent;
     int scale;
     uint64_t significand;
@@ -76,27 +79,30 @@ static bool is_zero(const term *t)
     return !t->special && t->significand == 0;
 }
 
-static term term_multiply(const term *a, const term *b)
+static term multiply_terms(const term *a, const term *b)
 {
     term p = {a->negative != b->negative, false, a->exponent + b->exponent, a->scale + b->scale,
               a->significand * b->significand};
 
     if (a->special || b->special) {
-        // an infinity of the right sign, or NaN
+        // infinity with the sign of the product, or NaN
         p.special = true;
         p.significand = is_nan(a) || is_nan(b) || is_zero(a) || is_zero(b);
     }
     return p;
 }
 
-/* trunc(|t| * 2^(F - E)): the hardware drops what it shifts out, term by term. */
-static int64_t term_align(const term *t, int fraction, int largest)
+/*
+ * Returns trunc(|t| * 2^(F - E)) with the sign of t: the hardware drops the bits shifted out of
+ * each term.
+ */
+static int64_t align_term(const term *t, int fraction, int largest)
 {
     int shift = t->exponent - t->scale + fraction - largest;
     uint64_t magnitude;
 
     if (t->significand == 0)
-        return 0; // carries no exponent: its shift may be out of range
+        return 0; // a zero has no exponent, and its shift may be out of range
     if (shift >= 0)
         magnitude = t->significand << shift;
     else
@@ -104,8 +110,11 @@ static int64_t term_align(const term *t, int fraction, int largest)
     return t->negative ? -(int64_t)magnitude : (int64_t)magnitude;
 }
 
-/* |sum| * 2^(largest - F) truncated to the result's fraction bits, gradual underflow. */
-static uint32_t form_encode(int64_t sum, int largest, const form *f)
+/*
+ * Returns |sum| * 2^(largest - F) with the sign of sum, truncated to the result's fraction bits,
+ * with gradual underflow.
+ */
+static uint32_t encode_result(int64_t sum, int largest, const step_form *f)
 {
     uint32_t sign = sum < 0 ? SIGN_BIT : 0;
     uint64_t magnitude = sum < 0 ? (uint64_t)-sum : (uint64_t)sum;
@@ -127,7 +136,7 @@ static uint32_t form_encode(int64_t sum, int largest, const form *f)
     else
         kept = magnitude << -shift;
     if (kept == 0)
-        return 0; // also for a negative sum: the hardware never returns -0
+        return 0; // the hardware never returns -0, not even for a negative sum
     kept <<= 23 - f->result_fraction;
     // the implicit bit carries into the exponent field of a normal result
     if (exponent < -126)
@@ -135,7 +144,8 @@ static uint32_t form_encode(int64_t sum, int largest, const form *f)
     return sign | (((uint32_t)(exponent + 126) << 23) + (uint32_t)kept);
 }
 
-static uint32_t term_step(uint32_t c_bits, const term *a, const term *b, int count, const form *f)
+static uint32_t run_step(uint32_t c_bits, const term *a, const term *b, int count,
+                         const step_form *f)
 {
     term terms[INVAR_STEP_FP8 + 1];
     bool plus_infinity = false, minus_infinity = false;
@@ -143,7 +153,7 @@ static uint32_t term_step(uint32_t c_bits, const term *a, const term *b, int cou
     int64_t sum = 0;
 
     for (int i = 0; i < count; i++)
-        terms[i] = term_multiply(&a[i], &b[i]);
+        terms[i] = multiply_terms(&a[i], &b[i]);
     terms[count] = decode_f32(c_bits);
 
     for (int i = 0; i <= count; i++) {
@@ -161,8 +171,8 @@ static uint32_t term_step(uint32_t c_bits, const term *a, const term *b, int cou
         return minus_infinity ? SIGN_BIT | INF_BITS : INF_BITS;
 
     for (int i = 0; i <= count; i++)
-        sum += term_align(&terms[i], f->fraction, largest);
-    return form_encode(sum, largest, f);
+        sum += align_term(&terms[i], f->fraction, largest);
+    return encode_result(sum, largest, f);
 }
 
 uint32_t invar_step_sm90_bf16_ref(uint32_t c, const uint16_t a[INVAR_STEP_BF16],
@@ -174,7 +184,7 @@ uint32_t invar_step_sm90_bf16_ref(uint32_t c, const uint16_t a[INVAR_STEP_BF16],
         ta[i] = decode_bf16(a[i]);
         tb[i] = decode_bf16(b[i]);
     }
-    return term_step(c, ta, tb, INVAR_STEP_BF16, &BF16_FORM);
+    return run_step(c, ta, tb, INVAR_STEP_BF16, &BF16_FORM);
 }
 
 uint32_t invar_step_sm90_e4m3_ref(uint32_t c, const uint8_t a[INVAR_STEP_FP8],
@@ -186,5 +196,5 @@ uint32_t invar_step_sm90_e4m3_ref(uint32_t c, const uint8_t a[INVAR_STEP_FP8],
         ta[i] = decode_e4m3(a[i]);
         tb[i] = decode_e4m3(b[i]);
     }
-    return term_step(c, ta, tb, INVAR_STEP_FP8, &E4M3_FORM);
+    return run_step(c, ta, tb, INVAR_STEP_FP8, &E4M3_FORM);
 }

@@ -1,9 +1,9 @@
 /*
- * tiles.h - random and directed tiles for the dot-step of numerics sm90.
+ * tiles.h - random and directed test tiles for the dot-step of numerics sm90.
  *
- * A tile is 16 rows of A, 8 rows of B and 16 x 8 accumulators: what one mma.sync covers. Tile
- * (form, family, number) is a pure function of its coordinates, so that the GPU's outputs can be
- * recorded as hashes and replayed anywhere. Shared by C and CUDA programs; runs on the host.
+ * A tile is 16 rows of A, 8 rows of B and 16 x 8 accumulators: the operands of one mma.sync. Tile
+ * (form, family, number) is a pure function of its coordinates, so the outputs of a GPU can be
+ * recorded as hashes and compared anywhere. Used by C and CUDA programs; runs on the host.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,9 +20,9 @@
 
 typedef enum invar_tile_form { INVAR_TILE_BF16, INVAR_TILE_E4M3, INVAR_TILE_FORMS } invar_tile_form;
 
-/* Operands are bf16 or e4m3 bit patterns. */
+/* Operands are bit patterns of bf16 or e4m3. */
 typedef struct invar_step_tile {
-    int k; /* 16 or 32: one step; INVAR_TILE_MAX_K: a chain */
+    int k; /* 16 or 32 for one step; INVAR_TILE_MAX_K for a chain */
     uint16_t a[INVAR_TILE_ROWS][INVAR_TILE_MAX_K];
     uint16_t b[INVAR_TILE_COLS][INVAR_TILE_MAX_K];
     uint32_t c[INVAR_TILE_ROWS][INVAR_TILE_COLS];
@@ -43,8 +43,9 @@ static const char *const invar_tile_family_names[INVAR_TILE_FAMILIES] = {
     "carry",      /* significands near 2 and one sign: the largest sums */
     "small-step", /* a large accumulator, small products */
     "chain",      /* typical values, INVAR_TILE_MAX_K long */
-    "resting",    /* a chain in which whole steps are zeros; accumulators of every size */
-    "faint",      /* the same around the floor: accumulators become subnormal and rest there */
+    "resting",    /* a chain in which complete steps are zeros; accumulators of every size */
+    "faint",      /* a chain with zero steps around the floor: accumulators become and stay
+                     subnormal */
 };
 
 static inline uint64_t invar_tile_random(uint64_t *state)
@@ -154,7 +155,7 @@ static inline void invar_tile_make(invar_step_tile *t, invar_tile_form form, int
     int step = form == INVAR_TILE_BF16 ? 16 : 32;
     uint16_t sign = form == INVAR_TILE_BF16 ? 0x8000 : 0x80;
 
-    state = invar_tile_random(&state); // neighbouring coordinates, unrelated streams
+    state = invar_tile_random(&state); // related coordinates must not give related streams
     memset(t, 0, sizeof *t);
     t->k = family >= 11 ? INVAR_TILE_MAX_K : step;
     for (int i = 0; i < INVAR_TILE_ROWS; i++)
@@ -174,7 +175,7 @@ static inline void invar_tile_make(invar_step_tile *t, invar_tile_form form, int
                 for (int j = 0; j < INVAR_TILE_COLS; j++)
                     memset(&t->b[j][p], 0, (size_t)step * sizeof t->b[j][p]);
     }
-    if (family == 7) { // the second half repeats the first with A negated, but for a few values
+    if (family == 7) { // the second half repeats the first with A negated, except for a few values
         for (int p = 0; p < t->k / 2; p++) {
             for (int i = 0; i < INVAR_TILE_ROWS; i++)
                 if (invar_tile_random(&state) % 32 != 0)
@@ -185,7 +186,7 @@ static inline void invar_tile_make(invar_step_tile *t, invar_tile_form form, int
     }
 }
 
-/* Order-sensitive 64-bit sum of outputs, for recording what a GPU produced. */
+/* Adds outputs to an order-sensitive 64-bit hash, for recording what a GPU computed. */
 static inline uint64_t invar_tile_hash(uint64_t hash, const uint32_t *d /* (INVAR_TILE_OUTPUTS) */)
 {
     for (int i = 0; i < INVAR_TILE_OUTPUTS; i++) {
