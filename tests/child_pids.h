@@ -1,6 +1,5 @@
 /*
- * child_pids.h - processes that a test has started through others: their numbers, and that they
- * end.
+ * child_pids.h - processes that a test has started through others: their ids, and that they end.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +14,7 @@
 
 #include "tests/support.h"
 
-/* True when the process ends within some seconds; a zombie has ended. */
+/* Returns true if the process ends within five seconds; a zombie has ended. */
 static inline bool invar_test_dies(pid_t pid)
 {
     static const struct timespec nap = {0, 5000000};
@@ -38,7 +37,7 @@ static inline bool invar_test_dies(pid_t pid)
     return false;
 }
 
-/* The number in a file that a script writes; waits for it. */
+/* Waits for a file that a script writes and returns the process id in it. */
 static inline pid_t invar_test_pid_in(const char *path)
 {
     static const struct timespec nap = {0, 5000000};

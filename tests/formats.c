@@ -1,5 +1,5 @@
 /*
- * formats.c - the formats of linear layers, as tests walk through them.
+ * formats.c - the formats of linear layers for tests.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * formats.h - the formats of linear layers, as tests walk through them.
+ * formats.h - the formats of linear layers for tests: f32, bf16, fp8, mxfp8 and int4.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,8 +10,9 @@
 
 typedef struct invar_test_format {
     const char *name;
-    invar_dtype storage; /* of what is quantized, and of activations that are not */
-    invar_dtype x;       /* inputs and output gradients */
+    invar_dtype storage; /* type of the tensors that are quantized, and of activations that are
+                            not */
+    invar_dtype x;       /* type of inputs and output gradients */
     invar_dtype w;
 } invar_test_format;
 
@@ -20,11 +21,14 @@ typedef struct invar_test_format {
 
 extern const invar_test_format invar_test_formats[INVAR_TEST_FORMATS];
 
-/* `plain` in the format `dtype`, a copy where that is its own; fp8 weights take 128x128 scales. */
+/*
+ * Returns `plain` in the format `dtype`, a copy if it has that type; fp8 weights get 128x128
+ * scales.
+ */
 invar_tensor invar_test_quantized(const invar_device *dev, const invar_tensor *plain,
                                   invar_dtype dtype, bool weight);
 
-/* A contiguous tensor of standard normal values. */
+/* Returns a contiguous tensor of standard normal values. */
 invar_tensor invar_test_normal_2d(invar_dtype dtype, int64_t rows, int64_t cols, uint64_t seed);
 
 #endif

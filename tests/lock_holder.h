@@ -1,5 +1,5 @@
 /*
- * lock_holder.h - a process that has something until it is killed.
+ * lock_holder.h - a child process that holds a lock until it is killed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,9 +13,9 @@
 
 #include "tests/support.h"
 
-enum { INVAR_TEST_CHILD_SECONDS = 300 }; // a child whose test has failed does not stay
+enum { INVAR_TEST_CHILD_SECONDS = 300 }; // limit for a child whose test has failed
 
-/* Starts it, and returns when `take` has succeeded there. */
+/* Starts a child and returns after `take` has succeeded in it. */
 static inline pid_t invar_test_holder_start(bool (*take)(const void *payload), const void *payload)
 {
     int ends[2];

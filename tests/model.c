@@ -65,7 +65,7 @@ invar_model_spec invar_test_spec(invar_test_model kind, bool wide)
     return s;
 }
 
-/* A norm or a bias whose values are not all alike. */
+/* Fills a norm weight or a bias with differing values. */
 static void vary(const invar_param *p, uint64_t seed, const invar_device *dev)
 {
     size_t bytes = (size_t)p->rows * sizeof(float);
@@ -79,7 +79,9 @@ static void vary(const invar_param *p, uint64_t seed, const invar_device *dev)
     invar_free(values);
 }
 
-/* Extents that are no multiples of 128: the last scale blocks of fp8 and mxfp8 are short. */
+/*
+ * Sets extents that are not multiples of 128, so the last scale blocks of fp8 and mxfp8 are short.
+ */
 static void shorten_blocks(invar_model_spec *s)
 {
     s->hidden = 96;
@@ -91,7 +93,7 @@ static void shorten_blocks(invar_model_spec *s)
         s->expert_intermediate = 160;
 }
 
-/* With extents that the format can have. */
+/* Changes extents to some that the format accepts. */
 static invar_model_spec spec_for(invar_test_model kind, invar_format format)
 {
     bool wide = format != INVAR_FORMAT_FP32 && format != INVAR_FORMAT_BF16;
@@ -102,7 +104,7 @@ static invar_model_spec spec_for(invar_test_model kind, invar_format format)
     return spec;
 }
 
-/* Values of B, but for the columns that fill up the rank. */
+/* Sets the values of B, except for the columns that pad the rank. */
 static void move_adapter(const invar_param *p, uint64_t seed, int64_t rank, const invar_device *dev)
 {
     int64_t count = invar_param_elements(p);

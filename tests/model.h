@@ -10,7 +10,7 @@
 #include "engine/rl/sample.h"
 #include "tests/ops.h"
 
-/* Kinds of tiny models: what a sweep runs through. */
+/* Kinds of tiny models. */
 typedef enum invar_test_model {
     INVAR_TEST_MODEL_DENSE,   /* Qwen3: QK-norm, tied */
     INVAR_TEST_MODEL_BIAS,    /* Qwen2: QKV bias, untied */
@@ -22,25 +22,31 @@ typedef enum invar_test_model {
 
 const char *invar_test_model_name(invar_test_model kind);
 
-/* Two layers, 64 to 128 wide; `wide` has the extents that every format can have. */
+/* Returns a spec of two layers, 64 to 128 wide; `wide` has extents that every format accepts. */
 invar_model_spec invar_test_spec(invar_test_model kind, bool wide);
 
-/* With weights from `seed`, larger than usual so that logits differ well. */
+/* Returns a model with weights from `seed`, larger than usual so that logits differ well. */
 invar_model *invar_test_model_new(invar_test_model kind, invar_format format, uint32_t seed,
                                   const invar_device *dev);
 
-/* The same as a frozen base, with adapters of `rank` on all linear layers; B random, or zeros. */
+/*
+ * Like invar_test_model_new, as a frozen base with adapters of `rank` on all linear layers; B is
+ * zero or random.
+ */
 invar_model *invar_test_model_adapted(invar_test_model kind, invar_format format, uint32_t seed,
                                       int64_t rank, bool zero, const invar_device *dev);
 
-/* A rank's part of a whole model in the host's memory; asserts nothing: threads may call it. `fill`
-   fills one that may have another spec, with parameters of the same extents. */
+/*
+ * Copies a rank's partition of a complete model in host memory. Both return a status instead of
+ * asserting, so that threads may call them. `fill` writes to an existing model, whose spec may
+ * differ but whose parameters have the same extents.
+ */
 invar_status invar_test_model_fill(invar_model *model, const invar_model *whole,
                                    const invar_device *dev);
 invar_status invar_test_model_part(invar_model **out, const invar_model *whole,
                                    const invar_layout *layout, const invar_device *dev);
 
-/* Samples with random tokens: prompts of 1 to 9 and responses of 1 to `longest` tokens. */
+/* Makes samples with random tokens: prompts of 1 to 9 and responses of 1 to `longest` tokens. */
 void invar_test_samples(invar_rl_samples *out, int64_t count, int64_t longest, int64_t vocab,
                         uint64_t seed);
 

@@ -1,5 +1,5 @@
 /*
- * op_call_log.c - what the engine asks a device to do, as text.
+ * op_call_log.c - a backend that logs the ops which the engine calls, as text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +16,7 @@
 #define MOST_BLOCKS 256
 #define LABEL 112
 
-/* Rows of memory that hold what `label` says. */
+/* Rows of memory whose content has the source `label`. */
 typedef struct piece {
     uintptr_t begin, end;
     size_t row, stride;
@@ -33,11 +33,11 @@ static struct {
     char *text;
     size_t size;
     int count;
-    piece pieces[MOST_WRITES]; /* in the order of writing */
+    piece pieces[MOST_WRITES]; /* in the order of writes */
     int n_pieces;
-    block blocks[MOST_BLOCKS]; /* what is taken */
+    block blocks[MOST_BLOCKS]; /* allocated memory */
     int n_blocks;
-    size_t bytes, most, first; /* taken now, at most, and at the beginning */
+    size_t bytes, most, first; /* allocated now, at most, and at the beginning */
 } calls;
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -58,7 +58,7 @@ static piece piece_of_bytes(const void *at, size_t bytes)
     return (piece){(uintptr_t)at, (uintptr_t)at + bytes, bytes, bytes, ""};
 }
 
-/* Columns of one buffer are apart. */
+/* Returns whether two pieces overlap; columns of one buffer do not. */
 static bool meet(const piece *a, const piece *b)
 {
     size_t shift;
@@ -101,7 +101,7 @@ static void note(piece p, const char *label)
     calls.pieces[calls.n_pieces++] = p;
 }
 
-/* Bytes of one row of a piece that lie in [begin, end), from the row's beginning on. */
+/* Returns the bytes of one row of a piece that are in [begin, end), from the start of the row. */
 static bool part_of_row(size_t *from, size_t *to, const piece *p, size_t number, uintptr_t begin,
                         uintptr_t end)
 {
@@ -117,7 +117,7 @@ static size_t rows_of(const piece *p)
     return p->stride ? (p->end - p->begin + p->stride - 1) / p->stride : 1;
 }
 
-/* Marks the bytes of `p` that `q` holds, and says how many were not marked yet. */
+/* Marks the bytes of `p` that `q` covers and returns how many were not marked before. */
 static size_t mark(char *marked, const piece *p, const piece *q)
 {
     size_t rows = rows_of(p), count = 0, from, to;
@@ -138,7 +138,7 @@ static size_t mark(char *marked, const piece *p, const piece *q)
     return count;
 }
 
-/* In the order of names, so that it does not matter who wrote first. */
+/* Inserts a label in order of names, so that the order of writes does not matter. */
 static void insert_label(const char **labels, size_t count, const char *label)
 {
     size_t at = count;
@@ -148,7 +148,7 @@ static void insert_label(const char **labels, size_t count, const char *label)
     labels[at] = label;
 }
 
-/* Who wrote the bytes that lie there, each the last one. */
+/* Prints the labels of the last writers of all bytes of the piece. */
 static void print_source(piece p)
 {
     size_t bytes = rows_of(&p) * p.row, left = bytes;
@@ -205,7 +205,7 @@ static void print_segments(const invar_row_offsets *s)
         fprintf(calls.file, "%s%" PRId64, i ? "," : "", s->offsets[i]);
 }
 
-/* What it reads: an output that is not read has no source. */
+/* Prints a field. Tensors that are read have a source, other outputs have none. */
 static void print_field(const invar_field *f, const void *args)
 {
     const void *in = invar_field_in(f, args);
@@ -237,7 +237,7 @@ static void print_field(const invar_field *f, const void *args)
     }
 }
 
-/* An output in the memory of an input says so. */
+/* Prints the input whose memory an output shares. */
 static void print_in_place(const invar_field *f, const invar_field *fields, int count,
                            const void *args)
 {
@@ -304,7 +304,7 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
 {
     invar_status status = invar_backend_cpu()->memory.alloc(dev, out, bytes, what);
 
-    // how much scratch an op needs depends on the machine
+    // the scratch of an op depends on the machine
     if (status != INVAR_OK || strstr(what, "scratch"))
         return status;
     INVAR_CHECK(calls.n_blocks < MOST_BLOCKS);

@@ -1,11 +1,11 @@
 /*
- * op_call_log.h - what the engine asks a device to do, as text.
+ * op_call_log.h - a backend that logs the ops which the engine calls, as text.
  *
- * A backend that runs the CPU's ops and notes every call: its op, its numbers, and of each tensor
- * the type, the extents, the row stride and where its content comes from. That is the name that
- * the test has given to the memory ("w:model.norm.weight"), the call that wrote it ("12.y"), or
- * "given". Addresses are not in it: two plans of memory have one log, two orders of calls, or a
- * call that reads something else, have two.
+ * The backend runs the CPU's ops and logs every call: its op, its numbers, and for each tensor the
+ * type, the extents, the row stride and the source of its content. The source is the name that the
+ * test gave to the memory ("w:model.norm.weight"), the call that wrote it ("12.y"), or "given".
+ * Addresses are not logged: two memory plans give one log; another order of calls, or a call that
+ * reads something else, gives another.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,20 +15,20 @@
 #include "kernels-deterministic/device.h"
 #include "kernels-deterministic/tensor.h"
 
-/* One at a time. */
+/* Returns the backend. There is one log, so use one device at a time. */
 const invar_backend *invar_op_call_log_backend(void);
 
-/* Begins an empty log; names and writes of the last one are forgotten. */
+/* Begins an empty log; discards names and writes of the previous one. */
 void invar_op_call_log_begin(void);
 
-/* What is read from the tensor's memory is called so, until a call writes there. */
+/* Names the content of the tensor's memory until a call writes to it. */
 void invar_op_call_log_name(const invar_tensor *tensor, const char *kind, const char *name);
 
-/* The log so far, one call a line; the caller frees it. */
+/* Returns the log so far, one line per call; the caller frees it. */
 char *invar_op_call_log_text(void);
 int invar_op_call_log_count(void);
 
-/* Most bytes that were taken at a time since the beginning, but for scratch of ops. */
+/* Returns the maximum of bytes allocated at a time since the beginning, without scratch of ops. */
 size_t invar_op_call_log_bytes(void);
 
 #endif

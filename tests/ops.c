@@ -1,5 +1,5 @@
 /*
- * ops.c - what tests of ops share: a device, tensors on the heap, their elements.
+ * ops.c - shared by tests of ops: devices, tensors on the heap, their elements, comparisons.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,7 +32,7 @@ void invar_test_device_init(invar_device *dev, invar_numerics numerics, invar_cp
 
 void invar_test_device_release(invar_device *dev)
 {
-    assert_int_equal(invar_arena_mark(dev->scratch), 0); // every op gave its scratch back
+    assert_int_equal(invar_arena_mark(dev->scratch), 0); // every op has released its scratch
     invar_arena_free(dev->scratch);
     invar_pool_free(dev->pool);
     memset(dev, 0, sizeof *dev);
@@ -92,7 +92,7 @@ static size_t stride_bytes(const invar_tensor *t)
 
 invar_tensor invar_test_tensor(invar_tensor view)
 {
-    // not one byte behind the last row, so that a sanitizer sees the end
+    // no byte after the last row, so that a sanitizer sees the end
     size_t rows = (size_t)view.shape[0];
 
     view.data = filled(rows ? (rows - 1) * stride_bytes(&view) + row_bytes(&view) : 0);
@@ -289,7 +289,7 @@ void invar_assert_close(const invar_tensor *got, const double *expected, double 
     for (int64_t i = 0; i < got->shape[0]; i++) {
         for (int64_t j = 0; j < cols; j++) {
             double value = invar_test_get(got, i, j), exact = expected[i * cols + j];
-            // written so that NaN fails
+            // this form fails for NaN
             if (!(fabs(value - exact) <= absolute + relative * fabs(exact)))
                 fail_msg("%s: (%" PRId64 ", %" PRId64 "): got %.9g, expected %.9g", what, i, j,
                          value, exact);

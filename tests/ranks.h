@@ -13,12 +13,15 @@
 
 #define MAX_RANKS 16
 
-/* One rank; its part may not assert, since it is no thread of cmocka's: it returns a failure. */
+/*
+ * One rank. `part` runs in a thread outside of cmocka, so it must return a failure instead of
+ * asserting.
+ */
 typedef struct rank_run {
     invar_comm *comm;
     invar_status (*part)(struct rank_run *run);
     void *payload;
-    uint64_t seed, digest; /* the part's own */
+    uint64_t seed, digest; /* used by `part` */
     invar_status status;
     invar_error error;
     bool speaks;
@@ -38,8 +41,8 @@ static inline void *rank_main(void *payload)
 }
 
 /*
- * Every rank's part, each in a thread; a rank has left when its part returns. Fails where there can
- * be no ranks.
+ * Runs `part` of every rank in a thread; a rank leaves the group when it returns. Fails if the
+ * ranks cannot be created.
  */
 static inline invar_status try_ranks(rank_run runs[MAX_RANKS], int size, uint64_t schedule,
                                      uint64_t seed, invar_status (*part)(rank_run *run),
@@ -63,7 +66,10 @@ static inline void run_ranks(rank_run runs[MAX_RANKS], int size, uint64_t schedu
     assert_ok(try_ranks(runs, size, schedule, seed, part, payload));
 }
 
-/* What the ranks came to, with its record: a lack of memory before what it did to the others. */
+/*
+ * Returns the status of the ranks and sets its error record; INVAR_E_NOMEM has priority over its
+ * consequences on other ranks.
+ */
 static inline invar_status ranks_status(const rank_run runs[MAX_RANKS], int size)
 {
     invar_status status = INVAR_OK;

@@ -1,5 +1,5 @@
 /*
- * repo.c - repositories for tests, made by the real git.
+ * repo.c - git repositories for tests, made by the real git.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

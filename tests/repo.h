@@ -1,8 +1,9 @@
 /*
- * repo.h - repositories for tests, made by the real git.
+ * repo.h - git repositories for tests, made by the real git.
  *
- * Commands run in /bin/sh with nobody's settings and a fixed author. The shell knows, beside git:
- *     commit MESSAGE   adds all of the work tree and commits it, one minute after the one before
+ * Commands run in /bin/sh without user settings and with a fixed author. Besides git, the shell
+ * has:
+ *     commit MESSAGE   adds the complete work tree and commits it, one minute after the last commit
  *     tick             moves the clock of GIT_AUTHOR_DATE and GIT_COMMITTER_DATE by a minute
  *     object ID        prints the file of a loose object
  *
@@ -22,40 +23,43 @@
 
 extern char invar_test_home[INVAR_PATH_SIZE];
 
-/* Makes it; git and libgit2 find nobody's settings there. */
+/* Makes the home folder, in which git and libgit2 find no user settings. */
 void invar_test_enter(const char *name);
 
-/* Removes it, for the end of a group of tests. */
+/* Removes the home folder at the end of a group of tests. */
 int invar_test_leave(void **state);
 
-/* The path of something in it; the last 16 are there. */
+/* Returns the path of `name` in the home folder; the last 16 returned paths are valid. */
 const char *invar_test_in(const char *name);
 
-/* A repository; it has to open. */
+/* Opens a repository; asserts that it opens. */
 invar_repo *invar_test_opened(const char *path);
 
 /* ---- folders and scripts --------------------------------------------------------------------- */
 
-/* An empty folder of this test's own below INVAR_TEST_WORK; `name` is for people. */
+/*
+ * Makes an empty folder of this test below INVAR_TEST_WORK; `name` is a part of its name for
+ * readers.
+ */
 void invar_test_folder(char out[INVAR_PATH_SIZE], const char *name);
 
-/* Runs a script in the folder; it has to end with 0. */
+/* Runs a script in the folder; asserts that it ends with 0. */
 void invar_test_shell(const char *folder, const char *script, ...) INVAR_PRINTF(2, 3);
 
-/* The same; out = what it prints, without newlines at the end. */
+/* Like invar_test_shell; writes its output to `out`, without newlines at the end. */
 void invar_test_shell_says(char *out, size_t size, const char *folder, const char *script, ...)
     INVAR_PRINTF(4, 5);
 
-/* The id of a revision, by git itself. */
+/* Writes the id of a revision, from git itself. */
 void invar_test_revision(char out[INVAR_OID_SIZE], const char *folder, const char *revision);
 
-/* Hash of names, kinds, modes, times and contents of all that is below a folder. */
+/* Hashes names, kinds, modes, times and contents of everything below a folder. */
 void invar_test_fingerprint(char out[INVAR_DIGEST_HEX_SIZE], const char *folder);
 
 /*
- * Makes in the folder: `r`, with five commits c1 to c5 on main that change d/f, two more, s6, s7,
- * on side, from the third, that change g, and the tags t3 and light; its `clone`; and a linked work
- * tree `linked` of side.
+ * Makes in the folder: `r`, with five commits c1 to c5 on main that change d/f, two more, s6 and
+ * s7, on side, from the third, that change g, and the tags t3 and light; its `clone`; and a linked
+ * work tree `linked` of side.
  */
 void invar_test_sample(const char *folder);
 

@@ -1,5 +1,5 @@
 /*
- * rollout_samples.h - a small rollout with everything that a rollout file can hold.
+ * rollout_samples.h - a small rollout with everything that a rollout file can contain.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -39,7 +39,10 @@ static inline invar_rollout_header rollout_header(void)
                                   .policy = {"bf16", "ieee", {{4}}}};
 }
 
-/* `count` samples in groups of two, each with `response` tokens after three of its prompt. */
+/*
+ * Makes `count` samples in groups of two, each with three prompt tokens and `response` response
+ * tokens.
+ */
 static inline void make_rollout(invar_rl_samples *out, int count, int64_t response)
 {
     static const char text[] = "x = \"7\"\\\n\0\xc3\xa9\xf0\x9f\x98\x80";

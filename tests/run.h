@@ -1,5 +1,5 @@
 /*
- * run.h - whole runs of a tiny model on a built-in task, for tests.
+ * run.h - complete runs of a tiny model on a built-in task, for tests.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +21,9 @@ typedef struct run_pair {
     const char *key, *value;
 } run_pair;
 
-/* Two rollouts of two prompts with two samples each: 16 wide, one layer, one head. */
+/*
+ * Two rollouts of two prompts with two samples each; a model 16 wide with one layer and one head.
+ */
 static const run_pair run_tiny[] = {{"num-layers", "1"},
                                     {"hidden-size", "16"},
                                     {"num-attention-heads", "1"},
@@ -45,7 +47,10 @@ static inline bool run_has(const run_pair *pairs, const char *key)
     return false;
 }
 
-/* run_tiny in `folder`, with `own` over it and `more`, which may be NULL, over both; checked. */
+/*
+ * Returns the checked recipe of a run in `folder`: run_tiny, overridden by `own`, then by `more`,
+ * which may be NULL.
+ */
 static inline invar_recipe *run_recipe(const char *folder, const run_pair *own,
                                        const run_pair *more)
 {
@@ -69,15 +74,15 @@ static inline invar_status run_train(const invar_recipe *recipe)
     return invar_train(&summary, recipe, &(invar_train_options){.until = -1});
 }
 
-/* What a run is remembered by. */
+/* The digests that identify what a run did. */
 typedef struct run_memory {
     int64_t last;
     invar_digest identity, chain, content;
 } run_memory;
 
 /*
- * Out of a ledger that verifies. False where there is none yet, or one without a run; SQLite makes
- * an empty file first.
+ * Reads them from a ledger that verifies. Returns false if there is no ledger yet, or one without a
+ * run; SQLite first creates an empty file.
  */
 static inline bool run_remember(run_memory *out, const char *folder)
 {
@@ -106,7 +111,7 @@ static inline bool run_remember(run_memory *out, const char *folder)
     return found;
 }
 
-/* The same steps to the same bits, and the same was logged. */
+/* Returns whether two runs have the same steps, bits and log. */
 static inline bool run_same(const run_memory *a, const run_memory *b)
 {
     return a->last == b->last && invar_digest_equal(&a->chain, &b->chain) &&
@@ -117,7 +122,7 @@ static inline bool run_same(const run_memory *a, const run_memory *b)
 
 static char run_base[256];
 
-/* `path` begins with INVAR_TEST_WORK. */
+/* Makes the folder of the test; `path` begins with INVAR_TEST_WORK. */
 static inline int run_setup(const char *path)
 {
     (void)snprintf(run_base, sizeof run_base, "%s.%ld", path, (long)getpid());
@@ -130,7 +135,7 @@ static inline int run_teardown(void **state)
     return invar_held_folder_remove(run_base) != INVAR_OK;
 }
 
-/* A path below the folder of the test; it stays for a while. */
+/* Returns a path below the folder of the test; the last 128 returned paths are valid. */
 static inline const char *run_below(const char *name)
 {
     static char paths[128][400];
@@ -149,7 +154,7 @@ static inline run_memory run_memory_of(const char *name)
     return memory;
 }
 
-/* The run `name` with the pairs of both lists, the second one first; it may be NULL. */
+/* Trains the run `name` with the pairs of both lists; b overrides a and may be NULL. */
 static inline invar_status run_with(const char *name, const run_pair *a, const run_pair *b)
 {
     invar_recipe *recipe = run_recipe(run_below(name), a, b);
@@ -190,7 +195,7 @@ static inline invar_status run_take_number(void *payload, const char *const *col
     return INVAR_OK;
 }
 
-/* The first number of the last row. */
+/* Returns the first number of the last row. */
 static inline double run_asked(const char *name, const char *sql)
 {
     double number = -1.0;
@@ -219,7 +224,7 @@ static inline invar_status run_take_lengths(void *payload, const char *const *co
     return INVAR_OK;
 }
 
-/* How long the run's samples are, (steps, per_step). */
+/* Reads the lengths of the run's samples into out (steps, per_step). */
 static inline void run_lengths(invar_rl_sample *out, const char *name, int64_t per_step)
 {
     run_lengths_of to = {out, per_step};

@@ -1,6 +1,9 @@
 /*
- * sharded_model.h - models that ranks divide, for tests: layouts, specs, and one rank to compare
+ * sharded_model.h - models that several ranks divide, and the single rank that they are compared
  * with.
+ *
+ * Layouts and specs whose logical shards have 8 or 11 atoms, comparison of parameters with those of
+ * one rank, and a function that runs a check on every rank in a thread.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +22,7 @@
 
 #define DIVIDED_SECONDS 60
 
-/* A world and how it is divided; what is left are data-parallel ranks. */
+/* A world and how the model is divided; the remaining factor is data parallelism. */
 typedef struct divided_world {
     int size;
     invar_layout_sizes sizes;
@@ -41,7 +44,7 @@ static const divided_world divided_worlds[] = {
     WORLD(8, 2, 1, 4, 1, 1), WORLD(8, 1, 1, 4, 1, 1), WORLD(8, 4, 4, 2, 2, 1),
 };
 
-/* The same with experts of their own: models without any do not have these. */
+/* Worlds with expert parallelism, for models with experts. */
 static const divided_world divided_expert_worlds[] = {
     WORLD(2, 1, 1, 1, 1, 2),
     WORLD(3, 1, 1, 1, 1, 3),
@@ -52,8 +55,8 @@ enum { DIVIDED_EXPERT_WORLDS = sizeof divided_expert_worlds / sizeof *divided_ex
 enum { DIVIDED_WORLDS = sizeof divided_worlds / sizeof *divided_worlds };
 
 /*
- * Eight pieces of 8 or 11 atoms on every axis that is cut; four layers. 11 atoms of a quantized
- * layer fit 8 ranks only.
+ * Returns a spec with eight logical shards of 8 or 11 atoms on every axis that is split, and four
+ * layers. 11 atoms of a quantized layer fit 8 ranks only.
  */
 static inline invar_model_spec divided_spec(invar_test_model kind, invar_format format)
 {
@@ -85,7 +88,10 @@ static inline invar_status divided_layout(invar_layout *out, invar_comm *world,
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* A tensor's values as f32 in the host's memory (free); quantized: as they are computed with. */
+/*
+ * Writes the values of a tensor as f32 to *out; the caller frees it. Quantized values are those
+ * that products use.
+ */
 static inline invar_status divided_values(float **out, const invar_tensor *t,
                                           const invar_device *dev)
 {
@@ -113,7 +119,7 @@ static inline invar_status divided_values(float **out, const invar_tensor *t,
     return status;
 }
 
-/* Whether some rows of the box of a whole parameter have these values, element by element. */
+/* Returns whether some rows of the local shard of a complete parameter have these values. */
 static inline bool divided_rows_equal(const invar_param *p, const invar_param_shard *box,
                                       invar_index_range rows, const float *whole,
                                       const float *values)
@@ -136,7 +142,7 @@ static inline bool divided_box_equal(const invar_param *p, const invar_param_sha
                               values);
 }
 
-/* Whether a rank's tensor is that part of one rank's whole one: the rows of it from `first` on. */
+/* Compares a rank's tensor, from row `first` on, with the same part of the tensor of one rank. */
 static inline invar_status divided_compare(bool *equal, const invar_param *p,
                                            const invar_param_shard *box, const invar_tensor *whole,
                                            const invar_device *whole_dev, const invar_tensor *own,
@@ -154,7 +160,7 @@ static inline invar_status divided_compare(bool *equal, const invar_param *p,
     return status;
 }
 
-/* Compute weights of a rank, and masters of the rows that it owns, are those of one rank. */
+/* Fails unless the weights of a rank, and its masters, equal those of one rank. */
 static inline invar_status divided_same_model(const invar_model *one, const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
@@ -179,7 +185,7 @@ static inline invar_status divided_same_model(const invar_model *one, const inva
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Where rank 1 may have a device of its own; `dev` of all others. */
+/* Returns the device of a rank: `far` for rank 1 if it is not NULL, else `dev`. */
 static inline invar_device divided_device(const invar_device *dev, const invar_device *far,
                                           int rank)
 {
@@ -201,14 +207,15 @@ static inline void divided_run(int size, uint64_t schedule, invar_status (*part)
             fail_msg("%s: rank %d of %d: %s", what, r, size, runs[r].error.message);
 }
 
-/* A model that the ranks of a world divide, and what each does with its part. */
+/* A model that the ranks of a world divide, and the check of each rank. */
 typedef struct divided_model {
     const divided_world *world;
     invar_model_spec spec;
     invar_format format;
-    const invar_device *dev, *far; /* of the ranks, and of rank 1; `far` NULL: no other */
-    size_t bucket;                 /* of the layout; 0: as large as ever */
-    invar_model *one;              /* one rank's, whole */
+    const invar_device *dev, *far; /* device of the ranks; device of rank 1, or NULL for the same
+                                      one */
+    size_t bucket;                 /* bucket size of the layout; 0 for the default */
+    invar_model *one;              /* the complete model of one rank */
     invar_status (*check)(void *payload, invar_model *model, const invar_device *dev);
     void *payload;
 } divided_model;
@@ -234,7 +241,7 @@ static inline invar_status divided_rank(rank_run *run)
     return status;
 }
 
-/* All ranks of the model's world. */
+/* Runs the check on all ranks of the model's world. */
 static inline void divided_check(divided_model *of, uint64_t schedule, const char *what)
 {
     divided_run(of->world->size, schedule, divided_rank, of, what);

@@ -1,5 +1,5 @@
 /*
- * step_run.h - tiles of step/tiles.h through the reference step and through the product.
+ * step_run.h - runs tiles of step/tiles.h with the reference step and with the kernels.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,7 +37,10 @@ static inline void tile_reference(tile_outputs d, const invar_step_tile *t, inva
         }
 }
 
-/* bf16: the way of the ops, a chain over tensors. `workspace`: INVAR_CHAIN_WORKSPACE bytes. */
+/*
+ * Runs a bf16 tile as the ops do, as a chain over tensors. `workspace` has INVAR_CHAIN_WORKSPACE
+ * bytes.
+ */
 static inline void tile_chain(tile_outputs d, invar_step_tile *t, invar_cpu_path path,
                               void *workspace)
 {
@@ -57,7 +60,10 @@ static inline void tile_chain(tile_outputs d, invar_step_tile *t, invar_cpu_path
     memcpy(d, acc, sizeof acc);
 }
 
-/* e4m3: a chain of the ops starts at +0, so tiles with an accumulator go to the kernel itself. */
+/*
+ * Runs an e4m3 tile with the kernel itself: a chain of the ops starts at +0, but tiles have
+ * accumulators.
+ */
 static inline void tile_e4m3_kernel(tile_outputs d, const invar_step_tile *t,
                                     const invar_kernel *kernel)
 {
@@ -71,7 +77,7 @@ static inline void tile_e4m3_kernel(tile_outputs d, const invar_step_tile *t,
     for (int i0 = 0; i0 < INVAR_TILE_ROWS; i0 += rows)
         for (int j0 = 0; j0 < INVAR_TILE_COLS; j0 += cols) {
             uint64_t mode = 0;
-            bool large = false; // no e4m3 value but NaN is
+            bool large = false; // only NaN is too large in e4m3
 
             for (int p = 0; p < t->k; p++) {
                 for (int i = 0; i < rows; i++) {

@@ -1,5 +1,5 @@
 /*
- * support.c - what every test program shares.
+ * support.c - shared by all test programs: labels, assertions on statuses and bits, random numbers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -40,7 +40,7 @@ void invar_assert_message(const char *text, const char *file, int line)
     _fail(file, line);
 }
 
-/* Bits as an integer that counts representable values: a difference is a distance in ulp. */
+/* Maps bits to an integer that counts representable values: a difference is a distance in ulp. */
 static int64_t ordinal(uint32_t bits, uint32_t sign)
 {
     return bits & sign ? -(int64_t)(bits & (sign - 1)) : (int64_t)bits;

@@ -1,5 +1,5 @@
 /*
- * support.h - what every test program shares.
+ * support.h - shared by all test programs: labels, assertions on statuses and bits, random numbers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,16 +16,16 @@
 
 #include "base/status.h"
 
-/* True under the label `full`: whole sweeps instead of reduced ones. */
+/* Returns true under the label `full`: complete sweeps instead of reduced ones. */
 bool invar_test_full(void);
 
-/* `reduced` under the label `default`, `whole` under `full`. */
+/* Returns `reduced` under the label `default`, `whole` under `full`. */
 int64_t invar_test_count(int64_t reduced, int64_t whole);
 
 /* Fails the test with the error record's message unless `expr` is INVAR_OK. */
 #define assert_ok(expr) invar_assert_status((expr), INVAR_OK, #expr, __FILE__, __LINE__)
 
-/* Fails the test unless `expr` yields `code` and the message contains `text`. */
+/* Fails the test unless `expr` returns `code` and the message contains `text`. */
 #define assert_fails(expr, code, text)                                                             \
     do {                                                                                           \
         invar_assert_status((expr), (code), #expr, __FILE__, __LINE__);                            \
@@ -33,8 +33,8 @@ int64_t invar_test_count(int64_t reduced, int64_t whole);
     } while (0)
 
 /*
- * What a message says of a program that does not start. TSan's vfork is a fork: there a child that
- * cannot become the program looks like one that ends with 127.
+ * Message about a program that cannot be started. TSan's vfork is a fork, so a child that cannot
+ * execute the program appears as one that ends with 127.
  */
 #ifdef __SANITIZE_THREAD__
 #define INVAR_TEST_CANNOT_START(text) "exit code 127"
@@ -46,19 +46,22 @@ void invar_assert_status(invar_status got, invar_status expected, const char *ex
                          const char *file, int line);
 void invar_assert_message(const char *text, const char *file, int line);
 
-/* Equal bits, or a report: how many differ, the first index, both in hex, the distance in ulp. */
+/*
+ * Fails unless all bits are equal; reports the number of differences, the first index, both words
+ * in hex, and their distance in ulp.
+ */
 void invar_assert_bits_f32(const float *got, const float *expected, int64_t count,
                            const char *what);
 void invar_assert_bits_u16(const uint16_t *got, const uint16_t *expected, int64_t count,
                            const char *what);
 
-/* For negative controls: true when at least one word differs. */
+/* Returns whether at least one byte differs, for negative controls. */
 bool invar_bits_differ(const void *a, const void *b, size_t bytes);
 
-/* The n-th random word of a test stream; streams differ by seed. Philox underneath. */
+/* Returns the n-th random word of a test stream (Philox); streams differ by seed. */
 uint32_t invar_test_random(uint64_t seed, uint64_t n);
 
-/* The n-th standard-normal-like float (sum of uniforms), scaled by `scale`. */
+/* Returns the n-th approximately normal float (a sum of uniforms) of a stream, times `scale`. */
 float invar_test_normal(uint64_t seed, uint64_t n, float scale);
 
 #endif

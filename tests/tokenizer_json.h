@@ -1,5 +1,5 @@
 /*
- * tokenizer_json.h - a small tokenizer.json for tests, any part of it replaced.
+ * tokenizer_json.h - a small tokenizer.json for tests, any part of which can be replaced.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,10 +26,10 @@
     "\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"                \
     "\"special\":true"
 
-/* Members of the file as JSON text; NULL: what the small tokenizer has. */
+/* Members of the file as JSON text; NULL for those of the small tokenizer. */
 typedef struct tokenizer_json {
     const char *normalizer, *pre_tokenizer, *post_processor, *decoder, *added;
-    const char *vocab;  /* after the 256 bytes: ",\"ab\":256" */
+    const char *vocab;  /* entries after the 256 bytes: ",\"ab\":256" */
     const char *merges; /* a list */
     const char *model;  /* more members of the model: ",\"dropout\":0.1" */
     const char *more;   /* more members of the file: ",\"truncation\":{}" */
@@ -40,7 +40,7 @@ static inline const char *tokenizer_json_or(const char *given, const char *fallb
     return given ? given : fallback;
 }
 
-/* Byte b is id b; "ab" 256, "abc" 257, " a" 258. */
+/* Writes the file and returns its length. Byte b has id b; "ab" has 256, "abc" 257, " a" 258. */
 static inline size_t tokenizer_json_write(char out[TOKENIZER_JSON_SIZE],
                                           const tokenizer_json *parts)
 {

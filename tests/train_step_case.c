@@ -1,5 +1,5 @@
 /*
- * train_step_case.c - a step of learning, by one rank or by one of several.
+ * train_step_case.c - one training step, on one rank or on several.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -90,7 +90,7 @@ static void leave_one(const lesson *l, int64_t first, int64_t count, float *grad
                    (size_t)(start[i + 1] - start[i]) * sizeof *gradient);
 }
 
-/* Whatever this rank has computed, rank 0's counts: a call of the world. */
+/* Replaces the gradients of the loss by those of rank 0. Collective. */
 static invar_status take_led(const asked *l, int64_t first, int64_t count, float *dnow)
 {
     size_t bytes = (size_t)(l->l->start[first + count] - l->l->start[first]) * sizeof *dnow;
@@ -118,7 +118,10 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
     return l->l->led ? take_led(l, first, count, dnow) : INVAR_OK;
 }
 
-/* Each rank has the sums of its own rows: the others' for the comparison. */
+/*
+ * Gathers the gradients of the rows of all ranks for the comparison; each rank has the sums of its
+ * own rows.
+ */
 static invar_status make_whole(const invar_grads *grads, const invar_model *model)
 {
     invar_zero_comm slices = {.send_buffer = NULL};
@@ -204,7 +207,7 @@ static bool metrics_differ(const outcome *a, const outcome *b)
     return differ;
 }
 
-/* Of what this rank has. */
+/* Compares the gradients of this rank's parameters with the expected ones. */
 static bool gradients_differ(const outcome *is, const outcome *expected, const lesson *l,
                              const invar_model *model)
 {

@@ -1,6 +1,7 @@
 /*
- * train_step_case.h - a step of learning with scores before it, and what it came to: by one rank or
- * by one of several, which must come to the same.
+ * train_step_case.h - one training step, with scoring before it, on one rank or on several.
+ *
+ * The result of several ranks must equal the expected result of one rank.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,10 +14,10 @@
 
 enum { SAMPLES = 7, MOST = 256, METRICS = 48 };
 
-/* What ranks share; nobody changes it while they run. */
+/* Input of all ranks; not changed while they run. */
 typedef struct lesson {
     invar_device near, far;
-    bool has_far; /* a rank may have its model there */
+    bool has_far; /* some ranks may have their model on `far` */
     const invar_model *model;
     const invar_rl_samples *samples;
     invar_trainer_options options;
@@ -27,14 +28,15 @@ typedef struct lesson {
     float reward[SAMPLES], old[MOST], ref[MOST], advantage[MOST], values[MOST];
     size_t bucket;
     bool led;    /* one rank computes the loss for all */
-    int failing; /* the rank whose loss fails; -1: none */
-    int only;    /* sample with gradients, those of others are zeros; -1: all have some */
+    int failing; /* rank whose loss fails; -1 if there is none */
+    int only;    /* sample with gradients, all others have zeros; -1 if all have gradients */
     const struct outcome *expected;
 } lesson;
 
+/* Result of a step on one rank. */
 typedef struct outcome {
     float scores[MOST], entropies[MOST];
-    float now[MOST], entropy[MOST]; /* of training */
+    float now[MOST], entropy[MOST]; /* log-probs and entropies of the training forward */
     invar_loss_metric metrics[METRICS];
     size_t n_metrics;
     invar_trainer_result result;
@@ -42,18 +44,24 @@ typedef struct outcome {
     size_t bytes;
 } outcome;
 
-/* Samples and what a loss needs besides; the model and they are borrowed. */
+/* Initializes the case with the inputs of a loss. The model and the samples are borrowed. */
 void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *samples,
                  const invar_device *dev);
 
-/* Samples say which experts were chosen, others than the model's choice for the most part. */
+/* Sets chosen experts in the samples, mostly other ones than the model chooses. */
 void lesson_route(invar_rl_samples *samples, const invar_model *model);
 
-/* One rank's, with its part of the model; layout NULL: the only one. free(out->grads). */
+/*
+ * Runs the step of one rank on its partition of the model; `layout` is NULL for a single rank. The
+ * caller frees out->grads.
+ */
 invar_status lesson_step(outcome *out, const lesson *l, const invar_layout *layout,
                          const invar_model *model, const invar_device *dev);
 
-/* INVAR_E_MISMATCH: other bits than one rank came to with all of the model, l->expected. */
+/*
+ * Compares the result with l->expected, that of one rank with the complete model. Returns
+ * INVAR_E_MISMATCH if bits differ.
+ */
 invar_status lesson_compare(const outcome *is, const lesson *l, const invar_model *model, int rank);
 
 #endif

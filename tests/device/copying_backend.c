@@ -1,9 +1,9 @@
 /*
- * copying_backend.c - the host's memory, and another backend's ops on copies of it.
+ * copying_backend.c - runs the ops of another backend on copies of tensors in host memory.
  *
- * The pieces of memory that a call's arguments lead to are sorted; those that overlap are one span.
- * Spans lie in one block over there, with guards of 0xFF between them, so that a call costs one
- * copy each way.
+ * The memory regions of a call's arguments are sorted; overlapping ones are merged into spans. All
+ * spans are in one block of the other backend's memory, with guards of 0xFF between them, so that a
+ * call needs one copy in each direction.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,10 +17,11 @@
 #include "kernels-deterministic/op_fields.h"
 #include "tests/device/fake_gpu.h"
 
-#define GUARD 256 /* bytes before each span and behind the last; addresses are kept modulo this */
+/* bytes before each span and after the last one; addresses are kept modulo GUARD */
+#define GUARD 256
 #define MOST_PIECES 2048
 
-/* A pointer of the arguments, and how far it leads. */
+/* A pointer of the arguments and the bytes that it leads to. */
 typedef struct piece {
     void **pointer;
     char *here;
@@ -31,7 +32,7 @@ typedef struct piece {
 typedef struct span {
     char *here;
     size_t bytes;
-    size_t at; /* in the block over there */
+    size_t at; /* offset in the copied block */
 } span;
 
 typedef struct crossing {
@@ -40,14 +41,14 @@ typedef struct crossing {
     int n_pieces;
     span spans[MOST_PIECES];
     int n_spans;
-    size_t bytes; /* of the block over there */
+    size_t bytes; /* size of the copied block */
 } crossing;
 
 static struct {
-    invar_device over; /* opened by the first call; open until the end */
-    char *image;       /* of the block, here */
-    char *block;       /* over there */
-    char *scratch;     /* over there */
+    invar_device over; /* device of the other backend; opened by the first call, never closed */
+    char *image;       /* the block in host memory */
+    char *block;       /* the block in the other memory */
+    char *scratch;     /* scratch in the other memory */
     size_t image_bytes, block_bytes, scratch_bytes;
 } ferry;
 
@@ -69,7 +70,7 @@ const invar_backend *invar_test_ops_backend(void)
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* In the order of addresses. */
+/* Inserts a pointer in the order of addresses. */
 static void add_piece(crossing *c, void **pointer, size_t bytes)
 {
     char *here = *pointer;
@@ -91,14 +92,14 @@ static void add_tensor(crossing *c, invar_tensor *t)
     int64_t elements = t->shape[0] > 0 && row > 0 ? (t->shape[0] - 1) * t->row_stride + row : 0;
 
     if (!invar_tensor_present(t)) {
-        t->data = t->scale = NULL; // whatever they were: nobody may look
+        t->data = t->scale = NULL; // undefined memory of an absent tensor must not be copied
         return;
     }
     add_piece(c, &t->data, (size_t)(elements * invar_dtype_bits(t->dtype) + 7) / 8);
     add_piece(c, &t->scale, invar_tensor_scale_bytes(t));
 }
 
-/* The list stays here, as a copy whose tensors lead over there. */
+/* Adds the tensors of a list, which stays in host memory as a copy with changed addresses. */
 static void add_list(crossing *c, const invar_tensor **list, int64_t count)
 {
     static invar_tensor copies[MOST_PIECES];
@@ -174,7 +175,7 @@ static invar_status make_ready(const invar_device *dev, size_t bytes)
 {
     if (!ferry.over.context) {
         ferry.over.backend = invar_test_ops_backend();
-        ferry.over.numerics = INVAR_NUMERICS_SM90; // the tensor cores are probed
+        ferry.over.numerics = INVAR_NUMERICS_SM90; // opening with sm90 checks the tensor cores
         INVAR_TRY(invar_device_open(&ferry.over));
     }
     ferry.over.numerics = dev->numerics;
@@ -190,7 +191,7 @@ static invar_status make_ready(const invar_device *dev, size_t bytes)
     return INVAR_OK;
 }
 
-/* Scratch that is read before it is written is NaN. */
+/* Fills the scratch with NaN, so that reading it before writing shows. */
 static invar_status poison_scratch(size_t bytes)
 {
     static char poison[1 << 20];
@@ -216,7 +217,7 @@ static invar_status send(crossing *c)
     return invar_device_upload(&ferry.over, ferry.block, ferry.image, c->bytes);
 }
 
-/* What was not changed may be the host's to read only. */
+/* Copies the spans back, but writes only changed ones, because inputs may be read-only. */
 static invar_status fetch(const crossing *c)
 {
     size_t end = 0;

@@ -1,13 +1,13 @@
 /*
- * copying_backend.h - the host's memory, and another backend's ops on copies of it.
+ * copying_backend.h - runs the ops of another backend on copies of tensors in host memory.
  *
- * A test that keeps its tensors on the heap runs on any backend: every call copies what its
- * arguments lead to into that backend's memory, runs there, and brings back what changed. Copies
- * keep their addresses modulo 256, tensors that overlap still do, what lies beside them and the
- * scratch is NaN, and a write beside them is an error.
+ * With it, a test that keeps its tensors on the heap runs on any backend: every call copies the
+ * memory of its arguments to that backend, runs there, and copies changes back. Copies keep their
+ * addresses modulo 256, and overlapping tensors still overlap. The memory around them and the
+ * scratch are NaN, and a write outside of the tensors is an error.
  *
- * INVAR_TEST_DEVICE says which: "cuda", "far" (tests/device/fake_gpu.h) or, where it is not set,
- * the CPU itself, without a ferry. With INVAR_TEST_TRACE the ferry writes the name of each op to
+ * INVAR_TEST_DEVICE selects the backend: "cuda", or "far" (tests/device/fake_gpu.h); if it is not
+ * set, the CPU backend is used directly. With INVAR_TEST_TRACE the name of each op is written to
  * stderr.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -17,10 +17,12 @@
 
 #include "kernels-deterministic/device.h"
 
-/* The backend whose ops a test is to run, by INVAR_TEST_DEVICE; NULL where there is none. */
+/* Returns the backend that runs the ops, by INVAR_TEST_DEVICE; NULL if it is not available. */
 const invar_backend *invar_test_ops_backend(void);
 
-/* The same for tensors on the heap: the CPU, or a ferry to the other. */
+/*
+ * Returns the backend for tensors on the heap: the CPU's, or the copying backend for another one.
+ */
 const invar_backend *invar_test_heap_backend(void);
 
 #endif

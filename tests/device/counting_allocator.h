@@ -1,5 +1,5 @@
 /*
- * counting_allocator.h - memory of a device that is the host's, counted while it is taken.
+ * counting_allocator.h - device memory on the heap, counted and limited, for tests.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "kernels-deterministic/device.h"
 
-/* Bytes that are taken, the most that were at a time, and those that there are. */
+/* Bytes allocated now, their maximum, and the limit. */
 static struct {
     size_t taken, most, limit;
     int64_t takes;

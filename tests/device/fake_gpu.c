@@ -1,10 +1,11 @@
 /*
- * fake_gpu.c - memory that the host cannot touch, and the CPU's ops on it.
+ * fake_gpu.c - a backend whose memory the host cannot access, with the ops of the CPU.
  *
- * One region of address space, reserved once and closed. Blocks are its first free pieces, in a
- * list by address. What is in use is opened around each op and copy, for one thread at a time; in
- * huge pages, where the system has them, since the time that this takes goes with their number.
- * A device may be opened several times, and each used by a thread of its own.
+ * The memory is one region of address space, reserved once and protected. Blocks are allocated
+ * first fit and listed by address. The used part is made accessible around each op and copy, by one
+ * thread at a time; it consists of huge pages if the system has them, since the time of the change
+ * grows with the number of pages. A device may be opened several times, each for a thread of its
+ * own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,46 +31,46 @@
 #define LABEL 48
 
 typedef struct block {
-    size_t at, bytes; /* both multiples of INVAR_ALIGN */
+    size_t at, bytes; /* multiples of INVAR_ALIGN */
     char what[LABEL];
 } block;
 
-/* An op that a graph runs. */
+/* An op in a graph. */
 typedef struct noted {
     struct noted *next;
     invar_op op;
     void *scratch;
-    void *args; /* of this op alone */
+    void *args; /* copy of the arguments, owned */
 } noted;
 
 struct invar_device_graph {
     noted *first, **last;
 };
 
-/* A device that was opened. */
+/* An opened device. */
 typedef struct opened {
     bool open;
-    invar_device_graph *graph;              /* that ops go into; NULL: they run */
-    int64_t last_call;                      /* when, in milliseconds */
-    int64_t marks[INVAR_DEVICE_TIMERS_MAX]; /* when, in nanoseconds */
+    invar_device_graph *graph;              /* graph being captured; NULL if ops run at once */
+    int64_t last_call;                      /* time in milliseconds */
+    int64_t marks[INVAR_DEVICE_TIMERS_MAX]; /* timers in nanoseconds */
 } opened;
 
-/* While the memory is open; blocks; calls. */
+/* Held while the memory is accessible; guards blocks and counts. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct {
-    opened devices[MOST_OPEN]; /* the first one is the run's */
+    opened devices[MOST_OPEN]; /* the first one belongs to the run */
     char *base;
-    block blocks[MOST_BLOCKS]; /* (count) by address */
+    block blocks[MOST_BLOCKS]; /* (count) ordered by address */
     int count;
     int fail_at;
-    size_t limit; /* 0: the whole region */
+    size_t limit; /* 0 for the complete region */
     bool no_graphs;
-    int64_t still;   /* milliseconds */
-    int64_t lose_at; /* 0: never */
+    int64_t still;   /* delay of downloads in milliseconds */
+    int64_t lose_at; /* index of the call; 0 for never */
     bool late;
     invar_far_counts counts;
-    struct sigaction before; /* who else handles a segmentation fault */
+    struct sigaction before; /* previous handler of segmentation faults */
 } far;
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -90,7 +91,7 @@ static bool is_far(const void *address)
            (size_t)((const char *)address - far.base) < REGION;
 }
 
-/* The whole piece lies in one block. */
+/* Returns whether all bytes are in one block. */
 static bool within(const void *piece, size_t bytes)
 {
     const block *b = is_far(piece) ? block_of(piece) : NULL;
@@ -98,7 +99,7 @@ static bool within(const void *piece, size_t bytes)
     return b && (size_t)((const char *)piece - far.base) - b->at + bytes <= b->bytes;
 }
 
-/* Says what was touched; then the fault happens again, to whoever handled it before. */
+/* Reports the accessed block; then restores the previous handler, under which the fault repeats. */
 static void on_fault(int number, siginfo_t *info, void *context)
 {
     const block *b = is_far(info->si_addr) ? block_of(info->si_addr) : NULL;
@@ -132,7 +133,7 @@ static void close_memory(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Where `bytes` fit between the blocks, or after them. */
+/* Finds `bytes` between the blocks or after them. */
 static int find_gap(size_t *at_out, size_t bytes)
 {
     size_t end = 0;
@@ -164,7 +165,7 @@ static invar_status check_device(const invar_device *dev)
     return INVAR_OK;
 }
 
-/* What does not belong into a graph. */
+/* Fails during a capture, for calls that a graph cannot contain. */
 static invar_status check_direct(const invar_device *dev)
 {
     INVAR_TRY(check_device(dev));
@@ -181,7 +182,7 @@ static int64_t milliseconds(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* See invar_far_delay. */
+/* Waits as invar_far_delay requests. */
 static void linger(const invar_device *dev)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
@@ -200,8 +201,8 @@ static void linger(const invar_device *dev)
 typedef enum call { CALL_TAKES, CALL_WORKS, CALL_WAITS } call;
 
 /*
- * Counts a call, by any thread; *dead_out where it has no effect, because the device is lost
- * already.
+ * Counts a call of any thread. *dead_out is set if the call has no effect because the device is
+ * lost.
  */
 static invar_status count_call(bool *dead_out, const invar_device *dev, call kind)
 {
@@ -222,7 +223,7 @@ static size_t memory_of_device(void)
     return far.limit ? far.limit : REGION;
 }
 
-/* A new block; NULL: there is no room. */
+/* Returns a new block; NULL if there is not enough memory. */
 static char *add_block(size_t bytes, const char *what)
 {
     size_t room = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN, at;
@@ -243,7 +244,7 @@ static char *add_block(size_t bytes, const char *what)
     far.counts.bytes += room;
     far.counts.most = far.counts.bytes > far.counts.most ? far.counts.bytes : far.counts.most;
     protect(PROT_READ | PROT_WRITE);
-    memset(far.base + at, 0xFF, room); // a value read before it was written is NaN
+    memset(far.base + at, 0xFF, room); // a value that is read before it was written is NaN
     protect(PROT_NONE);
     return far.base + at;
 }
@@ -306,7 +307,7 @@ static void give_host(const invar_device *dev, void *address)
     invar_free(address);
 }
 
-/* Which ends of a copy are far. */
+/* Copies between host and device; to_far and from_far are the ends in device memory. */
 static invar_status copy_between(const invar_device *dev, void *to, const void *from, size_t bytes,
                                  bool to_far, bool from_far)
 {
@@ -395,10 +396,9 @@ static invar_status wait(const invar_device *dev)
 /* ---- ops ------------------------------------------------------------------------------------- */
 
 /*
- * True for an address that is mapped and lies outside the region of the far device. Other numbers
- * in arguments are too small to be addresses. AddressSanitizer maps its shadow memory over a wide
- * range of addresses, in which two 32-bit numbers side by side can fall, so its build looks for
- * none.
+ * Returns whether a word is an address that is mapped and outside of this memory. Other numbers in
+ * arguments are too small to be addresses. AddressSanitizer maps its shadow memory over a wide
+ * range of addresses that may contain two adjacent 32-bit numbers, so its build does not check.
  */
 static bool is_host_address(uintptr_t word)
 {
@@ -414,7 +414,7 @@ static bool is_host_address(uintptr_t word)
 #endif
 }
 
-/* What lies between the fields of a struct may look like an address. */
+/* Padding between the fields of a struct may contain an address. */
 #if defined __has_builtin
 #if __has_builtin(__builtin_clear_padding)
 #define CLEAR_PADDING(object) __builtin_clear_padding(object)
@@ -438,7 +438,7 @@ static invar_status check_words(invar_op op, const void *args, size_t bytes)
     return INVAR_OK;
 }
 
-/* A list of tensors is the host's, as the results of grad.norm and the ends of adamw are. */
+/* Checks the tensors of a list; the list itself is in host memory. */
 static invar_status check_list(invar_op op, const invar_tensor *list, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -510,7 +510,7 @@ static invar_status note(invar_device_graph *graph, invar_op op, const void *arg
     return INVAR_OK;
 }
 
-/* `clean` is the arguments, of that size, with nothing between them. */
+/* Runs an op or adds it to a graph. `clean` is a copy of the arguments without padding. */
 static invar_status run(const invar_device *dev, invar_op op, const void *args, const void *clean,
                         size_t bytes, void *scratch)
 {
@@ -612,7 +612,7 @@ static void graph_free(const invar_device *dev, invar_device_graph *graph)
 
 static invar_status check_mark(const invar_device *dev)
 {
-    INVAR_TRY(check_direct(dev)); // a mark in a graph would tell nothing
+    INVAR_TRY(check_direct(dev)); // a timer in a graph would measure nothing
     return invar_far_counted().lost ? INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost")
                                     : INVAR_OK;
 }
@@ -661,7 +661,7 @@ static invar_status open_device(invar_device *dev)
     opened *free_one = far.devices;
     invar_status status;
 
-    pthread_mutex_lock(&lock); // ranks that are threads open theirs at the same time
+    pthread_mutex_lock(&lock); // ranks that are threads open their devices at the same time
     status = reserve();
     if (status == INVAR_OK) {
         if (far.counts.opens++ == 0)

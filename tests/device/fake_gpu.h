@@ -1,11 +1,10 @@
 /*
- * fake_gpu.h - a backend for tests whose memory the host cannot touch, as a GPU's.
+ * fake_gpu.h - a backend whose memory the host cannot access, like that of a GPU.
  *
- * Its ops are those of the CPU. Its memory can be accessed only while one of its ops or copies
- * runs: an access by anyone else is a segmentation fault, and a line on stderr says what was
- * touched. An op that is given an address of the host, a copy that does not stay within one block
- * of this memory, and a device that was not opened are errors. It has graphs: lists of ops that are
- * run one by one.
+ * Its ops are those of the CPU. The memory is accessible only while one of its ops or copies runs:
+ * any other access is a segmentation fault, and a line on stderr names the block. An op with an
+ * address in host memory, a copy that does not stay within one block, and the use of a device that
+ * was not opened are errors. Graphs are lists of ops that run one by one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,57 +13,64 @@
 
 #include "kernels-deterministic/device.h"
 
+/* Returns the backend. */
 const invar_backend *invar_far_backend(void);
 
-/* A device that is like `near` but for its memory, open; counts begin anew. Close. */
+/*
+ * Opens a device like `near` on this memory and resets the counts. Close it with
+ * invar_device_close.
+ */
 invar_status invar_far_open(invar_device *out, const invar_device *near) INVAR_MUST_USE;
 
-/* Counts anew; of the coming takes the fail_at-th fails, 0: none. Nothing may be taken. */
+/*
+ * Resets the counts and makes the fail_at-th allocation fail from now on; 0 for none. No memory may
+ * be allocated.
+ */
 void invar_far_begin(int fail_at);
 
 /*
- * The device is lost at the at-th of the coming calls, be they takes, copies, waits or ops: this
- * one and all after it fail with INVAR_E_CUDA. `late`: as with a kernel that fails while the host
- * is ahead of it, nobody notices before the next get or wait, and what is done until then has no
- * effect. After invar_far_begin, which ends it; 0: it is well again.
+ * Loses the device at the at-th further call (allocation, copy, wait or op): this call and all
+ * later ones fail with INVAR_E_CUDA. With `late`, as for a kernel that fails while the host is
+ * ahead of it, the error is reported by the next download or wait, and calls until then have no
+ * effect. Call it after invar_far_begin, which resets it; 0 restores the device.
  */
 void invar_far_lose(int64_t at, bool late);
 
 /*
- * A device that is opened while the run's own is open copies beside it. From now on, until the next
- * call or begin, such a copy to the host comes as late as it may: once the run's device has had no
- * call for `still` milliseconds, as while its thread waits for the copy. What was changed without
- * waiting is copied as it has become. INT64_MAX: it does not come; 0: at once.
+ * Delays downloads on devices that are opened while the run's own device is open, until the next
+ * call of this function or of invar_far_begin: such a copy happens only after the run's device has
+ * had no call for `still` milliseconds, as if its thread waited for the copy. Memory that was
+ * changed without waiting is copied as changed. INT64_MAX delays for ever; 0 not at all.
  */
 void invar_far_delay(int64_t still);
 
-/* From now on, until the next begin, the device has so much memory. */
+/* Limits the memory of the device until the next invar_far_begin. */
 void invar_far_limit(size_t bytes);
 
 typedef struct invar_far_counts {
     int takes;
-    int live;     /* blocks that were not given back */
-    size_t bytes; /* of these */
-    size_t most;  /* at a time */
-    int opens;    /* devices that were not closed */
+    int live;     /* blocks that are not freed */
+    size_t bytes; /* size of these blocks */
+    size_t most;  /* maximum of bytes at a time */
+    int opens;    /* devices that are not closed */
     int64_t ops;
-    int graphs;         /* that were made */
-    int live_graphs;    /* that were not freed */
-    int64_t graph_runs; /* their ops are counted among the ops */
-    int64_t waits;      /* gets, waits and the op whose result is the host's */
-    int64_t calls;      /* of which invar_far_lose speaks */
-    bool lost;          /* and somebody was told */
+    int graphs;         /* graphs made */
+    int live_graphs;    /* graphs not freed */
+    int64_t graph_runs; /* launches; the ops of graphs are counted in `ops` */
+    int64_t waits;      /* downloads, waits, and ops with results in host memory */
+    int64_t calls;      /* calls that invar_far_lose counts */
+    bool lost;          /* the loss of the device was reported */
 } invar_far_counts;
 
 invar_far_counts invar_far_counted(void);
 
 /*
- * What another device does that can reach this memory: false, where an end is elsewhere. `flip`: a
- * bit of the first byte changes.
+ * Copies for another device that can reach this memory. Returns false if an end is not in this
+ * memory. With `flip`, a bit of the first byte changes.
  */
 INVAR_EXPORT bool invar_far_copy(void *to, const void *from, size_t bytes, bool flip);
 
-/* From now on, until the next begin, no graph can be made. */
+/* Makes captures of graphs fail until the next invar_far_begin. */
 void invar_far_refuse_graphs(void);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * fake_gpu_invar.c - invar with the far backend of the tests (tests/device/fake_gpu.h) in the place
- * of CUDA.
+ * fake_gpu_invar.c - invar with the fake GPU (fake_gpu.h) as its device `cuda`.
  *
  * With INVAR_TEST_LOSE=N in the environment the device is lost at its N-th call; with
- * INVAR_TEST_DELAY=N copies beside a run are late, as invar_far_delay has it.
+ * INVAR_TEST_DELAY=N downloads of devices other than the run's are delayed by N milliseconds of its
+ * inactivity (invar_far_delay).
  *
  * SPDX-License-Identifier: Apache-2.0
  */

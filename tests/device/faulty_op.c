@@ -1,5 +1,5 @@
 /*
- * faulty_op.c - the backend of the CPU with one op that is wrong.
+ * faulty_op.c - the CPU backend with one wrong op.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,14 +12,15 @@
 
 static invar_backend wrong;
 static invar_op planted;
-static const invar_field *needed; /* NULL: no field */
-static int64_t right_calls;       /* still to come */
+static const invar_field *needed; /* NULL if all calls are wrong */
+static int64_t right_calls;       /* number of further calls that are right */
 static int64_t calls;
 
-/* Which of an op's results, as its arguments begin with them. */
+/* Returns the result that is changed. The arguments begin with the results of the op. */
 static const invar_tensor *result_of(const void *args)
 {
-    return (const invar_tensor *)args + (planted == INVAR_OP_MOE_ROUTE_FWD); // its ids stay
+    // expert ids must stay valid
+    return (const invar_tensor *)args + (planted == INVAR_OP_MOE_ROUTE_FWD);
 }
 
 static const invar_field *find_field(invar_op op, const char *name)
@@ -37,12 +38,12 @@ static const invar_field *find_field(invar_op op, const char *name)
 static void flip(const invar_tensor *t, int64_t row)
 {
     size_t bits = (size_t)invar_dtype_bits(t->dtype);
-    unsigned char bit = invar_dtype_scale_block(t->dtype) ? 0x80 : 1; // a code must stay a number
+    unsigned char bit = invar_dtype_scale_block(t->dtype) ? 0x80 : 1; // a code must not become NaN
 
     ((unsigned char *)t->data)[(size_t)row * (size_t)t->row_stride * bits / 8] ^= bit;
 }
 
-/* The keys that the call has written, where they are now. */
+/* Flips a bit in the keys that the call has written to the cache. */
 static void flip_keys(const invar_kv_write_args *a)
 {
     const invar_kv_pages *c = &a->cache;
@@ -58,7 +59,7 @@ static void flip_keys(const invar_kv_write_args *a)
     }
 }
 
-/* Other tokens, of the vocabulary. */
+/* Replaces the sampled tokens by other ids of the vocabulary. */
 static void change_tokens(const invar_sample_args *a)
 {
     int32_t *tokens = a->tokens.data;

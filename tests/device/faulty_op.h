@@ -1,5 +1,5 @@
 /*
- * faulty_op.h - the backend of the CPU with one op that is wrong: it flips a bit in every row.
+ * faulty_op.h - the CPU backend with one wrong op: it flips a bit in every row of a result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,15 +11,16 @@
 #include "kernels-deterministic/device.h"
 
 /*
- * Until the next call. `field`: calls that have this optional field (fields.def) are wrong, no
- * others: with one that fuses, the plain calls of the op stay right. NULL: all calls.
+ * Returns the backend with a wrong op, valid until the next call. If `field` is not NULL, only
+ * calls that have this optional field (op_fields.def) are wrong: if it is a fused field, the plain
+ * calls stay right.
  */
 const invar_backend *invar_wrong_backend(invar_op op, const char *field);
 
-/* Of the backend's coming calls, the first `right` are right. */
+/* Makes the first `right` further calls of the op right. */
 void invar_wrong_after(int64_t right);
 
-/* How many calls were wrong since then. */
+/* Returns the number of wrong calls since then. */
 int64_t invar_wrong_calls(void);
 
 #endif

@@ -1,9 +1,8 @@
 /*
- * faulty_op_cuda.c - invar whose device `cuda` is the CPU with one wrong op:
- * tests/device/faulty_op.h.
+ * faulty_op_cuda.c - invar with the wrong op of faulty_op.h in its device `cuda`, on the CPU.
  *
- * INVAR_TEST_WRONG in the environment names the op, and behind a colon the field that calls must
- * have to be wrong: "linear.fwd:residual". Without it every op is right.
+ * INVAR_TEST_WRONG in the environment names the op, and after a colon the field that calls must
+ * have to be wrong: "linear.fwd:residual". If it is not set, every op is right.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * linked_cuda.c - the CUDA backend that a program has linked, in place of that of the module.
+ * linked_cuda.c - uses the CUDA backend that the program is linked with instead of the module.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

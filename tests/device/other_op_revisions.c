@@ -1,8 +1,8 @@
 /*
- * other_op_revisions.c - invar whose ops have other revisions, and the same bits.
+ * other_op_revisions.c - invar whose ops report other revisions, with the same bits.
  *
- * INVAR_TEST_REVISED in the environment is the beginning of the names of the ops whose revision is
- * one more. The program is linked with --wrap=invar_op_revision.
+ * INVAR_TEST_REVISED in the environment is a prefix of op names whose revision is one higher. The
+ * program is linked with --wrap=invar_op_revision.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,13 +1,15 @@
 /*
- * random_delays.c - a program whose parts are late at random, and whose samplers fail when asked
- * to.
+ * random_delays.c - invar with random delays in its threads, and failures of sampling on request.
  *
- * INVAR_TEST_DELAYS=SEED: threads sleep before passes of models, moves between ranks, optimizer
- * steps and rollouts, some for long. INVAR_TEST_FAILURE=N: the Nth rollout that is left to be gone
- * on with is out of memory, after it has drawn. Neither may change a bit. INVAR_TEST_STALE=N: from
- * the Nth copy of a model on nothing is copied. INVAR_TEST_PATIENCE=MS: ranks wait no longer for
- * one that does not get on, and of those that check beside training the first is slow: a pass takes
- * an eighth of that. INVAR_TEST_KILL: the program is killed as soon as a journal is begun.
+ * Environment:
+ *   INVAR_TEST_DELAYS=SEED   threads sleep before passes of models, copies between ranks, optimizer
+ *                            steps and rollouts, sometimes for long
+ *   INVAR_TEST_FAILURE=N     the N-th rollout that ends with samples in flight runs out of memory
+ *                            after sampling; like the delays, this must not change a bit
+ *   INVAR_TEST_STALE=N       from the N-th copy of a model on, nothing is copied
+ *   INVAR_TEST_PATIENCE=MS   time-out of ranks; the first rank that scores during training is slow:
+ *                            a pass takes an eighth of MS
+ *   INVAR_TEST_KILL          the program is killed when it begins a journal
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,11 +25,11 @@
 #include "engine/train/learner.h"
 #include "tests/device/wrapped_rollout.h"
 
-#define SHORT_NS 1000000u // at most, of most delays
-#define LONG_NS 30000000u // of one in so many:
+#define SHORT_NS 1000000u // upper bound of most delays
+#define LONG_NS 30000000u // upper bound of one delay in SELDOM
 #define SELDOM 64
 
-/* Any number from any other. */
+/* Returns a number that depends on all bits of x (the finalizer of splitmix64). */
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -35,7 +37,7 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* A third of the times. */
+/* Sleeps, one time in three. */
 static void be_late(void)
 {
     static atomic_ullong times;

@@ -1,6 +1,5 @@
 /*
- * wrapped_rollout.h - invar_rollout_run of a program that the linker gives another one
- * (-Wl,--wrap=invar_rollout_run).
+ * wrapped_rollout.h - declares invar_rollout_run as wrapped by -Wl,--wrap=invar_rollout_run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

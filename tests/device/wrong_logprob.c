@@ -1,6 +1,8 @@
 /*
- * wrong_logprob.c - a program whose rollouts record one log-probability wrong: of a sample that is
- * left to be gone on with, or of the one with the index that INVAR_BENT says.
+ * wrong_logprob.c - invar whose rollouts record one wrong log-prob.
+ *
+ * Changes the last token of the sample with the index INVAR_BENT, or, if that is not set, of a
+ * sample of rollout 3 that was suspended.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

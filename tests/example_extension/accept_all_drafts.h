@@ -1,5 +1,5 @@
 /*
- * accept_all_drafts.h - a wrong rule for guesses: each one holds, whatever was drawn.
+ * accept_all_drafts.h - a wrong acceptance rule: every draft token is accepted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

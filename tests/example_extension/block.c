@@ -1,6 +1,7 @@
 /*
- * block.c - a block that no product has: two gated MLPs of one input side by side, one of them with
- * a norm of its activation, both added to the stream.
+ * block.c - a transformer block that only tests have: two gated MLPs of one input, in parallel.
+ *
+ * The activation of the first MLP is normalized; both outputs are added to the residual stream.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,7 +32,7 @@ invar_tensor invar_toy_block(invar_builder *b, const invar_model_spec *s, invar_
     act = invar_graph_swiglu(b, "act", invar_graph_norm(b, "norm_mid", x, &norm), mlp, NULL);
     act = invar_graph_norm(b, "act.norm", act, &inner);
     y = invar_graph_add_linear(b, "half", x, act, &down);
-    // reads x, not y: the gradient of x has three readers
+    // reads x, not y, so the gradient of x is a sum of three terms
     act =
         invar_graph_swiglu(b, "side.act", invar_graph_norm(b, "side.norm", x, &norm_b), side, NULL);
     return invar_graph_add_linear(b, "mlp", y, act, &down_b);

@@ -1,5 +1,5 @@
 /*
- * block.h - a block that no product has.
+ * block.h - a transformer block that only tests have.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

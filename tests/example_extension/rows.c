@@ -1,5 +1,5 @@
 /*
- * rows.c - the toy's estimator and reward, a function each.
+ * rows.c - functions of the example estimator and reward.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +10,7 @@
 
 #include "base/invar_banned.h"
 
-/* The reward at the first token that counts, gamma times as much at each of the others. */
+/* The advantage is the reward at the first unmasked token, times gamma at each further one. */
 void invar_toy_estimate(invar_advantage_state *e, int64_t sample)
 {
     float a = e->reward[sample];
@@ -23,7 +23,7 @@ void invar_toy_estimate(invar_advantage_state *e, int64_t sample)
     }
 }
 
-/* 1 when response and label are equally long. */
+/* The reward is 1 if response and label have the same length. */
 invar_status invar_toy_judge(double *out, const invar_reward_input *c)
 {
     *out = c->response.length == c->label.length ? 1.0 : 0.0;

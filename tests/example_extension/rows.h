@@ -1,5 +1,5 @@
 /*
- * rows.h - the functions of the toy's estimator and reward, for the tables that their rows join.
+ * rows.h - functions of the example estimator and reward, for the tables that include their rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

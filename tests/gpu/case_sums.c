@@ -1,7 +1,7 @@
 /*
- * case_sums.c - random calls of every op on the CPU, one digest per op and numerics.
+ * case_sums.c - random calls of every op on the CPU: one digest per op and numerics.
  *
- * gpu/cpu_gpu_compare.c prints the same lines from what a GPU computed. Usage: case_sums [COUNT
+ * gpu/cpu_gpu_compare.c prints the same lines from the results of a GPU. Usage: case_sums [COUNT
  * [OP]].
  *
  * SPDX-License-Identifier: Apache-2.0

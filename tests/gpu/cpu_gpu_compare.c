@@ -1,11 +1,11 @@
 /*
- * cpu_gpu_compare.c - random calls of every op, on the CPU and on the GPU, compared byte by byte.
+ * cpu_gpu_compare.c - random calls of every op on the CPU and on the GPU, compared byte by byte.
  *
- * A case's memory is copied to the GPU, the op runs on both sides, and every byte of every block is
- * compared: results, and what lies between and beside them. Of a fused call the GPU runs the parts,
- * too (kernels-deterministic/fused_parts.h), and its outputs are compared with theirs. Prints the
- * digests of what the GPU left, as case_sums does for the CPU. Usage: twin [COUNT [OP]]; exit code
- * 1 when a byte differs.
+ * The memory of a case is copied to the GPU, the op runs on both sides, and every byte of every
+ * block is compared: results, and the memory between and around them. For a fused call the GPU also
+ * runs the parts (kernels-deterministic/fused_parts.h), and the outputs are compared with theirs.
+ * Prints the digests of the GPU's memory, as case_sums does for the CPU. Usage: twin [COUNT [OP]];
+ * exit code 1 if a byte differs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,12 +21,12 @@
 
 enum { MOST_BLOCKS = 64, MOST_TENSORS = 512 };
 
-/* A block of the case, its copy in the GPU's memory, and what came back from there. */
+/* A block of the case, its copy on the GPU, and the copy back. */
 typedef struct mirror {
     invar_case_block *block;
     char *far;
     char *back;
-    bool result; /* the GPU's side is `back` itself */
+    bool result; /* the op writes to `back` itself, which is host memory */
 } mirror;
 
 typedef struct twin {
@@ -34,7 +34,8 @@ typedef struct twin {
     mirror at[MOST_BLOCKS];
     int count;
     int64_t differences;
-    int64_t fused, apart; /* fused calls, and those whose outputs are not those of their parts */
+    int64_t fused, apart; /* fused calls; fused calls that differ from their parts
+                             */
 } twin;
 
 /* ---- pointers -------------------------------------------------------------------------------- */
@@ -171,7 +172,7 @@ static invar_status compare(twin *t, invar_case *c, uint64_t seed)
     return INVAR_OK;
 }
 
-/* The case on the GPU, after its parts. */
+/* Runs the case on the GPU, after its parts. */
 static invar_status run_with_parts(twin *t, const invar_case *far, uint64_t seed)
 {
     const invar_fused_part_output *differs = NULL;

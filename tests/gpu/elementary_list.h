@@ -4,7 +4,7 @@
  * Shared by elementary_sums.c and elementary_sums.cu, which print one checksum per entry over all
  * 2^32 inputs: equal lines mean equal bits on host and device. `w` is the input word and `x` the
  * float with these bits; second operands are derived from w. Entries whose last operation is a
- * plain one canonicalise its NaN.
+ * plain one canonicalize its NaN.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,7 +24,7 @@ INVAR_FN uint32_t canonical_bits(float y)
     return y == y ? invar_f32_bits(y) : INVAR_NAN_BITS;
 }
 
-/* A second word, well spread over the bits. */
+/* Returns a second word, well distributed over the bits. */
 INVAR_FN uint32_t other(uint32_t w)
 {
     return (w ^ (w >> 15)) * UINT32_C(0x9E3779B1);
@@ -35,13 +35,13 @@ INVAR_FN float other_f32(uint32_t w)
     return invar_bits_f32(other(w));
 }
 
-/* An integer from -300 to 300, as the reference of a row of attention is one. */
+/* Returns an integer from -300 to 300, like the reference of a row of attention. */
 INVAR_FN float some_reference(uint32_t w)
 {
     return (float)((int32_t)(other(w) % 601) - 300);
 }
 
-/* A scale byte that invar_e8m0_from_amax can return. */
+/* Returns a scale byte that invar_e8m0_from_amax can return. */
 INVAR_FN uint8_t some_e8m0(uint32_t w)
 {
     return (uint8_t)(other(w) % 238 == 237 ? INVAR_E8M0_NAN : 9 + other(w) % 238);
@@ -57,7 +57,7 @@ INVAR_FN uint32_t philox_of(uint32_t w)
     return out[0] ^ (out[1] + UINT32_C(0x01010101)) ^ (out[2] << 1 | out[2] >> 31) ^ ~out[3];
 }
 
-/* X(name, expression). */
+/* The list: X(name, expression). */
 #define INVAR_ELEMENTARY_LIST(X)                                                                   \
     X(exp, invar_f32_bits(invar_exp(x)))                                                           \
     X(exp2s, invar_f32_bits(invar_exp2s(x)))                                                       \
@@ -113,7 +113,7 @@ INVAR_FN uint32_t philox_of(uint32_t w)
 INVAR_ELEMENTARY_LIST(INVAR_ELEMENTARY_WORD)
 #undef INVAR_ELEMENTARY_WORD
 
-/* Folds the sum of the next chunk into the checksum of a function. */
+/* Adds the sum of the next chunk to the checksum of a function. */
 static inline uint64_t fold_chunk(uint64_t checksum, uint64_t chunk_sum)
 {
     return checksum * UINT64_C(0x9E3779B97F4A7C15) + chunk_sum;

@@ -4,10 +4,10 @@
  *   elementary_sums THREADS [STEP]
  *
  * Prints `name hex` per entry of elementary_list.h; elementary_sums.cu prints the same lines on a
- * device. The inputs are cut into 4096 chunks of 2^20; a chunk's sum is that of
- * word(i) * (2 i + 1) mod 2^64 over its inputs i = 0, 1, ..., so it depends on every bit and on its
- * place, but not on the order of summation. STEP takes every STEP-th chunk only. The lines of a
- * whole run are kept in elementary_sums.txt.
+ * device. The inputs are split into 4096 chunks of 2^20; the sum of a chunk is that of word(i) * (2
+ * i + 1) mod 2^64 over its inputs i = 0, 1, ..., so it depends on every bit and its position, but
+ * not on the order of summation. With STEP only every STEP-th chunk is computed. The lines of a
+ * full run are in elementary_sums.txt.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +20,7 @@
 
 enum { BLOCK = 1024, MAX_THREADS = 256 };
 
-/* One loop per entry, so that each vectorises. */
+/* One loop per entry, so that each vectorizes. */
 #define BLOCK_FUNCTION(name, expression)                                                           \
     static void block_##name(uint32_t *out, uint32_t first)                                        \
     {                                                                                              \
@@ -40,7 +40,7 @@ static const entry entries[] = {INVAR_ELEMENTARY_LIST(ENTRY)};
 typedef struct worker {
     pthread_t thread;
     const entry *entry;
-    uint64_t *chunk_sums; /* (4096), shared; a worker writes its own chunks only */
+    uint64_t *chunk_sums; /* (4096), shared; a worker writes only its own chunks */
     int first;
     int stride;
 } worker;

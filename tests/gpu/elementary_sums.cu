@@ -5,7 +5,7 @@
  *   elementary_sums hardware [STEP]   seven of them, computed by the PTX instruction that a kernel
  *                                     may want to use instead of the portable sequence
  *
- * A kernel may use such an instruction once its line here equals the host's.
+ * A kernel may use such an instruction if its line here equals the host's.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

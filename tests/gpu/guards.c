@@ -1,8 +1,8 @@
 /*
- * guards.c - indices, pages and segments in the GPU's memory that no check has seen.
+ * guards.c - invalid indices, pages and row offsets in GPU memory, which no host check can read.
  *
- * Each wrong one is reported by the next wait, with its op; the GPU goes on, and the same call with
- * the right ones passes. Usage: guards; exit code 1 when something is not as it should be.
+ * The next wait must report each with its op; the GPU continues, and the same call with valid
+ * values passes. Usage: guards; exit code 1 if a check fails.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +23,7 @@ static void must(invar_status status)
     exit(1);
 }
 
-/* A copy in the GPU's memory; it stays there. NULL: zeros. */
+/* Copies to GPU memory, which is never freed; zeros if `from` is NULL. */
 static void *there(const void *from, size_t bytes)
 {
     void *block;
@@ -34,7 +34,9 @@ static void *there(const void *from, size_t bytes)
     return block;
 }
 
-/* Runs the op and waits; the message begins with `text`, or there is none where it is NULL. */
+/*
+ * Runs the op and waits. The error must begin with `text`; if `text` is NULL, there must be none.
+ */
 static void expect(const char *what, invar_op op, const void *args, const char *text)
 {
     invar_device own = dev;
@@ -76,7 +78,7 @@ static void ids(void)
     expect("good ids", INVAR_OP_EMBEDDING_FWD, &a, NULL);
 }
 
-/* Of a part of 8 ids, of which 8 itself is another part's; then of all 300. */
+/* Targets of a part of 8 ids, in which 8 means another part; then of all 300 ids. */
 static void targets(void)
 {
     static const int32_t other[] = {0, 8}, high[] = {0, 9}, last[] = {0, 299}, above[] = {0, 300};
@@ -155,7 +157,7 @@ static void units_of_ids(void)
     expect("good units", INVAR_OP_EMBEDDING_BWD, &a, NULL);
 }
 
-/* Two samples of a leaf each. */
+/* Two samples of one leaf each. */
 static void leaves(void)
 {
     static const int64_t good[] = {0, 2, 5}, back[] = {0, 6, 5}, some[] = {0, 2, 4},
@@ -164,7 +166,7 @@ static void leaves(void)
                                 .x = invar_tensor_2d(there(NULL, 5 * 8 * 4), INVAR_DTYPE_F32, 5, 8),
                                 .samples = {there(back, sizeof back), 2},
                                 .leaves = 2};
-    // rows of 1204 bytes: pieces of 16 bytes are aligned in the first alone
+    // rows of 1204 bytes: only in the first row 16-byte accesses are aligned
     invar_hash_leaves_args odd = {
         .digest = a.digest,
         .x = invar_tensor_2d(there(NULL, 5 * 301 * 4), INVAR_DTYPE_F32, 5, 301),
@@ -188,7 +190,7 @@ static void leaves(void)
     expect("good samples", INVAR_OP_HASH_LEAVES, &a, NULL);
 }
 
-/* Two sequences with rows 2 to 5 and 0 to 1; pages of four positions. */
+/* Two sequences with rows 2 to 5 and 0 to 1, in pages of four positions. */
 static void slots(void)
 {
     static const int32_t good[] = {0, 1, 2, -1}, twice[] = {0, 0, 2, -1}, both[] = {0, 1, 1, -1},

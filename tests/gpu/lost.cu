@@ -1,10 +1,10 @@
 /*
- * lost.cu - invar on a GPU that fails, or that others have filled: for tests/gpu/faults.sh.
+ * lost.cu - invar on a GPU that fails or has little free memory, for tests/gpu/faults.sh.
  *
- * Linked with --wrap=invar_backend_cuda, so that the program gets the table of here. With
+ * Linked with --wrap=invar_backend_cuda, so that the program gets the table of this file. With
  * INVAR_TEST_LOSE=N in the environment a kernel that traps follows the N-th op: a sticky error, as
  * after any fault of a kernel or of the machine. With INVAR_TEST_COUNT=FILE the number of ops is
- * written there at the end. With INVAR_TEST_FREE=N only N MiB of the GPU's memory are free.
+ * written to FILE at the end. With INVAR_TEST_FREE=N only N MiB of the GPU's memory are free.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -59,7 +59,7 @@ static invar_status run(const invar_device *dev, invar_op op, const void *args, 
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 
-/* All but so many MiB belong to somebody else; 0: all are free. */
+/* Allocates GPU memory until only this number of MiB is free; 0 to allocate nothing. */
 static void fill_memory(long long left)
 {
     size_t free_bytes = 0, all, kept = (size_t)left << 20, least = (size_t)2 << 20;
@@ -67,7 +67,7 @@ static void fill_memory(long long left)
 
     if (left == 0 || cudaMemGetInfo(&free_bytes, &all) != cudaSuccess)
         return;
-    // what is free is not in one piece
+    // the free memory is not contiguous
     for (size_t bytes = free_bytes; bytes >= least;) {
         (void)cudaMemGetInfo(&free_bytes, &all);
         bytes = free_bytes > kept && bytes > free_bytes - kept ? free_bytes - kept : bytes;

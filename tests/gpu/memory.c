@@ -1,11 +1,10 @@
 /*
- * memory.c - copies to a device and back, and arrays that visit it.
+ * memory.c - copies to a device and back, host arrays in device memory, copies during ops.
  *
- * Of every size around those where a backend goes another way, from memory of the heap and from
- * that of take_host; what was given to put is changed as soon as it returns. Then two arrays visit
- * the device by pieces while an op works on them, and a thread copies from it while ops run there
- * and are noted in graphs.
- * Usage: memory cpu|cuda. Exit code 1 when a byte differs, 2 when something fails.
+ * Copies of every size around those at which a backend changes its method, from heap memory and
+ * from pinned memory; the source is changed as soon as the upload returns. Then an op works on two
+ * arrays that are staged to the device piece by piece, and a thread copies while ops run and are
+ * captured in graphs. Usage: memory cpu|cuda. Exit code 1 if a byte differs, 2 if something fails.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -50,7 +49,7 @@ static int compare(const char *what, const void *got, const void *expected, size
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* There by one device, back by the other one. */
+/* Copies to the device by one device handle, and back by the other one. */
 static int there_and_back(const invar_device *dev, const invar_device *other, size_t bytes,
                           void *from, void *to)
 {
@@ -100,7 +99,7 @@ static int check_copies(const invar_device *dev, const invar_device *other)
 
 /* ---- visits ---------------------------------------------------------------------------------- */
 
-/* The first array becomes the sum of both. */
+/* Adds the second array to the first one. */
 static invar_status add_up(void *payload, size_t first, size_t bytes,
                            void *const there[INVAR_OFFLOAD_ARRAYS])
 {
@@ -146,7 +145,7 @@ static int check_visits(invar_op_runner *caller, size_t bytes, size_t piece)
 /* ---- copies beside ops ----------------------------------------------------------------------- */
 
 typedef struct copier {
-    const invar_device *dev; /* the thread's own */
+    const invar_device *dev; /* device of the thread */
     const void *there;
     const unsigned char *expected;
     size_t bytes;
@@ -154,7 +153,7 @@ typedef struct copier {
     _Atomic bool done;
 } copier;
 
-/* To new room every time, as the first checkpoint of a run. */
+/* Copies to new memory every time, like the first checkpoint of a run. */
 static void *copy_beside(void *payload)
 {
     enum { TIMES = 20 };
@@ -172,7 +171,7 @@ static void *copy_beside(void *payload)
     return NULL;
 }
 
-/* x += 1 in a graph that is made for it, where the backend has graphs. */
+/* Runs x += 1 in a graph that is made for it, if the backend has graphs. */
 static void count_up(const invar_device *dev, const invar_add_args *up)
 {
     const invar_device_graphs *graphs = &dev->backend->graphs;

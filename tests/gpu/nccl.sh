@@ -25,7 +25,7 @@ mkdir -p "$folder" && cd "$folder" || exit 2
 limit=()
 ((steps == 0)) || limit=(--num-rollout "$steps")
 
-# launch RANKS NAME FLAG ...: how MODEL-FORMAT-ANYTHING starts on so many processes, into `command`.
+# launch RANKS NAME FLAG ...: sets `command` to start MODEL-FORMAT-ANYTHING on RANKS processes.
 launch() {
     local ranks=$1 name=$2 model format
     shift 2
@@ -67,7 +67,7 @@ if (($(nvidia-smi --list-gpus | wc -l) == 1)); then
     expect 2 "share a GPU and a process" train "$goldens/dense.ini" --ranks 2 --device cuda \
         --distributed-backend nccl --run threads
 fi
-# a rank that is killed while the run goes on
+# a rank that is killed during the run
 launch 2 dense-bf16-killed --save none --num-rollout 100000
 "${command[@]}" >killed.out 2>killed.err </dev/null &
 job=$!

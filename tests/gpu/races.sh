@@ -25,8 +25,8 @@
 #
 # A report names the kernel, the kind of each access and its place in the machine code, which moves
 # with every change and compiler. It names no source line (the build has no line numbers) and no
-# array. So another race in one of these kernels, of the same kinds, is not told apart here: that
-# the results are right is what sanitize.sh asks for beside this.
+# array. So another race of the same kinds in one of these kernels is not distinguished here;
+# therefore sanitize.sh also requires that the results are right.
 #
 # Exit code: 0 all are explained and FILE has all of them, 1 else, with those that are not.
 # SPDX-License-Identifier: Apache-2.0

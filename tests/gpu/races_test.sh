@@ -25,7 +25,7 @@ report() {
     echo "========= "
 }
 
-# log COUNT REPORT ...: what the tool says, with so many hazards in its last line
+# log COUNT REPORT ...: output of the tool, with COUNT hazards in its last line
 log() {
     echo "========= COMPUTE-SANITIZER"
     printf '%s\n' "${@:2}"

@@ -3,8 +3,8 @@
  *
  *   step_sums simd|portable|reference TILES
  *
- * Prints `form family tiles hash` per family; tensorcore.c writes the same lines on a device. No
- * test library is linked, so that the program also runs as a cross build under an emulator.
+ * Prints `form family tiles hash` per family; tensorcore.c writes the same lines on a device. The
+ * program is linked without a test library, so that it runs as a cross build in an emulator, too.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,12 +1,12 @@
 /*
- * tensorcore.c - the tensor core of this GPU against the reference step.
+ * tensorcore.c - compares the tensor core of this GPU with the reference step.
  *
  * For every family of step/tiles.h: mma.sync and wgmma (bf16) or wgmma (e4m3) on the GPU, the
- * integer reference on the CPU, compared output by output. Writes what the hardware produced:
- *   DIR/step_hashes.txt       form, family, tiles, hash of the outputs of so many tiles
- *   DIR/step_hashes.2048.txt  the same for the first 2048
+ * integer reference on the CPU, compared output by output. Writes the results of the hardware:
+ *   DIR/step_hashes.txt       form, family, tiles, hash of the outputs of TILES tiles
+ *   DIR/step_hashes.2048.txt  the same columns for the first 2048 tiles
  *   DIR/step_vectors.bin      the first tiles of each family, inputs and outputs
- * Usage: tensorcore DIR [TILES]. Exit code 1 when a single output differs.
+ * Usage: tensorcore DIR [TILES]. Exit code 1 if an output differs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,13 +24,13 @@ enum { PREFIX = 2048, RECORDED = 40 };
 
 typedef uint32_t outputs[INVAR_TILE_OUTPUTS];
 
-/* The tiles of one family, and what became of them. */
+/* The tiles of one family and the comparison of their outputs. */
 typedef struct family_run {
     invar_tile_form form;
     int family;
     invar_step_tile *tiles;
     outputs *wgmma, *mma;
-    uint32_t *wrong; /* outputs of each tile that differ from the reference */
+    uint32_t *wrong; /* (tiles) outputs that differ from the reference */
 } family_run;
 
 typedef struct records {
@@ -97,7 +97,7 @@ static void write_hash(FILE *f, const family_run *r, size_t tiles, uint64_t hash
             invar_tile_family_names[r->family], tiles, hash);
 }
 
-/* The same layout as tests/golden/step.c reads: form, family, length, then operands, c, d. */
+/* Writes the layout that tests/golden/step.c reads: form, family, length, then operands, c, d. */
 static void write_vector(FILE *f, const family_run *r, size_t n)
 {
     const invar_step_tile *t = &r->tiles[n];
@@ -132,7 +132,7 @@ static void record(const records *to, const family_run *r, size_t count)
 
 /* ---- the families ---------------------------------------------------------------------------- */
 
-/* Outputs that differ from the reference or between the instructions. */
+/* Returns the number of outputs that differ from the reference or between the instructions. */
 static uint64_t run_family(family_run *r, const invar_device *gpu, invar_pool *pool, size_t count)
 {
     uint64_t wrong = 0, differ = 0;

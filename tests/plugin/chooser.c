@@ -1,6 +1,8 @@
 /*
- * chooser.c - a plug-in that chooses prompts, takes young groups out of the buffer, and reports
- * what its hooks have measured: what tests/e2e/plugins/chooser.py does, in C.
+ * chooser.c - a plug-in that chooses prompts, keeps young groups of the buffer, and reports
+ * metrics.
+ *
+ * Does in C what tests/e2e/plugins/chooser.py does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

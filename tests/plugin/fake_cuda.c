@@ -1,5 +1,5 @@
 /*
- * fake_cuda.c - a module with a CUDA backend that can do nothing: its GPU computes other bits.
+ * fake_cuda.c - a CUDA module whose GPU differs from numerics sm90 and runs no op.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,7 +8,7 @@
 
 #include "kernels-deterministic/cuda/module.h"
 
-/* The driver is what the environment says. */
+/* Reports a GPU with wrong results; the environment sets the driver. */
 static invar_status examine(const invar_device *dev, invar_device_info *out)
 {
     const char *driver = getenv("FAKE_DRIVER");

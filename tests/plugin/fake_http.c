@@ -1,11 +1,11 @@
 /*
- * fake_http.c - a client of HTTP that has no network: the body of a call says what comes of it.
+ * fake_http.c - an HTTP client module without a network: the body of a call selects the response.
  *
- *     ok        "1.5"                          slow      the same, byte by byte, as one waits
- *     later N   the first N calls: 503         dead      no answer
- *     teapot    418 and a text                 long      2 MiB that do not end
+ *     ok        "1.5"                          slow      "1.5", byte by byte, with waits
+ *     later N   503 for the first N calls      dead      no response
+ *     teapot    418 and a text                 long      2 MiB without an end
  *     none      200 without a body             broken    the client itself fails
- *     header    the line of settings
+ *     header    the header of the settings     count     "1.5", and resets the number of calls
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -65,7 +65,7 @@ static int run(invar_http_call *calls, size_t count, const invar_http_settings *
         if (strcmp(calls[i].body, "count") == 0)
             calls_made = 0;
         if (answer(&calls[i], settings))
-            calls[i].code = 23; // as libcurl says it
+            calls[i].code = 23; // CURLE_WRITE_ERROR
         if (strcmp(calls[i].body, "dead") == 0) {
             calls[i].code = 7;
             calls[i].status = 0;

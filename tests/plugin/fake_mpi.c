@@ -1,8 +1,8 @@
 /*
- * fake_mpi.c - a module in the place of MPI's, for what a real one does not do on demand.
+ * fake_mpi.c - an MPI module for what a real one does not do on request.
  *
- * One rank, which can be opened again and again. INVAR_TEST_MPI=open: it cannot be opened; =send:
- * there is a second rank that cannot be reached.
+ * There is one rank, which can be opened repeatedly. INVAR_TEST_MPI=open makes opening fail; with
+ * =send there is a second rank that cannot be reached.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,10 +1,10 @@
 /*
- * fake_nccl.c - a module in the place of NCCL's: ranks are threads, the GPUs' memory is any.
+ * fake_nccl.c - an NCCL module without GPUs: ranks are threads, and any memory counts as a GPU's.
  *
- * A rank that gets bytes copies them from the rank that gives them while it tests for its own end.
- * Where the program has the far backend (tests/device/fake_gpu.h), that backend copies: bytes of
- * the host are then refused. INVAR_TEST_NCCL=WORD makes it fail: "version", "id", "open" and "move"
- * are refused, "stall" never ends, "flip" changes a bit of each piece that comes.
+ * A receiving rank copies the bytes from the sending rank while it polls for completion. If the
+ * program has the fake GPU (tests/device/fake_gpu.h), that copies, and rejects bytes in host
+ * memory. INVAR_TEST_NCCL=WORD injects a fault: "version", "id", "open" and "move" fail, "stall"
+ * never completes, "flip" changes a bit of every received piece.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,8 +37,8 @@ typedef struct world {
     rank *ranks[MOST_RANKS];
 } world;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
-static world worlds[MOST_WORLDS];                        /* by their ids */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all variables below */
+static world worlds[MOST_WORLDS];                        /* indexed by id */
 static int ids;
 
 static bool is(const char *word)
@@ -144,7 +144,7 @@ static int copy(void *to, const void *from, size_t bytes)
     return 0;
 }
 
-/* The piece that `peer` gives and this rank gets: the first that is not taken. */
+/* Receives a piece: the first one of `peer` for this rank that was not received yet. */
 static int take(rank *me, int i)
 {
     const invar_nccl_p2p *p = &me->pieces[i];

@@ -1,5 +1,5 @@
 #!/bin/sh
-# hangs.sh MODE - a plug-in that starts fast, greets, and then lets its caller wait.
+# hangs.sh MODE - a plug-in that starts and greets, and then keeps its caller waiting.
 # SPDX-License-Identifier: Apache-2.0
 trap '' TERM
 [ "$1" = greeting ] && exec sleep 600

@@ -1,5 +1,8 @@
 /*
- * misbehaving.c - a plug-in that does what the label of the first sample says.
+ * misbehaving.c - a plug-in that misbehaves as the label of the first sample says.
+ *
+ * It also changes the rounding mode when it is opened, and returns rewards, verdicts and losses
+ * that the engine must check.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -42,7 +45,7 @@ static int reward(void *self, const invar_plugin_sample *samples, size_t count, 
     if (strcmp(label, "silent") == 0)
         return 7;
     if (strcmp(label, "refuse") == 0) {
-        memset(error, 'x', INVAR_PLUGIN_ERROR_SIZE); // also without an end
+        memset(error, 'x', INVAR_PLUGIN_ERROR_SIZE); // also without a terminating NUL
         return 7;
     }
     return 0;

@@ -1,5 +1,5 @@
 /*
- * not_a_plugin.c - a shared object that is no plug-in.
+ * not_a_plugin.c - a shared object without the symbol of a plug-in.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

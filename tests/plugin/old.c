@@ -1,5 +1,5 @@
 /*
- * old.c - a plug-in for an interface that this engine does not have.
+ * old.c - a plug-in for a version of the interface that this engine does not have.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

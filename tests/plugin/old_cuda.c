@@ -1,5 +1,5 @@
 /*
- * old_cuda.c - a module with the CUDA backend of another build.
+ * old_cuda.c - a CUDA module of another build.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

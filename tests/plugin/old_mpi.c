@@ -1,5 +1,5 @@
 /*
- * old_mpi.c - a module for MPI of another version of the engine.
+ * old_mpi.c - an MPI module for another version of the engine.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * old_nccl.c - a module for NCCL of another version of the engine.
+ * old_nccl.c - an NCCL module for another version of the engine.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

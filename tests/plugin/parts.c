@@ -1,5 +1,5 @@
 /*
- * parts.c - a plug-in whose rewards have parts; the first sample's label says what it does wrong.
+ * parts.c - a plug-in whose rewards have parts; the label of the first sample selects a fault.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

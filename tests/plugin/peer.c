@@ -1,5 +1,5 @@
 /*
- * peer.c - ops for invar bench --peer: the program's own; beside add, add twice.
+ * peer.c - ops for invar bench --peer: the program's own, and an op that runs add twice.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

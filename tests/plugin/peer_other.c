@@ -1,5 +1,5 @@
 /*
- * peer_other.c - ops for invar bench --peer of which one does not do what it should.
+ * peer_other.c - ops for invar bench --peer, one of which writes no result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

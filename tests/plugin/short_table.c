@@ -1,6 +1,5 @@
 /*
- * short_table.c - a plug-in from before the table had a filter; what is after its end is not to be
- * read.
+ * short_table.c - a plug-in whose table ends before the field `filter`; the rest must not be read.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

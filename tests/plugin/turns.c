@@ -1,5 +1,5 @@
 /*
- * turns.c - a plug-in that leads samples of task:guess: a hint, as text or as tokens, or the end.
+ * turns.c - a plug-in that leads multi-turn samples of task:guess with hints, as text or as tokens.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,12 +1,12 @@
 /*
- * attention.c - random calls of attention, packed and paged, and of the KV cache.
+ * attention.c - random calls of attention, packed and paged, and of kv.write.
  *
- * The first seeds are edge shapes: one token, one block and one more, windows and spans that cut
- * blocks and tiles, head dims around those of the kernels, nothing at all. All other seeds draw
- * everything: lengths, heads, types, strides, windows, spans, pages, chunks. Some scores are so
- * large that nearly all weights underflow, just or by far. Values that a row does
- * not see may be infinite or NaN, in bf16 only: the bits of a NaN in f32 are not promised. Keys and
- * pages that no row sees are NaN and out of range.
+ * The first seeds are edge shapes: one token, one block and one more token, windows and spans that
+ * split blocks and tiles, head dims around those of the kernels, no token at all. All other seeds
+ * draw all properties: lengths, heads, types, strides, windows, spans, pages, chunks. Some scores
+ * are so large that nearly all weights underflow, just or by far. Values that a row does not see
+ * may be infinite or NaN, in bf16 only: the bits of a NaN in f32 are not promised. Keys and pages
+ * that no row sees are NaN and out of range.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +19,7 @@
 #include "kernels-deterministic/tensor_row.h"
 #include "tests/gpu/cases/cases.h"
 
-#define MOST_WORK (INT64_C(1) << 23) /* multiply-adds of one case, but for edge shapes */
+#define MOST_WORK (INT64_C(1) << 23) /* multiply-adds of one case, except for edge shapes */
 #define MOST_SAMPLES 5
 
 typedef struct form {
@@ -29,7 +29,7 @@ typedef struct form {
     int64_t window;
     int64_t kv_span;
     int64_t q_span;
-    int64_t lengths[MOST_SAMPLES]; /* of samples or sequences; 0 behind the last one */
+    int64_t lengths[MOST_SAMPLES]; /* lengths of samples or sequences; 0 after the last one */
 } form;
 
 static const form edges[] = {
@@ -61,7 +61,7 @@ static const form edges[] = {
 
 enum { EDGES = sizeof edges / sizeof edges[0] };
 
-/* What the making of a case carries around. */
+/* State while a case is made. */
 typedef struct maker {
     invar_case *c;
     invar_dice dice;
@@ -69,8 +69,9 @@ typedef struct maker {
     invar_dtype dtype;
     int64_t samples; /* some of them empty */
     int64_t tokens;
-    int64_t gap; /* between rows, in elements */
-    float scale; /* of queries and keys; at 500 scores come near 2^22, the end of the domain */
+    int64_t gap; /* elements between rows */
+    float scale; /* factor of queries and keys; at 500 scores come near 2^22, the end of the
+                    domain */
     bool special;
     invar_attention_shape shape;
 } maker;
@@ -173,7 +174,7 @@ static invar_tensor input(maker *m, int64_t rows, int64_t heads, float scale)
     return invar_case_normal(m->c, heads_view(m, rows, heads), m->gap, &m->dice, scale);
 }
 
-/* Values, now and then with one that is not finite, zero, huge or tiny. */
+/* Fills with values, some of them not finite, zero, huge or tiny. */
 static invar_tensor values(maker *m, int64_t rows)
 {
     static const float odd[] = {INFINITY, -INFINITY, NAN, 0.0f, 0x1p100f, -0x1p-130f};
@@ -210,7 +211,7 @@ static void make_forward(invar_case *c, uint64_t seed)
     fill_forward(&m, &c->args.attention_fwd, invar_roll(&m.dice, 4) > 0);
 }
 
-/* The forward of the CPU makes o and lse2. */
+/* Computes o and lse2 with the forward of the CPU. */
 static void make_backward(invar_case *c, uint64_t seed)
 {
     invar_device cpu = {.backend = invar_backend_cpu(), .numerics = c->numerics};
@@ -244,7 +245,7 @@ static void make_backward(invar_case *c, uint64_t seed)
 
 /* ---- paged ----------------------------------------------------------------------------------- */
 
-/* A cache whose slots are all NaN, and pages in any order; those behind the end do not exist. */
+/* Makes a cache of NaN, and pages in random order; page numbers after the end are invalid. */
 static invar_kv_pages empty_cache(maker *m)
 {
     int64_t size = INVAR_PICK(&m->dice, 1, 8, 16, 16, 24, 64, 128, 256), most = 0, count;
@@ -274,7 +275,7 @@ static invar_kv_pages empty_cache(maker *m)
     return cache;
 }
 
-/* Position p of sequence s, of which t (T, HKV, D) has it in row `row`. */
+/* Copies the row of position p of sequence s from t (T, HKV, D) to its slot. */
 static void put(const invar_kv_pages *cache, const invar_tensor *to, int64_t s, int64_t p,
                 const invar_tensor *t, int64_t row)
 {
@@ -286,7 +287,7 @@ static void put(const invar_kv_pages *cache, const invar_tensor *to, int64_t s, 
            (const char *)t->data + row * t->row_stride * element, (size_t)(count * element));
 }
 
-/* How many of each sequence's last positions are rows of the call. */
+/* Chooses how many of each sequence's last positions are rows of the call. */
 static void draw_rows(maker *m, int64_t rows[MOST_SAMPLES])
 {
     int64_t most = INVAR_PICK(&m->dice, 1, 1, 7, 64, 100, 1000);
@@ -310,7 +311,7 @@ static void make_paged(invar_case *c, uint64_t seed)
     a->cache = empty_cache(&m);
     for (int64_t s = 0; s < m.samples; s++)
         for (int64_t p = 0; p < m.f.lengths[s]; p++, row++) {
-            // what lies before the window of the first row is never read
+            // positions before the window of the first row are never read
             if (m.f.window > 0 && p + m.f.window <= m.f.lengths[s] - rows[s])
                 continue;
             put(&a->cache, &a->cache.k, s, p, &k, row);

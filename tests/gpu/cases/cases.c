@@ -1,5 +1,5 @@
 /*
- * cases.c - memory and dice of random calls.
+ * cases.c - memory and random numbers of random calls, and the loop that runs them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,7 +30,7 @@ int64_t invar_roll(invar_dice *dice, int64_t bound)
     return bound > 0 ? (int64_t)(next_word(dice) % (uint64_t)bound) : 0;
 }
 
-/* About normal: the sum of four uniforms. */
+/* Returns an approximately normal number: the sum of four uniforms. */
 static float next_normal(invar_dice *dice, float scale)
 {
     uint64_t w = next_word(dice);
@@ -99,7 +99,7 @@ invar_tensor invar_case_normal(invar_case *c, invar_tensor view, int64_t gap, in
     for (int64_t i = 0; i < t.shape[0]; i++)
         for (int64_t j = 0; j < cols; j++) {
             float value = next_normal(dice, scale);
-            // a vector counts as one row
+            // a vector is one row
             invar_tensor_row_store(&t, vector ? 0 : i, vector ? i : j, 1, &value);
         }
     return t;
@@ -241,7 +241,7 @@ invar_digest invar_case_digest(const invar_case *c)
     return digest;
 }
 
-/* What a line is about: an op, or the calls of one from a seed on. */
+/* A printed line: an op, or the calls of an op from a seed on. */
 typedef struct line {
     invar_op op;
     const char *name;

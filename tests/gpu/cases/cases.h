@@ -1,9 +1,9 @@
 /*
- * cases.h - random calls of ops, made from a seed alone: the same on every machine.
+ * cases.h - random calls of ops, a pure function of a seed: the same on every machine.
  *
- * A family makes the arguments of its ops in host memory: shapes, strides, types, values, edge
- * shapes for the first seeds. Who runs them is not its business: the CPU alone (recorded
- * digests, tests/golden/gpu_cases.txt), or CPU and GPU side by side (tests/gpu/cpu_gpu_compare.c).
+ * A family makes the arguments of its ops in host memory: shapes, strides, types, values; the first
+ * seeds are edge shapes. The calls run on the CPU alone (recorded digests,
+ * tests/golden/gpu_cases.txt), or on CPU and GPU (tests/gpu/cpu_gpu_compare.c).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,72 +16,81 @@
 extern "C" {
 #endif
 
-/* A piece of memory that arguments lead to; the bytes follow, aligned to INVAR_ALIGN. */
+/* Header of a block of memory of the arguments; the bytes follow, aligned to INVAR_ALIGN. */
 typedef struct invar_case_block {
     struct invar_case_block *next;
     size_t bytes;
     void *data;
 } invar_case_block;
 
-/* A call: the op, its arguments, and the memory behind them, freed with the case. */
+/* A call: the op, its arguments and their memory. Free it with invar_case_free. */
 typedef struct invar_case {
     invar_op op;
     invar_numerics numerics;
     invar_op_args args;
     invar_case_block *blocks; /* newest first */
-    char text[160];           /* the shape in words, for messages */
+    char text[160];           /* the shape as text, for messages */
 } invar_case;
 
-/* A stream of numbers of its own for every (seed, op): next value in [0, bound). */
+/* A random stream; every (seed, op) has its own. */
 typedef struct invar_dice {
     uint64_t state;
 } invar_dice;
 
+/* Returns the next value of the stream, in [0, bound). */
 int64_t invar_roll(invar_dice *dice, int64_t bound);
 
-/* One of the listed values: INVAR_PICK(dice, 1, 7, 64). */
+/* Returns one of the listed values: INVAR_PICK(dice, 1, 7, 64). */
 #define INVAR_PICK(dice, ...)                                                                      \
     (((const int64_t[]){__VA_ARGS__})[invar_roll(                                                  \
         (dice), (int64_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))])
 
-/* Memory that belongs to the case, aligned to INVAR_ALIGN, all bytes 0xFF. */
+/* Allocates memory that belongs to the case, aligned to INVAR_ALIGN, all bytes 0xFF. */
 void *invar_case_take(invar_case *c, size_t bytes);
 
 /*
- * `view` (made with NULL data) with memory of the case, `gap` elements more between rows than
- * needed; scales too. Bytes are 0xFF until filled.
+ * Allocates data and scales for `view` (made with NULL data), with `gap` elements between rows.
+ * Bytes are 0xFF.
  */
 invar_tensor invar_case_tensor(invar_case *c, invar_tensor view, int64_t gap);
 
-/* The same, filled: normal numbers (f32, bf16); indices in [0, bound) (i32). */
+/*
+ * Like invar_case_tensor, filled with normal numbers (f32, bf16) or with indices in [0, bound)
+ * (i32).
+ */
 invar_tensor invar_case_normal(invar_case *c, invar_tensor view, int64_t gap, invar_dice *dice,
                                float scale);
 invar_tensor invar_case_index(invar_case *c, invar_tensor view, int64_t gap, invar_dice *dice,
                               int64_t bound);
 
-/* A contiguous quantized tensor from normal numbers, made by the CPU's quantize. */
+/* Makes a contiguous quantized tensor from normal numbers with the CPU's op quantise. */
 invar_tensor invar_case_quantized(invar_case *c, invar_tensor view, invar_dice *dice, float scale);
 
-/* `count` segments over `rows` rows, some of them empty where `empty` is set. */
+/* Makes `count` segments over `rows` rows; some are empty if `empty` is set. */
 invar_row_offsets invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
                                       invar_dice *dice);
 
-/* Which random numbers an op's cases draw: ops that come or go leave those of others alone. */
+/*
+ * Returns the random stream of an op. It stays the same if ops are added or removed, so that
+ * recorded digests of other ops stay valid.
+ */
 static inline uint64_t invar_case_stream(invar_op op)
 {
-    uint64_t number = (uint64_t)op - (op > INVAR_OP_SCALE); // the last one that came
+    uint64_t number = (uint64_t)op - (op > INVAR_OP_SCALE); // `scale` was added last
 
     if (op == INVAR_OP_SCALE)
         return 128;
     if (op == INVAR_OP_TOKEN_FOLD || op == INVAR_OP_SHARDS_FOLD || op == INVAR_OP_LOGPROB_SUM ||
         op == INVAR_OP_LOGPROB_JOIN)
         return 64 + number;
-    // two came, one had gone; two more came
+    // two ops were added, one was removed, two more were added
     return number - (op > INVAR_OP_SHARDS_FOLD) - (op > INVAR_OP_LOGPROB_JOIN ? 2 : 0);
 }
 
-/* A family: fills in c->args and c->text for c->op, c->numerics; sizes so that a CPU takes at most
- * some milliseconds. Seeds 0 .. edges - 1 are its edge shapes. */
+/*
+ * A family fills in c->args and c->text for c->op and c->numerics, with sizes for some milliseconds
+ * on a CPU. Seeds 0 to edges - 1 are its edge shapes.
+ */
 typedef struct invar_case_family {
     void (*make)(invar_case *c, uint64_t seed);
     int edges;
@@ -90,84 +99,88 @@ typedef struct invar_case_family {
 extern const invar_case_family invar_cases_linear;    /* linear.*, moe.linear.* */
 extern const invar_case_family invar_cases_rows;      /* token.sum ... swiglu, quantize */
 extern const invar_case_family invar_cases_attention; /* attention.*, kv.write */
-extern const invar_case_family invar_cases_moe;       /* moe.* but the linear ones */
+extern const invar_case_family invar_cases_moe;       /* moe.* except moe.linear.* */
 extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, adamw, hashes */
 
 /*
- * Seeds from here on make other calls, edge shapes again for the first of them: of linear.fwd with
- * a residual, with more outputs than one, or with an activation; of linear.dw and moe.linear.dw
- * with a fresh dw, whose memory holds NaNs; of rmsnorm.bwd with sums of blocks, half of them of
- * shards of heads. Other ops have none.
+ * Seeds from here on make other calls, beginning with edge shapes: linear.fwd with a residual,
+ * several outputs or an activation; linear.dw and moe.linear.dw with fresh = 1 and NaNs in memory;
+ * rmsnorm.bwd with block_sums, half of them with shards of heads. Other ops have none.
  */
 #define INVAR_CASE_MORE (UINT64_C(1) << 32)
 
-/* Seeds from here on, of linear.fwd, linear.dx and moe's: up to 8 shards of any number of atoms. */
+/*
+ * Seeds from here on: linear.fwd, linear.dx and moe.linear.* with up to 8 shards of any number of
+ * atoms.
+ */
 #define INVAR_CASE_ATOMS (UINT64_C(2) << 32)
 
 /*
- * Seeds from here on make calls of linear.fwd, linear.dx, moe.linear.fwd, moe.linear.dx, quantize,
- * dequantize, swiglu.* and the hashes on fp8 and mxfp8 tensors whose last scale blocks are short.
+ * Seeds from here on: linear.fwd, linear.dx, moe.linear.fwd, moe.linear.dx, quantise, dequantise,
+ * swiglu.* and the hashes, on fp8 and mxfp8 tensors whose last scale blocks are short.
  */
 #define INVAR_CASE_SHORT (UINT64_C(3) << 32)
 
-/* Seeds from here on are calls of logical tensor parallelism: shards of heads, pieces. */
+/*
+ * Seeds from here on: calls of logical tensor parallelism, with shards of heads and split tensors.
+ */
 #define INVAR_CASE_CUT (UINT64_C(4) << 32)
 
 /*
- * Seeds from here on, of linear.fwd and moe.linear.fwd: products with few rows, as in decoding, in
- * the layouts that their kernels take, half of the first op's with more outputs than one or fused.
- * Now and then a weight of mxfp8 is NaN.
+ * Seeds from here on: linear.fwd and moe.linear.fwd with few rows, as in decoding, in the layouts
+ * that their kernels accept; half of linear.fwd with several outputs or fused. Some mxfp8 weights
+ * are NaN.
  */
 #define INVAR_CASE_FEW (UINT64_C(5) << 32)
 
 /*
- * Seeds from here on make what the fast kernels for shards take: of linear.fwd, linear.dx and
- * moe's long chains of bf16 in 2, 4 or 8 shards, aligned; of rmsnorm.bwd many short heads. Now and
- * then a dense product has more tiles than a GPU has multiprocessors. Those of grad.norm yield the
- * sums of squares, too.
+ * Seeds from here on: shapes of the fast kernels for shards. linear.fwd, linear.dx and moe.linear.*
+ * with long aligned chains of bf16 in 2, 4 or 8 shards; rmsnorm.bwd with many short heads. Some
+ * dense products have more tiles than a GPU has multiprocessors. grad.norm also writes the sums of
+ * squares.
  */
 #define INVAR_CASE_SHARDS (UINT64_C(6) << 32)
 
-/* The family of an op, and the making of a case; free puts its memory away. */
+/* Makes a case of the op's family. Free it with invar_case_free, which frees its memory, too. */
 void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64_t seed);
 void invar_case_free(invar_case *c);
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Runs the case on the device that its memory belongs to: scratch is grown as needed. */
+/* Runs the case on the device to which its memory belongs; scratch is grown as needed. */
 invar_status invar_case_run(const invar_device *dev, const invar_case *c) INVAR_MUST_USE;
 
-/* The parts of a case's call, and their side memory; a call that is not fused has none. */
+/* The parts of a case's call and their side memory; a call that is not fused has none. */
 typedef struct invar_case_parts {
     invar_fused_parts list;
     void *side, *host_side;
 } invar_case_parts;
 
-/* Takes the side memory, filled with 0xFF, and runs the parts: before the case itself runs. */
+/* Allocates the side memory, filled with 0xFF, and runs the parts. Call it before the case runs. */
 invar_status invar_case_parts_run(invar_case_parts *out, const invar_device *dev,
                                   const invar_case *c) INVAR_MUST_USE;
 
-/* After the case has run: an output of it that is not what its parts made, or NULL. */
+/* After the case has run: *differs_out = an output that differs from that of the parts, or NULL. */
 invar_status invar_case_parts_compare(const invar_fused_part_output **differs_out,
                                       const invar_case_parts *parts,
                                       const invar_device *dev) INVAR_MUST_USE;
 void invar_case_parts_free(invar_case_parts *parts, const invar_device *dev);
 
-/* The digest of every byte of the case's memory: results, and what must not have changed. */
+/* Hashes every byte of the case's memory: results, and memory that must not have changed. */
 invar_digest invar_case_digest(const invar_case *c);
 
-/* The list of tensors that an argument points to; NULL where the op has none. */
+/* Returns the list of tensors of an argument; NULL if the op has none. */
 const invar_tensor *invar_case_list(int64_t *count_out, const invar_case *c);
 
-/* True for the block of that list: its bytes are addresses, neither hashed nor copied. */
+/* Returns true for the block of that list: its bytes are addresses, neither hashed nor copied. */
 bool invar_case_is_list(const invar_case *c, const invar_case_block *block);
 
 /*
- * Makes and runs `count` cases of every op (of one, where `only` is not NULL) under each numerics
+ * Makes and runs `count` cases of every op (of one op, if `only` is not NULL) under each numerics
  * that its bits depend on, and prints one line for each: op, numerics, count, digest of the
- * digests. The fused calls of linear.fwd are `linear.fwd.fused` there, those with a fresh dw are
- * `linear.dw.fresh` and `moe.linear.dw.fresh`, those with short blocks OP.short.
- * `run` leaves the results in the case; where it fails, the other ops still run.
+ * digests. Fused calls of linear.fwd are printed as `linear.fwd.fused`, those with fresh = 1 as
+ * `linear.dw.fresh` and `moe.linear.dw.fresh`, those with short blocks as OP.short. `run` leaves
+ * the results in the case; if it fails, the other ops still run.
  */
 invar_status invar_case_lines(int count, const char *only,
                               invar_status (*run)(void *payload, invar_case *c, uint64_t seed),

@@ -1,11 +1,10 @@
 /*
- * head.c - random calls of what stands at the ends of a step: log-probabilities, sampling, the
- * gradient norm, AdamW, the tree hash.
+ * head.c - random calls of log-probabilities, sampling, gradient norm, AdamW and hashes.
  *
- * The first seeds are edge shapes: nothing, one value, vocabularies around the chunks of the
- * log-probabilities, lengths around the chunks of REDUCE, bytes around the kinds of input that the
- * hash has and around its leaves. All other seeds draw everything. Logits often repeat, so that ids
- * decide.
+ * The first seeds are edge shapes: no value, one value, vocabularies around the chunks of the
+ * log-probabilities, lengths around the chunks of REDUCE, bytes around the input lengths that the
+ * hash treats differently and around its leaves. All other seeds draw all properties. Logits often
+ * repeat, so that ids decide.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,12 +18,12 @@
 
 enum { EDGES = 24 };
 
-/* What the making of a case carries around. */
+/* State while a case is made. */
 typedef struct maker {
     invar_case *c;
     invar_dice dice;
     bool edge;
-    bool short_blocks; /* the last scale block is as long as what is left */
+    bool short_blocks; /* the last scale block may be short */
     uint64_t seed;
 } maker;
 
@@ -46,7 +45,7 @@ static const int64_t row_edges[EDGES][2] = {
     {2, 8192}, {1, 8193}, {4, 100}, {1, 2048}, {2, 2047},   {1, 300},     {300, 33}, {1, 40000},
 };
 
-/* (T, V) f32, with gaps behind rows; some of the vocabulary's values repeat. */
+/* Makes logits (T, V) f32 with gaps after rows; some values repeat. */
 static invar_tensor logits(maker *m)
 {
     int64_t tokens = 1 + invar_roll(&m->dice, 12), gap = INVAR_PICK(&m->dice, 0, 0, 8, 3);
@@ -95,7 +94,7 @@ static void make_logprob_fwd(maker *m)
         a->entropy = empty_vector(m, INVAR_DTYPE_F32, tokens);
 }
 
-/* About the row's largest z, so that no probability overflows. */
+/* Makes a `max` near the largest z of each row, so that no probability overflows. */
 static invar_tensor largest(maker *m, const invar_tensor *t, float inverse)
 {
     invar_tensor max = vector(m, INVAR_DTYPE_F32, t->shape[0], 1.0f);
@@ -110,7 +109,7 @@ static invar_tensor largest(maker *m, const invar_tensor *t, float inverse)
     return max;
 }
 
-/* max and logsum are of the size that a forward yields, but not one's: that is no condition. */
+/* Makes max and logsum of the size that a forward returns; they need not be those of the logits. */
 static void make_logprob_bwd(maker *m)
 {
     invar_logprob_bwd_args *a = &m->c->args.logprob_bwd;
@@ -139,7 +138,7 @@ static void make_logprob_bwd(maker *m)
                               INVAR_PICK(&m->dice, 0, 8, 5));
 }
 
-/* Room for some chunks more than there are; targets of other parts among the own. */
+/* Makes sums with more columns than chunks need; some targets belong to other parts. */
 static void make_logprob_sum(maker *m)
 {
     invar_logprob_sum_args *a = &m->c->args.logprob_sum;
@@ -155,7 +154,7 @@ static void make_logprob_sum(maker *m)
                                 INVAR_PICK(&m->dice, 0, 5));
 }
 
-/* Sums that no logits have: only their order matters. */
+/* Fills sums that no logits have: only their order matters. */
 static void make_logprob_join(maker *m)
 {
     invar_logprob_join_args *a = &m->c->args.logprob_join;
@@ -174,7 +173,7 @@ static void make_logprob_join(maker *m)
     for (int64_t i = 0; i < a->sums.shape[0]; i++) {
         float *row = (float *)a->sums.data + i * a->sums.row_stride;
         for (int64_t c = 0; 3 * c + 1 < a->sums.shape[1]; c++)
-            row[3 * c + 1] = 1.0f + fabsf(row[3 * c + 1]); // a sum with exp(0) in it
+            row[3 * c + 1] = 1.0f + fabsf(row[3 * c + 1]); // a sum with exp(0)
     }
     a->targets = invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, tokens), 0, &m->dice,
                                   a->vocabulary);
@@ -218,7 +217,7 @@ static void make_sample(maker *m)
             invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, tokens), 0, &m->dice, 3);
     }
     if (a->temperature > 0.0f && invar_roll(&m->dice, 8) == 0)
-        a->temperature = 1e6f; // almost equal probabilities
+        a->temperature = 1e6f; // nearly equal probabilities
     used = strlen(m->c->text);
     snprintf(m->c->text + used, sizeof m->c->text - used, ", T %g, k %d, p %g, min %g, hidden %d",
              (double)a->temperature, a->top_k, (double)a->top_p, (double)a->min_p,
@@ -238,8 +237,8 @@ static int64_t length(maker *m)
 }
 
 /*
- * Slices of one block, one behind the other: most of them are aligned to an element only, or, as
- * gradients in training, to 64 bytes.
+ * Makes consecutive slices of one block: most are aligned to an element only, or, as gradients in
+ * training, to 64 bytes.
  */
 static void make_grad_norm(maker *m)
 {
@@ -252,7 +251,7 @@ static void make_grad_norm(maker *m)
 
     for (int64_t i = 0; i < count; i++) {
         int64_t n = m->edge && i == 0 ? lengths[m->seed] : length(m);
-        n += whole && n == 0; // an empty one is hashed apart
+        n += whole && n == 0; // empty tensors are hashed separately
         bool square = n % 8 == 0 && invar_roll(&m->dice, 2);
         grads[i] = square ? invar_tensor_2d(NULL, INVAR_DTYPE_F32, 8, n / 8)
                           : invar_tensor_1d(NULL, INVAR_DTYPE_F32, n);
@@ -275,7 +274,9 @@ static void make_grad_norm(maker *m)
              (double)scale, hashed ? "hashed" : "not hashed", whole ? "aligned" : "anywhere");
 }
 
-/* n elements, from an address that is aligned to an element only, if `shift` is odd. */
+/*
+ * Makes n elements, at an address that is aligned to an element only if `shift` is an odd number.
+ */
 static invar_tensor slice(maker *m, invar_dtype dtype, int64_t n, int64_t shift, float scale)
 {
     invar_tensor t =
@@ -286,7 +287,10 @@ static invar_tensor slice(maker *m, invar_dtype dtype, int64_t n, int64_t shift,
     return t;
 }
 
-/* Up to six tensors with digests; most end where a leaf does, or at least a word of 16 bytes. */
+/*
+ * Splits into up to six tensors with digests; most end at a leaf, or at least at a word of 16
+ * bytes.
+ */
 static void cut_masters(maker *m, invar_adamw_args *a, int64_t n)
 {
     int64_t unit = INVAR_PICK(&m->dice, 4096, 4096, 4, 1), *end;
@@ -335,12 +339,14 @@ static void make_adamw(maker *m)
 
 /* ---- hash ------------------------------------------------------------------------------------ */
 
-/* Bytes of the tensor: each kind of short input, ends of blocks and leaves, levels of the tree. */
+/*
+ * Returns a size in bytes: each kind of short input, ends of blocks and leaves, levels of the tree.
+ */
 static const int64_t hash_edges[EDGES] = {
     0,    2,    4,    8,     10,    16,    18,   128,   130,   240,     242,      256,
     1024, 1026, 1088, 16382, 16384, 16386, 2048, 32768, 16624, 1048576, 16777216, 16793600};
 
-/* Any type and gap; the bytes are random ones of the type. `edge`: so many bytes in a row. */
+/* Makes a tensor of any type and gap from random bytes. `edge` is the number of bytes in a row. */
 static invar_tensor make_hashed(maker *m, int64_t edge, int32_t shards)
 {
     invar_dtype dtype =
@@ -371,7 +377,7 @@ static invar_tensor make_hashed(maker *m, int64_t edge, int32_t shards)
     return invar_case_normal(m->c, invar_tensor_1d(NULL, dtype, rows * cols), 0, &m->dice, 1.0f);
 }
 
-/* Few tensors, or so many small ones that they are hashed in several parts. */
+/* Makes a few tensors, or enough small ones that they are hashed in several parts. */
 static void make_hash_tree(maker *m)
 {
     invar_hash_tree_args *a = &m->c->args.hash_tree;
@@ -403,13 +409,16 @@ static void make_hash_tree(maker *m)
              x->row_stride, a->shards);
 }
 
-/* Rows in samples, some of them empty, as activations come. `edge`: so many bytes in one. */
+/*
+ * Makes rows in samples, some of them empty, like activations. `edge` is the number of bytes in one
+ * row.
+ */
 static void make_hash_leaves(maker *m)
 {
     invar_hash_leaves_args *a = &m->c->args.hash_leaves;
     int64_t samples = m->edge ? 1 : INVAR_PICK(&m->dice, 1, 2, 3, 16, 100, 3000);
 
-    // too many shards for rows that share scales
+    // this number of shards excludes types whose rows share scales
     a->x = make_hashed(m, m->edge ? hash_edges[m->seed] : -1, INT32_MAX);
     a->samples = invar_case_segments(m->c, a->x.shape[0], samples, true, &m->dice);
     a->leaves = invar_hash_leaf_count(&a->x, &a->samples);
@@ -425,7 +434,7 @@ static void make_hash_leaves(maker *m)
 
 #define MOST_PIECES 20
 
-/* f32 or bf16, of rows that cut into 4 parts, with a gap between them or none. */
+/* Makes f32 or bf16 rows that split into 4 parts, with or without a gap between them. */
 static invar_tensor matrix(maker *m, invar_dtype dtype)
 {
     int64_t rows = 4 * (1 + invar_roll(&m->dice, INVAR_PICK(&m->dice, 1, 20, 90)));

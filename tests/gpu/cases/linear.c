@@ -2,8 +2,9 @@
  * linear.c - random calls of the linear layers.
  *
  * The first seeds are edge shapes: single rows and columns, chains around the length of a step, a
- * long chain, nothing at all, and whole tiles of the fast kernels. All other seeds draw everything:
- * shapes (now and then an edge shape again), layouts, pairs, shards, atoms, parts, experts, units.
+ * long chain, empty extents, and complete tiles of the fast kernels. All other seeds draw all
+ * properties: shapes (sometimes an edge shape again), layouts, pairs, shards, atoms, parts,
+ * experts, units.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,18 +14,18 @@
 #include "kernels-deterministic/tensor_row.h"
 #include "tests/gpu/cases/cases.h"
 
-/* Multiply-adds of one case, at most. */
+/* Maximum of multiply-adds per case. */
 #define MOST_WORK (INT64_C(1) << 22)
 
-/* A pair of types, and what it asks of the extents. */
+/* A pair of types and its requirements for the extents. */
 typedef struct pair {
     const char *name;
-    invar_dtype x; /* or dy */
+    invar_dtype x; /* type of x or dy */
     invar_dtype w;
-    int64_t block;     /* columns of w come in whole ones; so do those of a quantized x */
-    int64_t rows;      /* rows of w come in whole ones */
-    int64_t unit[2];   /* where a chain may be cut: forward, dx */
-    int64_t length[2]; /* of which a chain is a multiple in any case: forward, dx */
+    int64_t block;     /* columns of w, and of a quantized x, are multiples of this */
+    int64_t rows;      /* rows of w are multiples of this */
+    int64_t unit[2];   /* a chain may be split at multiples of this: forward, dx */
+    int64_t length[2]; /* a chain is always a multiple of this: forward, dx */
 } pair;
 
 static const pair pairs[] = {
@@ -35,18 +36,18 @@ static const pair pairs[] = {
     {"bf16/int4", INVAR_DTYPE_BF16, INVAR_DTYPE_INT4, 32, 1, {32, 16}, {32, 1}},
 };
 
-/* The same with short blocks, and without shards, which cut between blocks. */
+/* The pairs with short blocks, without shards, since shards are split between blocks. */
 static const pair short_pairs[] = {
     {"fp8 short", INVAR_DTYPE_FP8, INVAR_DTYPE_FP8, 1, 1, {1, 1}, {1, 1}},
     {"mxfp8 short", INVAR_DTYPE_MXFP8, INVAR_DTYPE_MXFP8, 1, 1, {16, 16}, {1, 1}},
 };
 
-/* The output is (rows, cols), a chain has k values. */
+/* The output is (rows, cols); a chain has k values. */
 typedef struct shape {
     int64_t rows, cols, k;
 } shape;
 
-/* The n-th one comes with the n-th pair, round and round. */
+/* Edge shape n is used with pair n modulo PAIRS. */
 static const shape edges[] = {
     {1, 1, 1},       {128, 256, 64},  {256, 256, 128}, {64, 128, 256}, {128, 256, 64}, //
     {1, 1, 20000},   {1, 1, 17},      {1, 256, 512},   {33, 640, 72},  {1, 384, 16},   //
@@ -57,22 +58,22 @@ static const shape edges[] = {
 
 enum { PAIRS = sizeof pairs / sizeof pairs[0], EDGES = sizeof edges / sizeof edges[0] };
 
-/* What the making of a case carries around. */
+/* State while a case is made. */
 typedef struct maker {
     invar_case *c;
     invar_dice dice;
     const pair *types;
-    bool edge;         /* contiguous, one shard (but see `atoms`), one part */
-    bool atoms;        /* shards of atoms of any number; else of one each */
-    bool short_blocks; /* a pair of short_pairs */
-    bool few;          /* rows, and what kernels for them take */
-    bool sharded;      /* what kernels for shards take */
-    float scale;       /* of the numbers */
+    bool edge;         /* contiguous, one shard (unless `atoms`), one part */
+    bool atoms;        /* shards of any number of atoms; else of one atom each */
+    bool short_blocks; /* the pair is one of short_pairs */
+    bool few;          /* few rows, in the layouts that kernels for them accept */
+    bool sharded;      /* shapes that kernels for shards accept */
+    float scale;       /* factor of the numbers */
 } maker;
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* Zeros, large and subnormal numbers here and there; no product or sum of them overflows. */
+/* Inserts some zeros, large and subnormal numbers; no product or sum of them overflows. */
 static void sprinkle(maker *m, const invar_tensor *t)
 {
     static const float odd[] = {0.0f, -0.0f, 0x1p40f, -0x1.8p40f, 0x1p-130f, -0x1.8p-132f};
@@ -81,14 +82,17 @@ static void sprinkle(maker *m, const invar_tensor *t)
     if (count == 0)
         return;
     for (int64_t i = 0; i < 1 + count / 64; i++) {
-        // one after the other: C leaves the order of arguments to the compiler
+        // one after the other, because C does not define the order in which arguments are evaluated
         int64_t row = invar_roll(&m->dice, t->shape[0]), col = invar_roll(&m->dice, t->shape[1]);
         int64_t which = invar_roll(&m->dice, sizeof odd / sizeof odd[0]);
         invar_tensor_row_store(t, row, col, 1, &odd[which]);
     }
 }
 
-/* Contiguous, with gaps between rows that keep 16-byte accesses possible or do not, or a slice. */
+/*
+ * Chooses a layout: contiguous, a slice, or gaps between rows that permit 16-byte accesses or do
+ * not.
+ */
 static invar_tensor storage(maker *m, invar_dtype dtype, int64_t rows, int64_t cols, bool filled)
 {
     int64_t first = 0, gap = 0;
@@ -140,7 +144,7 @@ static invar_tensor activations(maker *m, int64_t rows, int64_t cols)
     return operand(m, invar_tensor_quantized(NULL, NULL, m->types->x, 1, rows, cols));
 }
 
-/* Of so many experts, `rows` of each. */
+/* Makes the weights of `experts` experts with `rows` rows each. */
 static invar_tensor weights(maker *m, int64_t experts, int64_t rows, int64_t cols)
 {
     bool fp8 = m->types->w == INVAR_DTYPE_FP8;
@@ -170,7 +174,7 @@ static int64_t any_extent(maker *m)
                                    : INVAR_PICK(&m->dice, 1, 2, 8, 16, 31, 64, 65, 128, 256, 257);
 }
 
-/* At most `wanted`, but so that the whole product stays within MOST_WORK; a multiple of `unit`. */
+/* Returns `wanted`, limited so that the product stays within MOST_WORK, as a multiple of `unit`. */
 static int64_t fit_chain(int64_t wanted, const shape *s, int64_t unit)
 {
     int64_t most = MOST_WORK / (s->rows * s->cols > 0 ? s->rows * s->cols : 1);
@@ -189,7 +193,7 @@ static int32_t any_shards(maker *m)
                                                 : (int32_t)INVAR_PICK(&m->dice, 1, 1, 1, 1, 2, 4);
 }
 
-/* Of a chain of k values that may be cut at multiples of `unit`. */
+/* Draws the atom of a chain of k values that may be split at multiples of `unit`. */
 static int64_t any_atom(maker *m, int64_t k, int32_t shards, int64_t unit)
 {
     if (m->sharded)
@@ -197,7 +201,10 @@ static int64_t any_atom(maker *m, int64_t k, int32_t shards, int64_t unit)
     return m->atoms ? unit * INVAR_PICK(&m->dice, 1, 1, 1, 2, 3, 8) : k / shards;
 }
 
-/* Of which a chain in so many shards is a multiple, or a part that another one `follows`. */
+/*
+ * Returns the multiple of a chain in this number of shards, or of a part that another one
+ * `follows`.
+ */
 static int64_t chain_multiple(const maker *m, int32_t shards, bool follows, int dx)
 {
     const pair *types = m->types;
@@ -207,7 +214,7 @@ static int64_t chain_multiple(const maker *m, int32_t shards, bool follows, int 
     return types->length[dx];
 }
 
-/* Long chains, or shorter ones of more than 132 tiles of 128 x 128. */
+/* Draws long chains, or shorter ones with more than 132 tiles of 128 x 128. */
 static shape draw_sharded(maker *m, uint64_t seed)
 {
     bool dense = m->c->op == INVAR_OP_LINEAR_FWD || m->c->op == INVAR_OP_LINEAR_DX;
@@ -227,7 +234,7 @@ static shape draw_sharded(maker *m, uint64_t seed)
     return s;
 }
 
-/* The extents of out, and what the chain is made of, by the seed. */
+/* Draws the extents of the output and the length of the chain by the seed. */
 static shape draw(maker *m, uint64_t seed, int64_t cols_unit)
 {
     shape s;
@@ -250,7 +257,7 @@ static shape draw(maker *m, uint64_t seed, int64_t cols_unit)
                                       : INVAR_PICK(&m->dice, 1, 15, 16, 17, 64, 128, 512, 1111);
     }
     s.cols = round_up(s.cols, cols_unit);
-    if (m->short_blocks && invar_roll(&m->dice, 2)) { // what fast kernels take
+    if (m->short_blocks && invar_roll(&m->dice, 2)) { // extents of the fast kernels
         s.cols = round_up(s.cols, 32);
         s.k = round_up(s.k, 16);
     }
@@ -260,9 +267,9 @@ static shape draw(maker *m, uint64_t seed, int64_t cols_unit)
 static maker begin(invar_case *c, uint64_t seed, bool atoms)
 {
     static const float scales[] = {1.0f, 1.0f, 1.0f, 1e-3f, 1e3f};
-    // of the pairs, those with kernels for few rows
+    // indices of the pairs that have kernels for few rows
     static const int few_pairs[] = {1, 3, 3, 4};
-    enum { APART = 37 }; // above every op of the family; recorded digests stay as they are
+    enum { APART = 37 }; // larger than every op of the family; keeps recorded digests valid
     maker m = {.c = c,
                .dice = {seed * APART + invar_case_stream(c->op)},
                .atoms = atoms,
@@ -294,7 +301,7 @@ static maker begin(invar_case *c, uint64_t seed, bool atoms)
 
 /* ---- y --------------------------------------------------------------------------------------- */
 
-/* The length of the one chain of y. */
+/* Returns the length of the chain of y. */
 static int64_t forward_chain(const maker *m, const shape *s, int32_t shards)
 {
     if (m->edge || m->sharded)
@@ -310,7 +317,7 @@ static invar_tensor any_bias(maker *m, int64_t cols)
                              m->scale);
 }
 
-/* One weight, or the scale of a block, becomes NaN, whose bits only sm90 promises. */
+/* Makes one weight, or the scale of a block, NaN; only sm90 promises the bits of the result. */
 static void spoil(maker *m, const invar_tensor *w)
 {
     int64_t row, col, blocks = w->shape[1] / INVAR_MX_BLOCK;
@@ -345,7 +352,7 @@ static void make_forward(invar_case *c, uint64_t seed, bool atoms)
              m.types->name, s.rows, s.cols, s.k, a->k_shards, a->k_atom);
 }
 
-/* Another output of x. Now and then the layers of one x are kept differently. */
+/* Makes another output of x. Sometimes the layers of one x have weights in different formats. */
 static invar_linear_output make_output(maker *m, const shape *s, int64_t cols, invar_dtype dtype,
                                        bool stored)
 {
@@ -359,7 +366,9 @@ static invar_linear_output make_output(maker *m, const shape *s, int64_t cols, i
     return out;
 }
 
-/* The first seeds have the edge shapes, then all draw everything as those of make_forward do. */
+/*
+ * The first seeds have the edge shapes; all others draw all properties, like those of make_forward.
+ */
 static void make_fused(invar_case *c, uint64_t seed, bool atoms)
 {
     static const char *const names[] = {"residual", "2 outputs", "3 outputs", "act", "act alone"};
@@ -418,7 +427,7 @@ static void make_moe_forward(invar_case *c, uint64_t seed, bool atoms)
 
 /* ---- dx -------------------------------------------------------------------------------------- */
 
-/* The length of part i of so many, in so many shards. */
+/* Returns the length of part i of `count` parts, in this number of shards. */
 static int64_t part_chain(maker *m, const shape *s, int32_t i, int32_t count, int32_t shards)
 {
     if (m->edge)
@@ -429,7 +438,10 @@ static int64_t part_chain(maker *m, const shape *s, int32_t i, int32_t count, in
                      chain_multiple(m, shards, i + 1 < count, 1));
 }
 
-/* The parts of a chain that is s->k long at most, all of them together; `experts` of each w. */
+/*
+ * Makes the parts of a chain of at most s->k values in total; `experts` is the number of experts in
+ * each w.
+ */
 static int32_t make_parts(maker *m, invar_linear_part *parts, int64_t *atoms, const shape *s,
                           int32_t shards, int64_t experts)
 {
@@ -440,7 +452,7 @@ static int32_t make_parts(maker *m, invar_linear_part *parts, int64_t *atoms, co
         int64_t k = part_chain(m, s, i, count, shards);
         atoms[i] = any_atom(m, k, shards, types->unit[1]);
         parts[i].dy = activations(m, s->rows, k);
-        // parts may differ in how their weights are kept
+        // parts may have weights in different formats
         parts[i].w = types->w == INVAR_DTYPE_INT4 && count > 1 && invar_roll(&m->dice, 3) == 0
                          ? storage(m, INVAR_DTYPE_BF16, experts * k, s->cols, true)
                          : weights(m, experts, k, s->cols);
@@ -482,14 +494,14 @@ static void make_moe_input_grad(invar_case *c, uint64_t seed, bool atoms)
 
 /* ---- dw -------------------------------------------------------------------------------------- */
 
-/* Units of any size over the tokens, some of them tiny or empty. */
+/* Makes units of any size over the tokens, some of them tiny or empty. */
 static invar_row_offsets any_units(maker *m, int64_t tokens)
 {
     return invar_case_segments(m->c, tokens, INVAR_PICK(&m->dice, 1, 1, 2, 3, 9, 40), true,
                                &m->dice);
 }
 
-/* f32 or bf16, whatever the pair: gradients of weights know no others. */
+/* Draws f32 or bf16 for any pair, since gradients of weights have no other types. */
 static void draw_gradient(maker *m, invar_dtype *dtype_out, shape *s, uint64_t seed)
 {
     *dtype_out = m->types->x == INVAR_DTYPE_F32 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
@@ -515,7 +527,7 @@ static void make_weight_grad(invar_case *c, uint64_t seed, bool fresh)
              invar_dtype_name(dtype), s.k, s.rows, s.cols, a->units.count);
 }
 
-/* The tokens of each expert, ascending; the number of tokens there must be. */
+/* Fills the tokens of each expert, ascending; returns the number of tokens that this needs. */
 static int64_t fill_tokens(maker *m, const invar_tensor *row_token,
                            const invar_row_offsets *experts)
 {
@@ -569,7 +581,7 @@ static void make(invar_case *c, uint64_t seed)
     seed -= atoms ? INVAR_CASE_ATOMS : more ? INVAR_CASE_MORE : 0;
     switch (c->op) {
     case INVAR_OP_LINEAR_FWD:
-        // of those with atoms, few rows or long shards, half are fused
+        // half of the calls with atoms, few rows or long shards are fused
         if (more || ((atoms || few) && seed % 2))
             make_fused(c, seed, atoms);
         else

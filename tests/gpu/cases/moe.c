@@ -1,10 +1,11 @@
 /*
- * moe.c - random calls of the mixture of experts: router, plan, gather, combine, and backwards.
+ * moe.c - random calls of the mixture of experts: router, plan, gather, combine, and their
+ * backward.
  *
- * The first seeds are edge shapes: no token, one expert, as many slots as experts, groups, more
- * experts than a digit of a sort has values. All other seeds draw everything: extents, types (also
- * mixed ones, where an op takes them), gaps, scoring, groups, bias, replay. Logits often repeat, so
- * that ids decide.
+ * The first seeds are edge shapes: no token, one expert, equal numbers of slots and experts,
+ * groups, more experts than a digit of a sort has values. All other seeds draw all properties:
+ * extents, types (also mixed ones, if an op accepts them), gaps, scoring, groups, bias, replay.
+ * Logits often repeat, so that ids decide.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +21,7 @@ typedef struct form {
     int64_t experts;
     int64_t slots;
     int64_t groups;
-    int64_t kept; /* groups */
+    int64_t kept; /* groups that a token may use */
     int64_t cols;
 } form;
 
@@ -34,12 +35,12 @@ static const form edges[] = {
 
 enum { EDGES = sizeof edges / sizeof edges[0] };
 
-/* What the making of a case carries around. */
+/* State while a case is made. */
 typedef struct maker {
     invar_case *c;
     invar_dice dice;
     form f;
-    int64_t gap; /* between rows, in elements */
+    int64_t gap; /* elements between rows */
 } maker;
 
 static maker begin(invar_case *c, uint64_t seed)
@@ -107,7 +108,7 @@ static float positive(float x)
     return fabsf(x) + 0x1p-8f;
 }
 
-/* Distinct experts for each token. */
+/* Draws distinct experts for each token. */
 static invar_tensor choice(maker *m)
 {
     invar_tensor ids = output(m, INVAR_DTYPE_I32, m->f.tokens, m->f.slots);
@@ -115,7 +116,7 @@ static invar_tensor choice(maker *m)
     for (int64_t t = 0; t < m->f.tokens; t++) {
         int32_t *row = (int32_t *)ids.data + t * ids.row_stride;
         for (int64_t s = 0; s < m->f.slots; s++) {
-            // the s-th of those that are left, counted over what is taken already
+            // the s-th of the experts that are not taken yet
             int64_t id = invar_roll(&m->dice, m->f.experts), earlier = 0;
             while (earlier < s) {
                 if (row[earlier] == id) {
@@ -131,7 +132,7 @@ static invar_tensor choice(maker *m)
     return ids;
 }
 
-/* Each of the T * S rows once, in any order. */
+/* Fills each of the T * S rows once, in random order. */
 static invar_tensor permutation(maker *m)
 {
     invar_tensor rows = output(m, INVAR_DTYPE_I32, m->f.tokens, m->f.slots);
@@ -178,7 +179,7 @@ static void make_route_fwd(maker *m)
                                     &m->dice, 0.1f);
     if (invar_roll(&m->dice, 3) == 0) {
         a->replay = choice(m);
-        // scores of all that is replayed may be 0, and the bits of 0 / 0 are not promised
+        // the scores of all replayed experts may be 0, and the bits of 0 / 0 are not promised
         a->router.normalise_eps += 0x1p-149f;
     }
     a->ids = output(m, INVAR_DTYPE_I32, m->f.tokens, m->f.slots);

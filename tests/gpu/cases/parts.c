@@ -1,5 +1,5 @@
 /*
- * parts.c - the parts of random calls, beside the calls themselves.
+ * parts.c - runs the parts of random calls and compares the outputs with those of the calls.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -59,7 +59,7 @@ static invar_status fetch(void **out, const invar_device *dev, const void *from,
     return bytes > 0 && !host ? invar_device_download(dev, *out, from, bytes) : INVAR_OK;
 }
 
-/* Bytes from the first element to the last one. */
+/* Returns the bytes from the first to the last element. */
 static size_t span_of(const invar_tensor *t)
 {
     int64_t elements =
@@ -68,7 +68,7 @@ static size_t span_of(const invar_tensor *t)
     return (size_t)(elements * invar_dtype_bits(t->dtype)) / 8;
 }
 
-/* A copy in the host's memory. */
+/* Copies a tensor with its scales to the host. */
 static invar_status fetch_tensor(invar_tensor *out, const invar_device *dev, const invar_tensor *t,
                                  bool host)
 {

@@ -1,12 +1,12 @@
 /*
- * rows.c - random calls of the ops on rows: sums over tokens and shards, quantization, embedding,
- * addition, norm, rotary embedding, activation.
+ * rows.c - random calls of the ops on rows: sums over tokens and shards, quantise, embedding, add,
+ * norm, rope, activation.
  *
- * The first seeds are edge shapes: nothing, one element, rows around the lengths that kernels treat
- * alike. All other seeds draw everything: extents, types, gaps between rows, addresses that are
- * aligned to an element only, results on their inputs. Among the values are zeros, subnormal and
- * large numbers; none is so large that a result is a NaN, whose bits are not promised in f32. In
- * bf16, where they are, norms get rows whose squares overflow.
+ * The first seeds are edge shapes: no element, one element, rows around the lengths at which
+ * kernels change their method. All other seeds draw all properties: extents, types, gaps between
+ * rows, addresses that are aligned to an element only, outputs in place. The values include zeros,
+ * subnormal and large numbers; none is so large that a result is a NaN, whose bits are not promised
+ * in f32. In bf16, in which they are, norms get rows whose squares overflow.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +16,8 @@
 #include "kernels-deterministic/tensor_row.h"
 #include "tests/gpu/cases/cases.h"
 
-#define MOST_ELEMENTS (INT64_C(1) << 17) /* of a tensor, but for edge shapes */
+/* maximum of elements per tensor, except for edge shapes */
+#define MOST_ELEMENTS (INT64_C(1) << 17)
 
 typedef struct form {
     int64_t rows;
@@ -32,19 +33,19 @@ static const form edges[] = {
 
 enum { EDGES = sizeof edges / sizeof edges[0] };
 
-/* What the making of a case carries around. */
+/* State while a case is made. */
 typedef struct maker {
     invar_case *c;
     invar_dice dice;
     form f;
     invar_dtype dtype;
-    int64_t gap;   /* between rows, in elements */
-    int64_t shift; /* of addresses, in elements */
+    int64_t gap;   /* elements between rows */
+    int64_t shift; /* shift of addresses, in elements */
     bool special;
-    bool short_blocks; /* the last scale block is as long as what is left */
-    bool cut;          /* into shards of heads */
-    bool blocks;       /* their sums in place of dweight */
-    bool many_heads;   /* short ones, aligned */
+    bool short_blocks; /* the last scale block may be short */
+    bool cut;          /* heads are split into shards */
+    bool blocks;       /* block_sums instead of dweight */
+    bool many_heads;   /* many short heads, aligned */
 } maker;
 
 static maker begin(invar_case *c, uint64_t seed)
@@ -94,7 +95,7 @@ static maker begin(invar_case *c, uint64_t seed)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* `view` in a buffer that begins m->shift elements earlier; rank 1 has no gaps. */
+/* Makes a view in a buffer that begins m->shift elements earlier; rank 1 has no gaps. */
 static invar_tensor place(maker *m, invar_tensor view, bool filled, float scale)
 {
     bool vector = view.rank == 1;
@@ -110,7 +111,7 @@ static invar_tensor place(maker *m, invar_tensor view, bool filled, float scale)
     return view;
 }
 
-/* A few values that are not normal numbers. */
+/* Inserts a few special values: zeros, subnormal and large numbers. */
 static void sprinkle(maker *m, const invar_tensor *t)
 {
     static const float values[] = {0.0f, -0.0f, 1e15f, -1e15f, 1e-41f, -1e-41f};
@@ -189,7 +190,10 @@ static void make_token_fold(maker *m)
 
 /* ---- low precision --------------------------------------------------------------------------- */
 
-/* A quantized tensor without memory: whole blocks of about the form's extents, or short ones. */
+/*
+ * Makes a quantized view without memory: complete blocks near the extents of the form, or short
+ * ones.
+ */
 static invar_tensor quantized_view(maker *m)
 {
     invar_dtype dtype =
@@ -296,7 +300,7 @@ static invar_dtype weight_type(maker *m)
     return invar_roll(&m->dice, 2) ? INVAR_DTYPE_F32 : m->dtype;
 }
 
-/* Half of the heads that have pairs are rotated. */
+/* Half of the calls with an even head dim have a rotation. */
 static invar_rope_args rotation(maker *m)
 {
     int64_t positions = 1 + invar_roll(&m->dice, 500);
@@ -310,7 +314,7 @@ static invar_rope_args rotation(maker *m)
                              .sine = place(m, table, true, 1.0f)};
 }
 
-/* Among others rows whose squares overflow, in bf16: their results are NaN. */
+/* Some rows have squares that overflow, in bf16: their results are NaN. */
 static void overflow(maker *m, const invar_tensor *x)
 {
     const float large = 0x1p65f;
@@ -395,14 +399,14 @@ static void make_rope(maker *m, invar_rope_fwd_args *a)
         invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows), 0, &m->dice, positions);
 }
 
-/* Now and then so many elements that a kernel prefers a table to arithmetic. */
+/* Sometimes draws enough elements that a kernel prefers a table to arithmetic. */
 static void make_large(maker *m)
 {
     if (invar_roll(&m->dice, 40) == 0)
         m->f = (form){1400, 1, m->short_blocks ? 3080 : 3072};
 }
 
-/* Now and then a format for what is stored. */
+/* Sometimes draws a quantized format for the outputs. */
 static invar_dtype codes_type(maker *m)
 {
     invar_dtype type = (invar_dtype)INVAR_PICK(&m->dice, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8,

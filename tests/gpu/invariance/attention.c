@@ -1,9 +1,9 @@
 /*
- * attention.c - attention at the sizes where a GPU changes its kernel or its tile.
+ * attention.c - attention is bit-invariant at the sizes at which a GPU changes its kernel or tile.
  *
  * A decoded row against prefill, at every length; chunks; pages of any size; prefill and decode in
- * one batch; packs; beginnings of samples; forward and backward. Compared in every byte with the
- * sample alone, in one piece. Among them are the cases in which other engines failed
+ * one batch; packs; prefixes of samples; forward and backward. Every byte is compared with the
+ * sample computed alone, in one chunk. Includes the cases in which other engines failed
  * (docs/testing.md).
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -26,7 +26,7 @@ typedef struct form {
 #define BF16 INVAR_DTYPE_BF16
 #define F32 INVAR_DTYPE_F32
 
-/* The first ones have a kernel of their own on a GPU; the CPU takes the last ones. */
+/* The first forms have their own kernel on a GPU; the CPU runs the last ones. */
 static const form forms[] = {
     {SM90, BF16, 32, 8, 128, {0.0f, 0, 0, 0}},    {SM90, BF16, 14, 2, 64, {0.0f, 0, 0, 0}},
     {SM90, BF16, 8, 8, 64, {0.0f, 100, 0, 0}},    {SM90, BF16, 8, 1, 128, {0.0f, 0, 256, 256}},
@@ -38,7 +38,7 @@ static const form forms[] = {
 #define FORMS ((int)(sizeof forms / sizeof *forms))
 #define SMALL_FORMS 3
 
-/* Calls f for every form that this device takes. */
+/* Calls f for every form that this device runs. */
 static void for_forms(void (*f)(invar_sweep *s, const form *of))
 {
     bool large = invar_sweep_begin(SM90)->large;
@@ -63,7 +63,7 @@ enum { O, LSE2, DQ, DK, DV, RESULTS };
 
 static const char *const names[RESULTS] = {"o", "lse2", "dq", "dk", "dv"};
 
-/* Rows of packed samples. */
+/* The rows of packed samples. */
 typedef struct pack {
     invar_tensor q, k, v, d_o;
     invar_tensor at[RESULTS];
@@ -150,7 +150,10 @@ enum { SAMPLES = 15 };
 static const int64_t lengths[SAMPLES] = {1,   63,  64,  65,  127, 128, 129, 200,
                                          255, 256, 257, 384, 511, 513, 1000};
 
-/* `count` samples packed in this order are what each is alone. `all` has them side by side. */
+/*
+ * Packs `count` samples in this order and compares each with the sample alone. `all` has all
+ * samples.
+ */
 static void check_order(invar_sweep *s, const form *f, const pack *all, const int64_t *begin,
                         const invar_tensor *expected, const int *order, int count)
 {
@@ -203,7 +206,7 @@ static void check_packs(invar_sweep *s, const form *f)
         }
     }
     for (int turn = 0; turn < count; turn += (int)invar_sweep_size(s, 1, 4)) {
-        for (int i = 0; i < count; i++) // a step of 1 or 4 visits all of 15 and of 7
+        for (int i = 0; i < count; i++) // a step of 1 or 4 reaches all of 15 and of 7
             order[i] = (turn + i * (turn % 2 ? 4 : 1)) % count;
         check_order(s, f, &all, begin, expected, order, count);
         check_order(s, f, &all, begin, expected, order, 1 + turn % count);
@@ -220,7 +223,9 @@ static void test_attention__bits_invariant_to_pack(void **state)
 
 /* ---- beginnings ------------------------------------------------------------------------------ */
 
-/* Attention is causal: o, lse2 and dq of the first rows do not depend on how many follow. */
+/*
+ * Attention is causal: o, lse2 and dq of the first rows do not depend on the number of later rows.
+ */
 static void check_beginnings(invar_sweep *s, const form *f)
 {
     bool tensor = f->numerics == SM90 && (f->dim == 64 || f->dim == 128);
@@ -256,18 +261,18 @@ static void test_attention__bits_invariant_to_length(void **state)
 
 enum { CACHED = 3, MOST_SEQUENCES = 5000 };
 
-/* Samples whose keys are all in pages, and what each of their rows is in one piece. */
+/* Samples whose keys are all in pages, and the expected rows, computed in one chunk. */
 typedef struct cached {
     invar_sweep *s;
     const form *f;
     int64_t length, page_size, max_pages;
     invar_tensor q[CACHED], expected[CACHED]; /* `expected` is on the heap */
     invar_kv_pages cache;
-    int32_t *pages; /* (CACHED, max_pages), of the host */
+    int32_t *pages; /* (CACHED, max_pages) in host memory */
     invar_tensor rows, o;
 } cached;
 
-/* One sequence of a call: the last rows of the first `length` ones of a sample. */
+/* One sequence of a call: the last rows of the first `length` rows of a sample. */
 typedef struct sequence {
     int sample;
     int64_t length, rows;
@@ -287,7 +292,7 @@ static void write_sample(cached *c, int sample, const pack *p)
     invar_sweep_release(c->s, mark);
 }
 
-/* Pages of all samples in a random order, two more than needed, stale ones NaN. */
+/* Assigns pages to all samples in random order; two pages more than needed, with stale NaNs. */
 static cached cached_new(invar_sweep *s, const form *f, int64_t length, int64_t page_size,
                          int64_t most_rows)
 {
@@ -328,7 +333,7 @@ static void cached_free(cached *c)
     free(c->pages);
 }
 
-/* A call with these sequences; every row is what it is in its sample. */
+/* Runs a call with these sequences; every row must equal that of its sample. */
 static void check_call(cached *c, const sequence *sequences, int64_t count, const char *what)
 {
     static int64_t start[MOST_SEQUENCES + 1], keys[MOST_SEQUENCES];
@@ -371,7 +376,7 @@ static void check_call(cached *c, const sequence *sequences, int64_t count, cons
 
 /* ---- decode and prefill ---------------------------------------------------------------------- */
 
-/* Each length by one row, alone; by few rows, as when drafts are checked; all lengths at once. */
+/* Each length with one row alone, with few rows as for drafts, and all lengths in one batch. */
 static void check_decode(cached *c)
 {
     sequence *all = malloc((size_t)c->length * sizeof *all);
@@ -428,7 +433,7 @@ static void test_attention_paged__decode_and_chunks_are_prefill(void **state)
 
 /* ---- prefill beside decode ------------------------------------------------------------------- */
 
-/* Random portions of random samples in one batch: decode, drafts, chunks, whole prefills. */
+/* Random parts of random samples in one batch: decode, drafts, chunks, complete prefills. */
 static void check_mixtures(invar_sweep *s, const form *f)
 {
     int64_t most = invar_sweep_size(s, f->numerics == SM90 ? 4200 : 700, 160);
@@ -436,7 +441,7 @@ static void check_mixtures(invar_sweep *s, const form *f)
     uint64_t n = 0;
 
     for (int64_t call = 0; call < invar_sweep_size(s, 24, 4); call++) {
-        static const int64_t usual[] = {1, 511, 2048, 4097, 130, 64}; // of SGLang's prefixes
+        static const int64_t usual[] = {1, 511, 2048, 4097, 130, 64}; // prefixes of SGLang's tests
         sequence sequences[16];
         int64_t count = 1 + invar_test_random(7, n++) % 16;
 
@@ -463,7 +468,7 @@ static void test_attention_paged__bits_invariant_to_batch(void **state)
     for_forms(check_mixtures);
 }
 
-/* One decoded row over many keys, before and behind a prefill that grows by a row at a time. */
+/* One decoded row over many keys, before and after a prefill that grows by one row at a time. */
 static void test_attention_paged__decode_beside_growing_prefill(void **state)
 {
     invar_sweep *s = invar_sweep_begin(SM90);
@@ -486,7 +491,7 @@ static void test_attention_paged__decode_beside_growing_prefill(void **state)
 
 /* ---- controls -------------------------------------------------------------------------------- */
 
-/* Another split of the keys, and samples whose blocks begin elsewhere, would be seen. */
+/* Control: another split of the keys, and samples whose blocks start elsewhere, must differ. */
 static void test_attention__controls_are_seen(void **state)
 {
     const form f = {SM90, BF16, 2, 1, 64, {0.0f, 0, 0, 0}};
@@ -502,7 +507,7 @@ static void test_attention__controls_are_seen(void **state)
     pack_run(s, &f, &p, start, 2, true);
     for (int i = 0; i < RESULTS; i++)
         expected[i] = invar_sweep_get(s, &last.at[i]);
-    split.shape.kv_span = split.shape.q_span = 128; // keys in parts, which are then joined
+    split.shape.kv_span = split.shape.q_span = 128; // two or more spans of keys, which are merged
     pack_run(s, &split, &p, start, 2, true);
     for (int i = 0; i < RESULTS; i++)
         assert_false(invar_sweep_same(s, &last.at[i], &expected[i], 0));

@@ -1,9 +1,9 @@
 /*
- * experts.c - grouped products and whole layers of experts.
+ * experts.c - grouped products and complete expert layers are bit-invariant.
  *
- * A row of an expert is what the dense layer with that expert's weights makes of it, however many
- * rows the expert and the others have. A token of a layer is what it is alone, in any order of the
- * tokens, beside any others, forward and backward; weights take the gradients of their own tokens,
+ * A row of an expert equals the dense layer with that expert's weights, for any number of rows of
+ * this and the other experts. A token of a layer equals the token alone, for any order of the
+ * tokens and any other tokens, forward and backward; weights get the gradients of their own tokens,
  * unit by unit.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -21,7 +21,7 @@ enum { MOST_EXPERTS = 64 };
 
 /* ---- grouped and dense products -------------------------------------------------------------- */
 
-/* For each expert a pool of rows, and what the dense layer makes of them. */
+/* A pool of rows for each expert, and the results of the dense layer. */
 typedef struct pools {
     invar_sweep *s;
     const invar_test_format *format;
@@ -29,7 +29,7 @@ typedef struct pools {
     invar_tensor x, dy;                   /* (E * most, k), (E * most, n): before quantization */
     invar_tensor w;                       /* (E * n, k) */
     invar_tensor expected_y, expected_dx; /* on the heap */
-    invar_tensor rows_x, rows_dy, y, dx;  /* of the call at hand */
+    invar_tensor rows_x, rows_dy, y, dx;  /* operands and results of the current call */
 } pools;
 
 static pools pools_new(invar_sweep *s, const invar_test_format *format, int64_t experts,
@@ -66,7 +66,7 @@ static pools pools_new(invar_sweep *s, const invar_test_format *format, int64_t 
     return p;
 }
 
-/* The first counts[e] rows of each pool in one grouped product. */
+/* Runs the first counts[e] rows of each pool in one grouped product. */
 static void check_counts(pools *p, const int64_t *counts, const char *what)
 {
     int64_t start[MOST_EXPERTS + 1] = {0};
@@ -105,7 +105,7 @@ static void check_counts(pools *p, const int64_t *counts, const char *what)
     invar_sweep_release(p->s, mark);
 }
 
-/* How many rows an expert has, while one of them has `n`. */
+/* Numbers of rows of the experts, one of which has `n`. */
 static int64_t count_of(const pools *p, int kind, int64_t e, int64_t n)
 {
     switch (kind) {
@@ -157,8 +157,8 @@ static void test_experts__grouped_rows_are_dense_rows(void **state)
 enum { UNITS = 5 };
 
 /*
- * On a GPU: units of few tokens, and of many; rows and columns that fill tiles, and such that do
- * not; added to zeros, or written over what is there.
+ * On a GPU: units of few and of many tokens; rows and columns that fill tiles or do not; added to
+ * zeros, or overwriting memory.
  */
 static const struct gradients {
     int64_t experts, tokens, less;
@@ -166,7 +166,7 @@ static const struct gradients {
 } gradients[] = {{32, 3000, 0, false}, {32, 3000, 5, true}, {32, 3000, 6, false},
                  {32, 3000, 7, true},  {4, 9000, 0, false}, {4, 9000, 7, true}};
 
-/* The first columns: what is behind them must stay. */
+/* The first columns; the columns after them must not change. */
 static invar_tensor narrowed(invar_tensor t, int64_t cols)
 {
     t.shape[1] = cols;
@@ -198,7 +198,7 @@ static void check_weight_gradients(invar_numerics numerics, const invar_test_for
         for (int64_t t = 0; t < tokens; t++) {
             for (; u < UNITS && unit[u] <= t; u++)
                 cut[e][u] = rows - start[e];
-            // the square makes counts that differ
+            // the square gives different counts
             if ((int64_t)(invar_test_random(8, (uint64_t)t) % (uint32_t)(experts * experts)) /
                     experts * (t % 3 > 0) ==
                 e)
@@ -231,7 +231,7 @@ static void check_weight_gradients(invar_numerics numerics, const invar_test_for
         invar_sweep_run(s, INVAR_OP_LINEAR_DW, &dense);
         invar_sweep_assert(s, &dw, &expected, e * n, "%s dw of expert %d, %d rows", format->name,
                            (int)e, (int)count);
-        // the control: an expert whose rows are of several units, as if they were of one
+        // control: an expert whose rows belong to several units, computed as one unit
         if (e == 1) {
             const int64_t uncut[] = {0, count};
             assert_true(count > cut[e][3] && cut[e][3] > cut[e][1]);
@@ -266,7 +266,7 @@ typedef struct layer {
     invar_tensor router_weight, gate, up, down;
 } layer;
 
-/* What a token has, in and out. */
+/* Inputs and outputs of a token. */
 enum { X, DOUT, SHARED, INPUTS };
 enum { OUT, DX_EXPERTS, DX_ROUTER, WEIGHTS, IDS, RESULTS };
 
@@ -328,7 +328,7 @@ static tokens tokens_rows(const tokens *t, int64_t first, int64_t count)
     return view;
 }
 
-/* Rows in order of experts, and what the products need. */
+/* The rows in order of experts, and the operands of the products. */
 typedef struct rows {
     invar_tensor row_token, slot_row, x, gate, up, act, y;
     invar_row_offsets experts;
@@ -384,7 +384,7 @@ static rows run_forward(const layer *l, const tokens *t, const invar_tensor *sco
     return r;
 }
 
-/* Forward, then what of the backward belongs to a token. */
+/* Runs the forward, then the part of the backward that belongs to a token. */
 static void run_layer(const layer *l, const tokens *t)
 {
     invar_sweep *s = l->s;
@@ -428,7 +428,10 @@ static void run_layer(const layer *l, const tokens *t)
     invar_sweep_release(s, mark);
 }
 
-/* Token order[i] of `all` at place i; all results are those that the tokens have in `expected`. */
+/*
+ * Places token order[i] of `all` at position i; all results must equal those of the tokens in
+ * `expected`.
+ */
 static void check_order(const layer *l, const tokens *all, const invar_tensor *expected,
                         const int64_t *order, int64_t count, const char *what)
 {
@@ -471,12 +474,12 @@ static void check_orders(const layer *l, const tokens *all, const invar_tensor *
     check_order(l, all, expected, order, count, "shuffled");
     check_order(l, all, expected, order, half, "half of the shuffled");
     for (int64_t i = 0; i < count; i++)
-        order[i] = i % 2 ? 0 : i; // many copies of one: its experts are crowded
+        order[i] = i % 2 ? 0 : i; // many copies of one token, so its experts get most rows
     check_order(l, all, expected, order, count, "crowded");
     free(order);
 }
 
-/* Each token alone, then chunks, then in other orders. */
+/* Each token alone, then chunks, then other orders. */
 static void check_layer(const layer *l, int64_t count)
 {
     static const int64_t chunks[] = {1, 5, 16, 64};
@@ -508,7 +511,7 @@ static void check_layer(const layer *l, int64_t count)
     invar_sweep_release(l->s, mark);
 }
 
-/* Experts, slots and tokens are those of vLLM's tests, and one batch beyond. */
+/* Numbers of experts, slots and tokens of vLLM's tests, and a larger batch. */
 static void test_experts__layer_bits_invariant_to_tokens(void **state)
 {
     invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
@@ -530,7 +533,9 @@ static void test_experts__layer_bits_invariant_to_tokens(void **state)
 
 /* ---- controls -------------------------------------------------------------------------------- */
 
-/* Rows at another expert, and a layer whose token was changed by its neighbours, would be seen. */
+/*
+ * Control: rows at another expert, and a layer whose token depends on its neighbors, must differ.
+ */
 static void test_experts__controls_are_seen(void **state)
 {
     invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);

@@ -1,10 +1,11 @@
 /*
- * linear.c - linear layers at the sizes where a GPU changes its kernel or its tile.
+ * linear.c - linear layers are bit-invariant at the sizes at which a GPU changes its kernel or
+ * tile.
  *
- * Every number of rows from 1 to 300 and some beyond, every place in a batch, any neighbours, any
- * cut of a batch, for every format: y and dx of a row are the same bytes, and some rows of
- * the whole are the CPU's. The shapes are those that other engines are tested with, or failed with
- * (docs/testing.md).
+ * Every number of rows from 1 to 300 and some larger ones, every position in a batch, any
+ * neighbors, any split of a batch, for every format: y and dx of a row have the same bytes, and
+ * some rows of the full batch equal the CPU's. The shapes are those that other engines are tested
+ * with, or failed with (docs/testing.md).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,13 +20,13 @@
 
 enum { CPU_ROWS = 3 };
 
-/* The first, one in the middle, the last. */
+/* The first row, one in the middle, the last. */
 static int64_t cpu_row(int64_t rows, int i)
 {
     return i == 0 ? 0 : i == 1 ? rows / 2 : rows - 1;
 }
 
-/* Where the device is the CPU, there is nothing to compare with. */
+/* If the device is the CPU, there is nothing to compare with. */
 static bool is_cpu(const invar_sweep *s)
 {
     return s->dev.backend == invar_backend_cpu();
@@ -55,7 +56,7 @@ static invar_tensor get_row(const invar_sweep *s, const invar_tensor *t, int64_t
     return invar_sweep_get(s, &view);
 }
 
-/* The call that yielded `expected`, on the heap. */
+/* The call whose results `expected` holds, on the heap. */
 static void check_forward_with_cpu(const invar_sweep *s, const invar_linear_fwd_args *whole,
                                    const invar_tensor *expected, const char *what)
 {
@@ -115,19 +116,19 @@ static void check_backward_with_cpu(const invar_sweep *s, const invar_linear_dx_
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-/* A batch, and what it yields as a whole. */
+/* A batch and its results. */
 typedef struct layer {
     invar_sweep *s;
     const invar_test_format *format;
     int64_t rows, n, k;
     invar_tensor plain_x, plain_dy; /* before quantization */
     invar_tensor x, dy, w;
-    invar_tensor y, dx;                   /* of the call at hand */
-    invar_tensor expected_y, expected_dx; /* of the whole, on the heap */
+    invar_tensor y, dx;                   /* results of the current call */
+    invar_tensor expected_y, expected_dx; /* results of the full batch, on the heap */
     int mark;
 } layer;
 
-/* In shards of whole atoms; one shard has none. */
+/* Sets shards of complete atoms; one shard has no atoms. */
 static void forward_atoms(invar_sweep *s, const invar_tensor *y, const invar_tensor *x,
                           const invar_tensor *w, int32_t shards, int64_t atom)
 {
@@ -159,7 +160,7 @@ static void fill_normal(const invar_sweep *s, const invar_tensor *t, uint64_t se
     invar_sweep_fill_normal(s, t, seed, 1.0f);
 }
 
-/* From -100 to 100 in equal steps, as batch_invariant_ops has them. */
+/* Values from -100 to 100 in equal steps, as in the tests of batch_invariant_ops. */
 static void fill_even(const invar_sweep *s, const invar_tensor *t, uint64_t seed)
 {
     invar_tensor host = invar_test_tensor(*t);
@@ -221,14 +222,14 @@ static void layer_free(layer *l)
     invar_sweep_release(l->s, l->mark);
 }
 
-/* int4 has whole groups only. */
+/* int4 has complete groups only. */
 static bool format_fits(const invar_test_format *format, int64_t n, int64_t k)
 {
     return format->w != INVAR_DTYPE_INT4 ||
            (n % INVAR_INT4_BLOCK == 0 && k % INVAR_INT4_BLOCK == 0);
 }
 
-/* Rows [first, first + m) alone are what they are in the whole. */
+/* Rows [first, first + m) alone must equal those of the full batch. */
 static void check_slice(layer *l, int64_t first, int64_t m)
 {
     invar_tensor x = invar_tensor_rows(&l->x, first, m), dy = invar_tensor_rows(&l->dy, first, m);
@@ -290,21 +291,33 @@ static void test_linear__bits_invariant_to_rows_ieee(void **state)
 static const struct {
     int64_t rows, k, n;
 } shapes[] = {
-    {8, 64, 128},        {16, 128, 256},      {4, 32, 64},        /* SGLang */
-    {32, 128, 1024},     {64, 512, 2048},     {24, 192, 768},     /* SGLang */
-    {128, 1024, 4096},   {256, 2048, 8192},   {96, 768, 3072},    /* SGLang */
-    {257, 2048, 1024},   {257, 4096, 4608},                       /* vLLM, FP8 */
-    {1024, 4096, 28672}, {1024, 14336, 4096}, {1024, 4096, 6144}, /* LLM-42 */
-    {1024, 6144, 2048},                                           /* TBIK */
-    {300, 7168, 256},                                             /* a router in f32 */
-    {130, 72, 100},      {300, 1000, 1003},   {67, 4104, 520},    /* no kernel's favourites */
+    {8, 64, 128},
+    {16, 128, 256},
+    {4, 32, 64}, /* SGLang */
+    {32, 128, 1024},
+    {64, 512, 2048},
+    {24, 192, 768}, /* SGLang */
+    {128, 1024, 4096},
+    {256, 2048, 8192},
+    {96, 768, 3072}, /* SGLang */
+    {257, 2048, 1024},
+    {257, 4096, 4608}, /* vLLM, FP8 */
+    {1024, 4096, 28672},
+    {1024, 14336, 4096},
+    {1024, 4096, 6144}, /* LLM-42 */
+    {1024, 6144, 2048}, /* TBIK */
+    {300, 7168, 256},   /* a router in f32 */
+    /* shapes without a kernel of their own */
+    {130, 72, 100},
+    {300, 1000, 1003},
+    {67, 4104, 520},
 };
 
-/* Rows that the others pick: TransformerEngine's, vLLM's, LLM-42's, Marlin's. */
+/* Numbers of rows of the tests of TransformerEngine, vLLM, LLM-42 and Marlin. */
 static const int64_t picked[] = {1,  2,  4,  8,   9,   12,  16,  17,  32,  33,
                                  64, 65, 73, 128, 129, 256, 257, 512, 1024};
 
-/* f32 has no tensor cores; the largest weights are for two formats. */
+/* f32 has no tensor cores; the largest weights are tested in two formats only. */
 static int64_t most_work(const invar_sweep *s, const invar_test_format *format)
 {
     if (!s->large)
@@ -353,9 +366,9 @@ static void test_linear__evenly_spaced_inputs(void **state)
     }
 }
 
-/* ---- place and neighbours -------------------------------------------------------------------- */
+/* ---- place and neighbors --------------------------------------------------------------------- */
 
-/* Row 0 of the batch at `place` of m rows of `filler`, quantized with them. */
+/* Places row 0 of the batch at `place` of m rows of `filler`, quantized with them. */
 static void check_place(layer *l, const invar_tensor *filler, int64_t m, int64_t place)
 {
     int mark = invar_sweep_mark(l->s);
@@ -432,7 +445,7 @@ static void test_linear__bits_invariant_to_chunks(void **state)
     }
 }
 
-/* bf16 results with a bias leave the kernels by another way. */
+/* bf16 results with a bias are stored by other code of the kernels. */
 static void test_linear__bits_of_narrow_results(void **state)
 {
     const invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
@@ -469,7 +482,7 @@ static void test_linear__bits_of_narrow_results(void **state)
 enum { FIRST, SECOND, THIRD, SUM, ACT, FUSED };
 
 typedef struct fused {
-    layer l; /* its w is the first */
+    layer l; /* layer of the first output */
     invar_tensor w[3], residual;
     invar_tensor at[FUSED], expected[FUSED]; /* `expected` is on the heap */
 } fused;
@@ -498,7 +511,7 @@ static fused fused_new(const invar_test_format *format, int64_t rows, int64_t n,
     return f;
 }
 
-/* The last m rows by calls that do several things at once. */
+/* Computes the last m rows with fused calls. */
 static void check_fused(fused *f, int64_t m)
 {
     int64_t first = f->l.rows - m;
@@ -552,7 +565,7 @@ static void test_linear__fused_calls_are_separate_ones(void **state)
     }
 }
 
-/* dx of three parts, as of queries, keys and values. */
+/* dx of three parts, like queries, keys and values. */
 static void test_linear_dx__bits_invariant_to_rows_with_parts(void **state)
 {
     invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
@@ -596,7 +609,9 @@ static void test_linear_dx__bits_invariant_to_rows_with_parts(void **state)
 
 /* ---- shards ---------------------------------------------------------------------------------- */
 
-/* Column slices of x and w, as tensor parallelism has them, folded: the sharded product. */
+/*
+ * Column slices of x and w, as in tensor parallelism, added by the tree, equal the sharded product.
+ */
 static void check_shards_apart(invar_sweep *s, int32_t count, int64_t atoms)
 {
     const int64_t rows = invar_sweep_size(s, 1024, 20), n = invar_sweep_size(s, 2048, 64);
@@ -610,7 +625,7 @@ static void check_shards_apart(invar_sweep *s, int32_t count, int64_t atoms)
 
     forward_atoms(s, &y, &x, &w, count, atom);
     expected = invar_sweep_get(s, &y);
-    for (int64_t half = 0; half < 2; half++) { // of the batch: half of it, then all
+    for (int64_t half = 0; half < 2; half++) { // half of the batch, then all
         int64_t m = half ? rows : rows / 2, a = 0;
         invar_tensor sum = invar_tensor_rows(&shards, 0, m);
 
@@ -625,7 +640,7 @@ static void check_shards_apart(invar_sweep *s, int32_t count, int64_t atoms)
             xs = invar_tensor_rows(&xs, 0, m);
             forward(s, &ys, &xs, &ws, 1);
         }
-        for (int32_t apart = 1; apart < count; apart *= 2) // the tree: neighbours first
+        for (int32_t apart = 1; apart < count; apart *= 2) // the tree: neighbors first
             for (int32_t v = 0; v < count; v += 2 * apart) {
                 invar_tensor left = invar_tensor_rows(&shards, v * m, m);
                 invar_tensor right = invar_tensor_rows(&shards, (v + apart) * m, m);
@@ -645,14 +660,14 @@ static void test_linear__shards_apart_are_the_sharded_product(void **state)
     (void)state;
     check_shards_apart(s, 4, 4);
     check_shards_apart(s, 8, 11);
-    check_shards_apart(s, 8, 6); // two are empty
+    check_shards_apart(s, 8, 6); // two shards are empty
 }
 
 /* ---- gradients of weights -------------------------------------------------------------------- */
 
 enum { UNITS = 9 };
 
-/* Units [first, end) of the batch, as a micro-batch. */
+/* Runs the units [first, end) of the batch, as a micro-batch. */
 static void accumulate(const layer *l, const invar_tensor *dw, const int64_t *start, int first,
                        int end)
 {
@@ -670,7 +685,7 @@ static void accumulate(const layer *l, const invar_tensor *dw, const int64_t *st
     invar_sweep_release(l->s, mark);
 }
 
-/* Where the units of t tokens begin: short ones, long ones, and one without a token. */
+/* Row offsets of units of t tokens: short ones, long ones, and one without a token. */
 static void cut_units(int64_t start[UNITS + 1], int64_t t)
 {
     const int64_t at[] = {0, 1, 4, 20, t / 4, t / 4 + 1, t / 2, t / 2, t - 17, t};
@@ -699,7 +714,7 @@ static void check_micro_batches(const layer *l)
             }
         invar_sweep_assert(l->s, &dw, &expected, 0, "%s dw, cuts %x", l->format->name, cuts);
     }
-    // the control: the units are part of the expression
+    // control: the units belong to the expression
     invar_sweep_zero(l->s, &dw);
     accumulate(l, &dw, one, 0, 1);
     assert_false(invar_sweep_same(l->s, &dw, &expected, 0));
@@ -722,7 +737,7 @@ static void test_linear_dw__bits_invariant_to_micro_batches(void **state)
     }
 }
 
-/* Some rows of dw, which is on the heap. */
+/* Compares some rows of dw, which is on the heap. */
 static void check_weights_with_cpu(const layer *l, const invar_tensor *dw, const int64_t *start)
 {
     invar_linear_dw_args args = {.units = {start, UNITS}, .fresh = 1};
@@ -749,8 +764,8 @@ static void check_weights_with_cpu(const layer *l, const invar_tensor *dw, const
 }
 
 /*
- * A product is that of its operands in either order, so with both in each other's place the
- * gradient is the same on its side: other tiles, the same bits.
+ * A product does not depend on the order of its operands: with both exchanged the gradient is
+ * transposed, from other tiles, with the same bits.
  */
 static void test_linear_dw__bits_invariant_to_tiles(void **state)
 {
@@ -781,7 +796,7 @@ static void test_linear_dw__bits_invariant_to_tiles(void **state)
                            sizeof(float)) != 0)
                     fail_msg("%d x %d: row %d, column %d", (int)l.n, (int)l.k, (int)r, (int)c);
         check_weights_with_cpu(&l, &got, start);
-        // the control: all tokens as one unit
+        // control: all tokens as one unit
         invar_sweep_zero(s, &other);
         accumulate(&turned, &other, (const int64_t[]){0, l.rows}, 0, 1);
         assert_false(invar_sweep_same(s, &other, &across, 0));
@@ -792,7 +807,7 @@ static void test_linear_dw__bits_invariant_to_tiles(void **state)
 
 /* ---- controls -------------------------------------------------------------------------------- */
 
-/* What a kernel does that splits k by the number of rows: two half chains, added. */
+/* Control: a kernel that splits k by the number of rows would add two half chains. */
 static void test_linear__control_split_chain_is_seen(void **state)
 {
     (void)state;
@@ -803,7 +818,7 @@ static void test_linear__control_split_chain_is_seen(void **state)
 
         forward(l.s, &l.y, &l.x, &l.w, 2);
         assert_false(invar_sweep_same(l.s, &l.y, &l.expected_y, 0));
-        // and a result that was not written
+        // control: a result that was not written
         invar_sweep_zero(l.s, &l.y);
         assert_false(invar_sweep_same(l.s, &l.y, &l.expected_y, 0));
         layer_free(&l);

@@ -1,8 +1,8 @@
 /*
- * repeats.c - the same call, 1000 times, while another stream keeps the GPU busy.
+ * repeats.c - the same call 1000 times, while another stream keeps the GPU busy.
  *
- * Every op that adds up over tokens: a sum whose order follows the schedule would show. The results
- * are hashed where they are, so that nothing waits between two calls.
+ * For every op that sums over tokens: a sum whose order depends on the schedule would differ.
+ * Results are hashed on the device, so that nothing waits between two calls.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +16,7 @@
 
 enum { MOST_RESULTS = 3, MOST_REPEATS = 1000 };
 
-/* A call, and what it writes. */
+/* A call and its outputs. */
 typedef struct repeated {
     const char *name;
     invar_op op;
@@ -27,7 +27,7 @@ typedef struct repeated {
 
 /* ---- noise ----------------------------------------------------------------------------------- */
 
-/* A device of its own, whose products of changing sizes run beside the calls. */
+/* A second device handle, which runs products of changing sizes at the same time. */
 typedef struct noise {
     invar_sweep s;
     invar_tensor x, w, y;
@@ -64,7 +64,7 @@ static void noise_run(noise *n, uint64_t number)
 
 /* ---- repeats --------------------------------------------------------------------------------- */
 
-/* The call once, and the digests of its results to the slot of `number`. */
+/* Runs the call once and writes the digests of its results to slot `number`. */
 static void run_once(invar_sweep *s, const repeated *r, invar_digest *digests, int64_t number)
 {
     invar_hash_tree_args hash = {digests + number * MOST_RESULTS, r->results, r->n_results, 1,
@@ -76,7 +76,7 @@ static void run_once(invar_sweep *s, const repeated *r, invar_digest *digests, i
     invar_sweep_run(s, INVAR_OP_HASH_TREE, &hash);
 }
 
-/* `change` alters an input by a bit; afterwards the results must be others. */
+/* Runs the repetitions. `change` alters a bit of an input; the results must differ afterwards. */
 static void check_repeats(invar_sweep *s, const repeated *r, const invar_tensor *change)
 {
     static invar_digest got[(MOST_REPEATS + 1) * MOST_RESULTS];
@@ -117,7 +117,7 @@ typedef struct form {
     int64_t heads, kv_heads, dim, window, samples;
 } form;
 
-/* A pack of `samples` samples of about equal length. */
+/* Makes a pack of `samples` samples of about equal length. */
 static void check_attention(invar_sweep *s, const form *f)
 {
     int mark = invar_sweep_mark(s);
@@ -187,7 +187,7 @@ static void test_linear_dw__repeats(void **state)
     dense.x = grouped.x = invar_sweep_normal(s, BF16, rows, 2 * n, 2);
     dense.dw = r.results[0] = invar_sweep_2d(s, F32, n, 2 * n);
     check_repeats(s, &r, &dense.x);
-    // half of the tokens have an expert, the other half, too
+    // half of the tokens go to one expert, the other half to another
     for (int64_t i = 0; i < rows; i++)
         tokens[i] = (int32_t)(i < rows / 2 ? i : i - rows / 2);
     grouped.row_token = invar_sweep_tensor(s, invar_tensor_1d(NULL, I32, rows));

@@ -1,9 +1,9 @@
 /*
- * rollout.c - generation as a whole: the end-to-end tests of other engines, exactly.
+ * rollout.c - generation end to end: the determinism tests of other engines, with exact comparison.
  *
- * Equal requests have one answer, a request has its answer in any batch, what was generated token
- * by token scores the same in one piece, whatever is shared, cut or cached. The model is in the
- * device's memory, the engine is the one that trains.
+ * Equal requests get the same response, a request gets its response in any batch, and generated
+ * tokens have the same log-probs when scored at once, however prompts are shared, split or cached.
+ * The model is in device memory; the engine is the one used for training.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -60,7 +60,7 @@ static void generate(const subject *u, invar_rl_samples *samples,
     invar_rollout_free(rollout);
 }
 
-/* A prompt from a seed: other seeds, other tokens. */
+/* Makes a prompt from a seed. */
 static void add(const subject *u, invar_rl_samples *samples, uint64_t seed, int64_t length,
                 int64_t group, uint32_t draw)
 {
@@ -91,7 +91,7 @@ static void for_subjects(void (*check)(const subject *u))
 
 /* ---- equal requests -------------------------------------------------------------------------- */
 
-/* As many requests of one prompt and one draw: one answer, that of the request alone. */
+/* Many requests with one prompt and one draw get the response of the request alone. */
 static void check_equal(const subject *u)
 {
     static const float temperatures[] = {0.0f, 0.6f};
@@ -126,7 +126,7 @@ static void test_rollout__equal_requests_have_one_answer(void **state)
 
 /* ---- a request among others ------------------------------------------------------------------ */
 
-/* The same request at a random place of random batches. */
+/* A request at a random position of random batches gets the same response. */
 static void check_needle(const subject *u)
 {
     const invar_sampling_params sampling = sampling_of(0.6f, invar_sweep_size(u->s, 16, 4));
@@ -166,7 +166,10 @@ static void test_rollout__request_among_others(void **state)
 
 /* ---- long prompts ---------------------------------------------------------------------------- */
 
-/* Prompts of several lengths, each some times: shared or not, in any chunks and pages, guessed. */
+/*
+ * Prompts of several lengths, each several times: shared or not, in any chunks and pages, with
+ * drafts.
+ */
 static void check_prompts(const subject *u)
 {
     static const int64_t lengths[] = {1, 511, 2048, 4097}, small[] = {1, 17, 40, 33};
@@ -198,7 +201,7 @@ static void check_prompts(const subject *u)
         }
         (void)snprintf(what, sizeof what, "%s, way %d", u->name, way);
         if (limits.speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
-            limits.speculation.model = u->model; // whose guesses all hold
+            limits.speculation.model = u->model; // all of its drafts are accepted
         generate(u, &samples, &limits, &sampling);
         prompts_assert_equal(&samples, &expected, what);
         invar_rl_samples_reset(&samples);
@@ -214,7 +217,7 @@ static void test_rollout__prompts_shared_and_cut(void **state)
 
 /* ---- generated and scored -------------------------------------------------------------------- */
 
-/* Through the cache, in chunks. */
+/* Scores through the cache, in chunks. */
 static void score_cached(const subject *u, const invar_rl_samples *samples, int64_t chunk,
                          float temperature, const char *what)
 {
@@ -242,7 +245,7 @@ static void score_cached(const subject *u, const invar_rl_samples *samples, int6
     }
 }
 
-/* As training does it, in micro-batches. */
+/* Scores as training does, in micro-batches. */
 static void score_packed(const subject *u, const invar_rl_samples *samples, int64_t micro_batch,
                          float temperature, const char *what)
 {
@@ -288,7 +291,7 @@ static void test_rollout__generated_is_scored(void **state)
 
 /* ---- controls -------------------------------------------------------------------------------- */
 
-/* Another draw or another prompt has another answer: the answers above could have differed. */
+/* Control: another draw or another prompt gets another response. */
 static void check_controls(const subject *u)
 {
     const invar_sampling_params sampling = sampling_of(0.6f, 8);

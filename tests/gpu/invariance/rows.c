@@ -1,8 +1,8 @@
 /*
- * rows.c - ops on rows, with as many rows as a GPU takes at a time.
+ * rows.c - ops on rows are bit-invariant, with as many rows as a GPU processes at a time.
  *
- * One row at every place of a large batch, the same rows in pieces of any size, log-probabilities
- * and samples of a whole vocabulary in any order: the same bytes.
+ * One row at every position of a large batch, the same rows in parts of any size, log-probabilities
+ * and samples of a complete vocabulary in any order: the results are the same bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +18,7 @@
 
 enum { MOST_TENSORS = 5, HEAD = 64, VOCABULARY = 500, POSITIONS = 500 };
 
-/* What a call needs besides its rows. */
+/* Operands of a call other than its rows. */
 typedef struct constants {
     invar_tensor weight, head_weight, table, cosine, sine;
 } constants;
@@ -64,7 +64,7 @@ static void run_norm_bwd(invar_sweep *s, const invar_tensor *t, const constants 
     invar_sweep_run(s, INVAR_OP_RMSNORM_BWD, &args);
 }
 
-/* What a layer begins with: the residual, its norm, the norm quantized. */
+/* The first ops of a layer: the residual, its norm, the norm quantized. */
 static void run_add_norm_quantize(invar_sweep *s, const invar_tensor *t, const constants *c)
 {
     int mark = invar_sweep_mark(s);
@@ -124,7 +124,7 @@ static constants constants_new(invar_sweep *s, invar_dtype dtype, int64_t d)
 
 /* ---- the sweep ------------------------------------------------------------------------------- */
 
-/* The op on rows [first, first + count), what it writes being zeros before. */
+/* Runs the op on rows [first, first + count) with zeroed outputs. */
 static void run_rows(invar_sweep *s, const row_op *op, const constants *c, invar_tensor *part,
                      const invar_tensor *t, int64_t first, int64_t count)
 {
@@ -140,7 +140,7 @@ static void run_rows(invar_sweep *s, const row_op *op, const constants *c, invar
     op->run(s, part, c);
 }
 
-/* Data and scales. */
+/* Compares data and scales. */
 static void check_part(const invar_sweep *s, const row_op *op, const invar_tensor *part,
                        const invar_tensor *expected, int64_t first, const char *what)
 {
@@ -157,7 +157,7 @@ static void check_part(const invar_sweep *s, const row_op *op, const invar_tenso
     }
 }
 
-/* One row at every place: all rows of the inputs become copies of row `probe`. */
+/* One row at every position: all rows of the inputs become copies of row `probe`. */
 static void check_copies(invar_sweep *s, const row_op *op, const constants *c,
                          const invar_tensor *t, const invar_tensor *expected, int64_t probe)
 {
@@ -321,7 +321,7 @@ static void head_run(invar_sweep *s, const head *h)
     invar_sweep_run(s, INVAR_OP_SAMPLE, &sample);
 }
 
-/* Row order[i] of `all` at place i; then each result is that of its row. */
+/* Places row order[i] of `all` at position i; each result must equal that of its row. */
 static void check_order(invar_sweep *s, const head *all, const invar_tensor *expected,
                         const int64_t *order, int64_t count, const char *what)
 {
@@ -366,7 +366,7 @@ static void check_vocabulary(invar_sweep *s, int64_t rows, int64_t vocabulary)
         order[i] = rows - 1 - i;
     check_order(s, &all, expected, order, rows, "reversed");
     for (int64_t i = 0; i < rows; i++)
-        order[i] = (i * 7 + 3) % rows; // 7 divides no number of rows here
+        order[i] = (i * 7 + 3) % rows; // 7 divides none of the numbers of rows
     for (int64_t count = 1; count <= rows; count += 1 + count / 2)
         check_order(s, &all, expected, order, count, "some of them");
     for (int64_t i = 0; i < rows; i++) {
@@ -393,7 +393,7 @@ static void test_logprob_and_sample__bits_invariant_to_batch(void **state)
 
 /* ---- controls -------------------------------------------------------------------------------- */
 
-/* Scales that belong to more than a row would be seen: 128 rows of fp8 share one. */
+/* Control: scales that belong to several rows (128 rows of fp8) must change the result. */
 static void test_rows__controls_are_seen(void **state)
 {
     invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
@@ -414,13 +414,13 @@ static void test_rows__controls_are_seen(void **state)
 
 enum { MOST_UNITS = 8192, IDS = 20, SUMS = 3 };
 
-/* What sums are of, and three sums: a bias, a norm's weight, the rows of a table. */
+/* Inputs of three sums over tokens: of a bias, a norm's weight, the rows of a table. */
 typedef struct token_sums {
     invar_tensor x, dy, dx, ids, weight;
     invar_tensor sum[SUMS];
 } token_sums;
 
-/* The units [first, end), as one call of each op; `start` is the host's. */
+/* Runs each op on the units [first, end) in one call; `start` is in host memory. */
 static void sum_units(invar_sweep *s, const token_sums *t, const int64_t *start, int64_t first,
                       int64_t end)
 {
@@ -449,7 +449,7 @@ static void sum_units(invar_sweep *s, const token_sums *t, const int64_t *start,
     invar_sweep_release(s, mark);
 }
 
-/* Many short units, a long one now and then: any micro-batches of them, and control. */
+/* Many short units and a few long ones, in any micro-batches; and a control. */
 static void check_sums(invar_dtype dtype)
 {
     static int64_t start[MOST_UNITS + 1];

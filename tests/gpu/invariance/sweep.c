@@ -1,5 +1,5 @@
 /*
- * sweep.c - what the sweeps of tests/gpu share: a device, tensors in its memory, comparison.
+ * sweep.c - shared by the sweeps of tests/gpu: a device, tensors in its memory, comparison.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -98,7 +98,9 @@ invar_tensor invar_sweep_2d(invar_sweep *s, invar_dtype dtype, int64_t rows, int
     return invar_sweep_tensor(s, invar_tensor_2d(NULL, dtype, rows, cols));
 }
 
-/* splitmix64; the sum of four uniforms, with bits down to the last of an f32 */
+/*
+ * Approximately normal numbers: the sum of four uniforms from splitmix64, with all bits of an f32.
+ */
 static float next_normal(uint64_t *state, float scale)
 {
     uint64_t z = *state += UINT64_C(0x9E3779B97F4A7C15);
@@ -114,7 +116,10 @@ static float next_normal(uint64_t *state, float scale)
 
 #define PERIOD 1048583 // a prime: rows of no usual length are alike
 
-/* Elements made by `next` on the heap, over and over again behind PERIOD of them, and put. */
+/*
+ * Makes PERIOD elements with `next` on the heap and uploads them repeatedly until the tensor is
+ * full.
+ */
 static void fill_with(const invar_sweep *s, const invar_tensor *t,
                       float (*next)(uint64_t *state, float scale), uint64_t state, float scale)
 {
@@ -243,7 +248,10 @@ int invar_sweep_report(void **state)
     return 0;
 }
 
-/* The first byte of `got` that is not as expected, of all its rows; -1: none. *have is its copy. */
+/*
+ * Returns the index of the first byte of all rows of `got` that differs, or -1. *have is its copy
+ * on the heap.
+ */
 static int64_t first_difference(const invar_sweep *s, const invar_tensor *got,
                                 const invar_tensor *expected, int64_t first,
                                 const unsigned char **have)
