@@ -168,7 +168,7 @@ static void import_miles_help(void)
         "A recipe that --out wrote is replaced as long as nobody has edited it.\n"
         "\n"
         "What is not taken over is listed with its reason on standard error, and as comments in\n"
-        "the recipe. docs/recipes.md has more.\n"
+        "the recipe. docs/from-miles.md has more.\n"
         "\n"
         "Exit codes:\n"
         "  0    the recipe says all that the script says, as far as bits depend on it\n"

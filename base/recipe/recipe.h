@@ -74,6 +74,7 @@ typedef struct invar_recipe_key {
     double float_min, float_max;  /* FLOAT: inclusive range; both 0 for no limit */
     const invar_choices *choices; /* ENUM: its words; STRING: words for listings, may be NULL */
     const char *doc;              /* one line of documentation */
+    const char *see;              /* page and anchor below docs/ that explain more, or NULL */
 } invar_recipe_key;
 
 /* A key of an earlier version, and the text to write instead. */

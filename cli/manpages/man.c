@@ -207,7 +207,7 @@ static void put_end(FILE *out, const char *more)
     fprintf(out,
             ".SH SEE ALSO\n%s"
             "The documents of Invar, in the folder share/doc/invar below the prefix of the\n"
-            "installation: docs/commands.md about commands, docs/recipes.md about keys.\n",
+            "installation: docs/commands.md about commands, docs/keys.md about keys.\n",
             more);
 }
 

@@ -1,9 +1,9 @@
 /*
- * manpages.c - invar_pages FOLDER: writes man pages, shell completions and JSON Schemas at build
- * time.
+ * manpages.c - invar_pages FOLDER: writes man pages, the key reference, completions and schemas.
  *
- * FOLDER gets man/man1, man/man5, bash/invar, zsh/_invar and schema, as they are installed.
- * Everything is generated from the tables that `invar help` prints, so the texts cannot differ.
+ * The build runs the program. FOLDER gets man/man1, man/man5, bash/invar, zsh/_invar and schema, as
+ * they are installed, and keys.md, which a test compares with docs/keys.md. Everything is generated
+ * from the tables that `invar help` prints, so the texts cannot differ.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -109,6 +109,15 @@ static invar_status write_manual(const char *folder)
     return close_output_file(&s);
 }
 
+static invar_status write_keys(const char *folder)
+{
+    sheet s;
+
+    INVAR_TRY(open_sheet(&s, folder, ".", "keys.md"));
+    invar_keys_page_write(s.out);
+    return close_sheet(&s);
+}
+
 static invar_status write_completions(const char *folder)
 {
     output_file s;
@@ -142,8 +151,8 @@ int main(int argc, char **argv)
         fputs("usage: invar_pages FOLDER\n", stderr);
         return INVAR_EXIT_USAGE;
     }
-    if (write_manual(argv[1]) != INVAR_OK || write_completions(argv[1]) != INVAR_OK ||
-        write_schemas(argv[1]) != INVAR_OK)
+    if (write_manual(argv[1]) != INVAR_OK || write_keys(argv[1]) != INVAR_OK ||
+        write_completions(argv[1]) != INVAR_OK || write_schemas(argv[1]) != INVAR_OK)
         return invar_report_error();
     return INVAR_EXIT_OK;
 }

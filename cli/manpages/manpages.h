@@ -1,5 +1,5 @@
 /*
- * manpages.h - generates man pages and shell completions from the tables that `invar help` prints.
+ * manpages.h - generates man pages, the key reference and completions from the tables of `invar help`.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,6 +32,9 @@ bool invar_pages_has_keys(const invar_option *options);
 void invar_man_program(FILE *out);
 void invar_man_verb(FILE *out, const invar_manpage *page);
 void invar_man_recipe(FILE *out);
+
+/* Writes the key reference in Markdown: docs/keys.md. */
+void invar_keys_page_write(FILE *out);
 
 /* Write completions for a shell: the script, and after it the tables that it reads. */
 void invar_bash_write(FILE *out, const invar_embedded *script);

@@ -687,7 +687,7 @@ static void train_help(void)
         "Every recipe key is also an option. A semantic key may change the bits of a run, a free\n"
         "one must not; 'semantic if set' counts only where it differs from its default. More is "
         "in\n"
-        "docs/recipes.md.");
+        "docs/recipes.md and docs/keys.md.");
     invar_recipe_flags_help();
 }
 

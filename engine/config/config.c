@@ -31,20 +31,20 @@
 #define WORDS(TYPE) .choices = &TYPE##_choices
 
 static const invar_recipe_key keys[INVAR_KEY_COUNT] = {
-#define INVAR_KEY(ID, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, MILES, DOC)                   \
+#define INVAR_KEY(ID, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, MILES, ...)                   \
     {.section = (SECTION),                                                                         \
      .name = (NAME),                                                                               \
      .type = INVAR_RECIPE_TYPE_##TYPE,                                                             \
      .effect = INVAR_RECIPE_EFFECT_##EFFECT,                                                       \
      .default_text = (FALLBACK),                                                                   \
      LIMITS,                                                                                       \
-     .doc = (DOC)},
+     .doc = __VA_ARGS__}, /* doc, and see if the row has it */
 #include "engine/config/keys.def"
 #undef INVAR_KEY
 };
 
 static const char *const miles[INVAR_KEY_COUNT] = {
-#define INVAR_KEY(ID, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, MILES, DOC) MILES,
+#define INVAR_KEY(ID, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, MILES, ...) MILES,
 #include "engine/config/keys.def"
 #undef INVAR_KEY
 };

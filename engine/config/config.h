@@ -1,8 +1,8 @@
 /*
  * config.h - recipe of a run: all keys with group, default and effect on bits, and their checks.
  *
- * The table is keys.def, one entry per key, which is included to build the enum and the schema; a
- * test compares it with docs/recipes.md. The checks reject impossible combinations and settings
+ * The table is keys.def, one entry per key, which is included to build the enum and the schema;
+ * invar_pages writes docs/keys.md from it. The checks reject impossible combinations and settings
  * without effect, and name key, file and line. Read values with the getters of
  * base/recipe/recipe.h: invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_BATCH_SIZE).
  *

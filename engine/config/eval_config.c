@@ -214,7 +214,7 @@ static invar_status read_setting(eval_reader *r, text_span key, text_span value)
         }
     if (!known)
         return fail_at(r, r->line,
-                       "is no setting of a set; docs/recipes.md (Evaluation sets) has a list", key);
+                       "is no setting of a set; docs/data.md (Evaluation sets) has a list", key);
     return first ? INVAR_OK : fail_at(r, r->line, "is there twice", key);
 }
 

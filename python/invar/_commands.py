@@ -116,7 +116,7 @@ def _lines(verb: str, text: bytes) -> list[dict[str, Any]]:
 def train(recipe: Path, *, run: Path, progress: bool = False, **keys: Any) -> Run:
     """Trains a recipe in the folder `run`, or resumes it, and opens its ledger.
 
-    keys       any key of a recipe, `num_rollout=3`: docs/recipes.md
+    keys       any key of a recipe, `num_rollout=3`: docs/keys.md
     progress   whether the program's own output is shown
     """
     _run("train", recipe, ["--run", os.fspath(run), "--no-report"], keys, shown=progress)

@@ -113,7 +113,7 @@ class Table(unittest.TestCase):
         section = pages["bisect"].partition("\n## Exit codes\n")[2].partition("\n\n*Not")[0]
         for column, verb in enumerate((("bisect",), ("ab",), ("ci", "check")), 1):
             self.assertEqual(set(table(section, column)), set(listed(codes_of(*verb))), verb)
-        section = pages["ledger"].partition("| exit code | of `invar diff` |")[2]
+        section = pages["ledger"].partition("| exit code | meaning for `invar diff` |")[2]
         self.assertEqual(set(table(section.partition("\n\n")[0])), set(listed(codes_of("diff"))))
 
     def test_verbs_have_no_others(self):

@@ -2,7 +2,7 @@
  * builtin_task.h - built-in synthetic tasks: prompts with one correct answer, made from a seed.
  *
  * The tasks are small: at most 32 tokens and answers of a few characters, so that a model of two
- * layers learns them from random weights in minutes on a CPU. docs/recipes.md describes them.
+ * layers learns them from random weights in minutes on a CPU. docs/data.md describes them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,7 +1,7 @@
 /*
  * reward.h - built-in verifiable rewards: a number from a response and a label.
  *
- * Rewards are pure functions of text: no clock, no locale, no network. docs/recipes.md states what
+ * Rewards are pure functions of text: no clock, no locale, no network. docs/rewards.md states what
  * each one accepts; tests compare them with the rewards of Miles.
  *
  * SPDX-License-Identifier: Apache-2.0

@@ -1,7 +1,7 @@
 /*
  * reward_functions.h - the functions of the built-in rewards, and their traits.
  *
- * docs/recipes.md states what each function accepts.
+ * docs/rewards.md states what each function accepts.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

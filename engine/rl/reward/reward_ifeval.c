@@ -388,7 +388,7 @@ static invar_status check_rule(bool *out, const form_rule *r)
     invar_text_quote(quoted, sizeof quoted, r->name ? r->name : "", r->name ? strlen(r->name) : 0);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "metadata of sample %" PRId64
-                      ": ifeval does not know the rule \"%s\"; docs/recipes.md lists those that it "
+                      ": ifeval does not know the rule \"%s\"; docs/rewards.md lists those that it "
                       "knows",
                       r->sample->index, quoted);
 }

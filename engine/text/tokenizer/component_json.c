@@ -36,7 +36,7 @@ invar_status invar_component_unknown(const invar_tokenizer_component *part, cons
 
     invar_text_quote(quote, sizeof quote, what, strlen(what));
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                      "%s: %s \"%s\" is not one that Invar knows; docs/recipes.md lists those",
+                      "%s: %s \"%s\" is not one that Invar knows; docs/models.md lists those",
                       part->where, part->name, quote);
 }
 

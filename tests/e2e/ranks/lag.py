@@ -2,7 +2,7 @@
 # lag.py INVAR BENT HINDERED FOLDER - rollouts that begin before their turn, by declared weights.
 #
 # Runs with rollout-lag write checkpoints of all versions and files of their rollouts. By the
-# formula of docs/recipes.md each token belongs to one version: `invar score` with the checkpoint of
+# formula of docs/async.md each token belongs to one version: `invar score` with the checkpoint of
 # that version must give its log-probability, bit for bit, and with the next version must not. The
 # ledger must name the same versions. However such a run is executed (threads, concurrency, probes,
 # ranks, sampling beside training), stopped, killed, extended or replayed, it has one chain. BENT

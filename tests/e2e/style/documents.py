@@ -4,8 +4,9 @@
 # In README.md, docs/*.md and their kin links lead somewhere, and every verb, option, recipe key,
 # test, script and file that they name exists. The other way round, docs/commands.md has every verb
 # with every option, docs/ledger.md every named query, README.md a test for every promise, and
-# docs/architecture.md every place that includes a third-party header. Records (docs/records) are
-# well formed and name commands that exist. Each rule is first held against a bad sample.
+# docs/architecture.md every place that includes a third-party header. docs/keys.md is the page that
+# the build has written. Records (docs/records) are well formed and name commands that exist. Each
+# rule is first held against a bad sample.
 # SPDX-License-Identifier: Apache-2.0
 """Documents against the program."""
 import fnmatch
@@ -179,6 +180,13 @@ def check_queries(name, text):
             yield f"{name}: lacks {row}"
 
 
+def check_keys(name, text, build):
+    """The key reference is the page that the build has written."""
+    written = pathlib.Path(build, "pages/keys.md")
+    if text != written.read_text(encoding="utf-8"):
+        yield f"{name}: differs from engine/config/keys.def: cp {written} {name}"
+
+
 def records(*arguments):
     return subprocess.run(["scripts/records", *arguments], capture_output=True, text=True, cwd=ROOT,
                           check=False)
@@ -309,6 +317,8 @@ def control(program):
         yield "control: check_verbs finds nothing missing in an empty page"
     if not list(check_queries("sample", "")):
         yield "control: check_queries finds nothing missing in an empty page"
+    if not list(check_keys("sample", page("docs/keys.md").replace("lr", "rl"), sys.argv[2])):
+        yield "control: check_keys does not find an edited page"
 
 
 def main():
@@ -316,6 +326,7 @@ def main():
     wrong = [*control(program), *check_records(program)]
     wrong += check_verbs("docs/commands.md", page("docs/commands.md"), program)
     wrong += check_queries("docs/ledger.md", page("docs/ledger.md"))
+    wrong += check_keys("docs/keys.md", page("docs/keys.md"), sys.argv[2])
     wrong += check_promises("README.md", page("README.md"), program)
     wrong += check_wrappers("docs/architecture.md", page("docs/architecture.md"))
     for path in [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "recipes/README.md",

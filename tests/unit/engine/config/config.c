@@ -152,122 +152,6 @@ static void test_config__words(void **state)
     assert_null(invar_loss_type_choices.words[INVAR_LOSS_VALUE]);
 }
 
-/* ---- docs/recipes.md ------------------------------------------------------------------------- */
-
-typedef struct page {
-    char text[65536];
-    size_t used;
-} page;
-
-static void add(page *out, const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    out->used +=
-        (size_t)vsnprintf(out->text + out->used, sizeof out->text - out->used, format, arguments);
-    va_end(arguments);
-    assert_true(out->used < sizeof out->text);
-}
-
-/* An item of a list, at most 100 columns wide. */
-static void add_filled(page *out, const char *text)
-{
-    size_t column = 0;
-
-    while (*text) {
-        size_t gap = strspn(text, " "), word = strcspn(text + gap, " ");
-        if (column > 2 && column + gap + word > 100) {
-            add(out, "\n  ");
-            column = 2;
-            text += gap;
-            continue;
-        }
-        add(out, "%.*s", (int)(gap + word), text);
-        column += gap + word;
-        text += gap + word;
-    }
-    add(out, "\n");
-}
-
-static void add_values(page *out, const invar_recipe_key *key)
-{
-    static const char *const names[] = {"true or false", "integer", "number", "text", ""};
-
-    char words[INVAR_CHOICES_TEXT_SIZE];
-
-    if (key->choices) {
-        invar_choices_text(words, sizeof words, key->choices, " or ", " or ");
-        add(out, "%s", words);
-    } else if (key->type == INVAR_RECIPE_TYPE_INT && (key->int_min || key->int_max))
-        add(out, "%lld to %lld", (long long)key->int_min, (long long)key->int_max);
-    else if (key->type == INVAR_RECIPE_TYPE_FLOAT)
-        add(out, "number, %g to %.10g", key->float_min, key->float_max);
-    else
-        add(out, "%s", names[key->type]);
-}
-
-static void add_key(page *out, const invar_recipe_key *key, const char *miles)
-{
-    static page head, body;
-
-    head.used = body.used = 0;
-    add(&head, "- **`%s`**: ", key->name);
-    add_values(&head, key);
-    if (!key->default_text)
-        add(&head, "; must be given");
-    else
-        add(&head, key->default_text[0] ? "; default `%s`" : "; default empty%s",
-            key->default_text);
-    add(&head, "; %s", invar_recipe_effect_name(key->effect));
-    if (strcmp(miles, key->name) != 0)
-        add(&head, miles[0] ? "; Miles: `%s`" : "; not in Miles%s", miles);
-    add(&head, "\\");
-    add(&body, "  %s", key->doc);
-    add_filled(out, head.text);
-    add_filled(out, body.text);
-}
-
-static void add_keys(page *out)
-{
-    const invar_recipe_schema *schema = invar_config_schema();
-    const char *section = "";
-
-    for (int i = 0; i < schema->count; i++) {
-        const invar_recipe_key *key = &schema->keys[i];
-        if (strcmp(section, key->section) != 0)
-            add(out, "\n### [%s]\n\n", key->section);
-        section = key->section;
-        add_key(out, key, invar_config_miles((invar_key)i));
-    }
-    add(out, "\n");
-}
-
-static void test_config__documented(void **state)
-{
-    static const char begin[] = "<!-- keys: begin -->\n", end[] = "<!-- keys: end -->";
-    static page expected;
-    static char text[131072];
-    FILE *file = fopen(INVAR_TEST_DATA "/../docs/recipes.md", "rb");
-    char *from, *to;
-    (void)state;
-
-    assert_non_null(file);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
-    add_keys(&expected);
-    from = strstr(text, begin);
-    assert_non_null(from);
-    from += sizeof begin - 1;
-    to = strstr(from, end);
-    assert_non_null(to);
-    if ((size_t)(to - from) != expected.used || memcmp(from, expected.text, expected.used) != 0) {
-        fprintf(stderr, "docs/recipes.md differs from keys.def; expected between the marks:\n%s",
-                expected.text);
-        fail_msg("docs/recipes.md is not what keys.def says");
-    }
-}
-
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 static void test_config__accepts(void **state)
@@ -767,7 +651,6 @@ int main(void)
         cmocka_unit_test(test_config__defaults_are_canonical),
         cmocka_unit_test(test_config__eight_groups),
         cmocka_unit_test(test_config__words),
-        cmocka_unit_test(test_config__documented),
         cmocka_unit_test(test_config__accepts),
         cmocka_unit_test(test_config__refuses_impossible),
         cmocka_unit_test(test_config__refuses_what_would_be_ignored),

@@ -1,6 +1,6 @@
 # shuffle.py > shuffle.txt - orders of epochs and items of built-in tasks, by an independent Philox.
 # SPDX-License-Identifier: Apache-2.0
-"""From docs/arithmetic.md, engine/files/data/dataset.h and docs/recipes.md, not from the C code."""
+"""From docs/arithmetic.md, engine/files/data/dataset.h and docs/data.md, not from the C code."""
 
 
 def philox(counter, key):

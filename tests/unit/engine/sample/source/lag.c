@@ -9,7 +9,7 @@
 
 enum { ROLLOUTS = 12, TOKENS = 40 };
 
-/* docs/recipes.md: the version that draws token t of rollout r. */
+/* docs/async.md: the version that draws token t of rollout r. */
 static int64_t version_of(int64_t lag, int64_t segment, int64_t r, int64_t t)
 {
     int64_t begin = r > lag ? r - lag : 0, v = segment ? begin + t / segment : begin;
