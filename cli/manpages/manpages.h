@@ -1,5 +1,6 @@
 /*
- * manpages.h - generates man pages, the key reference and completions from the tables of `invar help`.
+ * manpages.h - generates man pages, the key reference and completions from the tables of `invar
+ * help`.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -182,5 +182,5 @@ invar_race_peers(const invar_backend *backend)
         {},
     };
 
-    return backend->memory.far ? list : nullptr;
+    return backend->memory.device_local ? list : nullptr;
 }

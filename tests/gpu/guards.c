@@ -115,9 +115,9 @@ static void units(void)
                               .units = {there(back, sizeof back), 2}};
 
     expect("units backwards", INVAR_OP_TOKEN_SUM, &a, "token.sum: segments");
-    a.units.start = there(some, sizeof some);
+    a.units.offsets = there(some, sizeof some);
     expect("units of some rows", INVAR_OP_TOKEN_SUM, &a, "token.sum: segments");
-    a.units.start = there(good, sizeof good);
+    a.units.offsets = there(good, sizeof good);
     expect("good units", INVAR_OP_TOKEN_SUM, &a, NULL);
 }
 
@@ -131,9 +131,9 @@ static void units_of_blocks(void)
                                .tokens = 5};
 
     expect("units of blocks backwards", INVAR_OP_TOKEN_FOLD, &a, "token.fold: segments");
-    a.units.start = there(some, sizeof some);
+    a.units.offsets = there(some, sizeof some);
     expect("units of blocks of some rows", INVAR_OP_TOKEN_FOLD, &a, "token.fold: segments");
-    a.units.start = there(good, sizeof good);
+    a.units.offsets = there(good, sizeof good);
     expect("good units of blocks", INVAR_OP_TOKEN_FOLD, &a, NULL);
 }
 
@@ -149,11 +149,11 @@ static void units_of_ids(void)
         .units = {there(back, sizeof back), 2}};
 
     expect("units backwards", INVAR_OP_EMBEDDING_BWD, &a, "embedding.bwd: segments");
-    a.units.start = there(some, sizeof some);
+    a.units.offsets = there(some, sizeof some);
     expect("units of some rows", INVAR_OP_EMBEDDING_BWD, &a, "embedding.bwd: segments");
-    a.units.start = there(late, sizeof late);
+    a.units.offsets = there(late, sizeof late);
     expect("units from row 1 on", INVAR_OP_EMBEDDING_BWD, &a, "embedding.bwd: segments");
-    a.units.start = there(good, sizeof good);
+    a.units.offsets = there(good, sizeof good);
     expect("good units", INVAR_OP_EMBEDDING_BWD, &a, NULL);
 }
 
@@ -174,14 +174,14 @@ static void leaves(void)
         .leaves = 1};
 
     expect("samples backwards", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: segments");
-    a.samples.start = there(some, sizeof some);
+    a.samples.offsets = there(some, sizeof some);
     expect("samples of some rows", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: segments");
-    a.samples.start = there(high, sizeof high);
+    a.samples.offsets = there(high, sizeof high);
     expect("samples far above the rows", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: segments");
-    a.samples.start = there(low, sizeof low);
+    a.samples.offsets = there(low, sizeof low);
     expect("samples far below the rows", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: segments");
     expect("a sample from the second row on", INVAR_OP_HASH_LEAVES, &odd, "hash.leaves: segments");
-    a.samples.start = there(good, sizeof good);
+    a.samples.offsets = there(good, sizeof good);
     a.leaves = 3;
     expect("more leaves than there are", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: leaves: another");
     a.leaves = 1;

@@ -22,7 +22,8 @@ HEAD = ("/*\n * sample.h - rows of a table.\n *\n * Rows are sorted by key, so t
 
 
 def field(comment):
-    return f"{HEAD}typedef struct invar_table {{\n    int64_t count; /* {comment} */\n}} invar_table;\n"
+    return (f"{HEAD}typedef struct invar_table {{\n    int64_t count; /* {comment} */\n"
+            "} invar_table;\n")
 
 
 def contract(comment):
@@ -38,7 +39,8 @@ SAMPLES = (
     ("field", "engine/rl/sample.h", field("of the rows above"), field("number of rows")),
     ("contract", "engine/rl/sample.h", contract("What the table holds now, in rows."),
      contract("Returns the number of rows.")),
-    ("short", "engine/rl/sample.h", contract("At once."), contract("Returns the count without waiting.")),
+    ("short", "engine/rl/sample.h", contract("At once."),
+     contract("Returns the count without waiting.")),
     ("pronoun", "engine/rl/sample.h", field("how often it, and none of those, has them"),
      field("number of rows whose key is unique")),
     ("colon", "engine/rl/sample.h", field("limit on rows; 0: no limit"),
@@ -53,7 +55,8 @@ SAMPLES = (
      field("number of rows")),
     ("private", "engine/rl/sample.h", HEAD + "void invar_desk_open(void);\n",
      HEAD + "void invar_session_open(void); /* no invar_desk */\n"),
-    ("british", "docs/sample.md", "Normalise the colour.\n", "Normalize the color of `quantise`.\n"),
+    ("british", "docs/sample.md", "Normalise the colour.\n",
+     "Normalize the color of `quantise`.\n"),
     ("fronted", "docs/sample.md", "Of several runs it shows two.\n", "What is a run?\n"),
     ("heading", "docs/sample.md", "| what | how |\n| --- | --- |\n",
      "| command | effect |\n| --- | --- |\n"),
