@@ -48,10 +48,10 @@ invar_status invar_alloc(void **out, size_t count, size_t size, const char *what
     return INVAR_OK;
 }
 
-invar_status invar_alloc_grow(char **text, size_t *room, size_t used, size_t max_bytes,
+invar_status invar_alloc_grow(char **text, size_t *capacity, size_t used, size_t max_bytes,
                               const char *what)
 {
-    size_t more = *room ? 2 * *room : (size_t)1 << 16;
+    size_t more = *capacity ? 2 * *capacity : (size_t)1 << 16;
     char *grown;
 
     more = more <= max_bytes ? more : max_bytes + 1;
@@ -60,23 +60,23 @@ invar_status invar_alloc_grow(char **text, size_t *room, size_t used, size_t max
         memcpy(grown, *text, used);
     invar_free(*text);
     *text = grown;
-    *room = more;
+    *capacity = more;
     return INVAR_OK;
 }
 
-invar_status invar_alloc_append(char **text, size_t *used, size_t *room, const char *more,
+invar_status invar_alloc_append(char **text, size_t *used, size_t *capacity, const char *more,
                                 size_t bytes, const char *what)
 {
     size_t half = *used + bytes + 32;
     char *grown;
 
-    if (*room - *used <= bytes) {
+    if (*capacity - *used <= bytes) {
         INVAR_TRY(invar_alloc((void **)&grown, half, 2, what));
         if (*used)
             memcpy(grown, *text, *used);
         invar_free(*text);
         *text = grown;
-        *room = 2 * half;
+        *capacity = 2 * half;
     }
     memcpy(*text + *used, more, bytes);
     *used += bytes;

@@ -46,20 +46,21 @@ INVAR_EXPORT invar_status invar_alloc(void **out, size_t count, size_t size,
                                       const char *what) INVAR_MUST_USE;
 
 /*
- * Doubles the capacity *room of a buffer for a text of unknown length, and keeps its first `used`
- * bytes. The capacity begins with 64 KiB and is at most max_bytes + 1, so that a text that is too
- * long can be noticed; one more byte is allocated for a NUL. *text is NULL and *room 0 at first.
- * The caller frees *text with invar_free.
+ * Doubles the capacity *capacity of a buffer for a text of unknown length, and keeps its first
+ * `used` bytes. The capacity begins with 64 KiB and is at most max_bytes + 1, so that a text that
+ * is too long can be noticed; one more byte is allocated for a NUL. *text is NULL and *capacity 0
+ * at first. The caller frees *text with invar_free.
  */
-invar_status invar_alloc_grow(char **text, size_t *room, size_t used, size_t max_bytes,
+invar_status invar_alloc_grow(char **text, size_t *capacity, size_t used, size_t max_bytes,
                               const char *what) INVAR_MUST_USE;
 
 /*
  * Appends bytes to a text that grows as needed and ends with a NUL, which *used does not count.
- * *text is NULL, *used and *room are 0 at first; a failure changes none of them. The caller frees
+ * *text is NULL, *used and *capacity are 0 at first; a failure changes none of them. The caller
+ * frees
  * *text with invar_free.
  */
-invar_status invar_alloc_append(char **text, size_t *used, size_t *room, const char *more,
+invar_status invar_alloc_append(char **text, size_t *used, size_t *capacity, const char *more,
                                 size_t bytes, const char *what) INVAR_MUST_USE;
 
 /* Frees a block; `block` may be NULL. */

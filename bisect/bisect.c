@@ -79,19 +79,19 @@ static invar_status run_stages(invar_bisect_context *d)
     d->what = invar_bisect_state_case(d->state);
     INVAR_TRY(pin_recipe(d));
     INVAR_TRY(pin_golden(d));
-    d->scene = (invar_trial_context){.what = d->what,
-                                     .question = d->what->question,
-                                     .workshop = d->workshop,
-                                     .folder = invar_bisect_state_folder(d->state),
-                                     .recipe = d->recipe[0] ? d->recipe : NULL,
-                                     .threads = d->options->threads,
-                                     .stop = d->options->stop,
-                                     .find_known_result = find_known,
-                                     .payload = d};
+    d->trial_context = (invar_trial_context){.what = d->what,
+                                             .question = d->what->question,
+                                             .workspace = d->workspace,
+                                             .folder = invar_bisect_state_folder(d->state),
+                                             .recipe = d->recipe[0] ? d->recipe : NULL,
+                                             .threads = d->options->threads,
+                                             .stop = d->options->stop,
+                                             .find_known_result = find_known,
+                                             .payload = d};
     INVAR_TRY(invar_bisect_test_endpoints(d));
-    if (!d->stopped && d->answer->verdict == INVAR_BISECT_FOUND)
+    if (!d->stopped && d->result->verdict == INVAR_BISECT_FOUND)
         INVAR_TRY(invar_bisect_test_merge_bases(d));
-    if (!d->stopped && d->answer->verdict == INVAR_BISECT_FOUND)
+    if (!d->stopped && d->result->verdict == INVAR_BISECT_FOUND)
         INVAR_TRY(d->what->all_changes ? invar_bisect_context_changes(d)
                                        : invar_bisect_search_first_bad(d));
     if (d->stopped)
@@ -121,7 +121,7 @@ static void add_cost(invar_bisect_result *a, const invar_bisect_trial *t)
  */
 static invar_status find_positions(invar_bisect_context *d)
 {
-    invar_bisect_result *a = d->answer;
+    invar_bisect_result *a = d->result;
     const char *good[] = {a->good};
     invar_repo_range range = {.bad = a->bad,
                               .good = good,
@@ -153,7 +153,7 @@ static invar_status ignore_repo_error(invar_status status)
 /* Adds what only reports need: the subjects of the tested commits and the patch of the culprit. */
 static invar_status add_subjects_and_patch(invar_bisect_context *d)
 {
-    invar_bisect_result *a = d->answer;
+    invar_bisect_result *a = d->result;
 
     for (size_t i = 0; i < a->n_trials; i++)
         INVAR_TRY(ignore_repo_error(
@@ -166,7 +166,7 @@ static invar_status add_subjects_and_patch(invar_bisect_context *d)
 
 static invar_status fill_result(invar_bisect_context *d)
 {
-    invar_bisect_result *a = d->answer;
+    invar_bisect_result *a = d->result;
     size_t count;
     const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, d->state);
 
@@ -175,7 +175,7 @@ static invar_status fill_result(invar_bisect_context *d)
     (void)snprintf(a->repo, sizeof a->repo, "%s", d->what->repo);
     memcpy(a->good, d->what->good, INVAR_OID_SIZE);
     memcpy(a->bad, d->what->bad, INVAR_OID_SIZE);
-    invar_criterion_describe(a->question, &d->scene.question);
+    invar_criterion_describe(a->question, &d->trial_context.question);
     INVAR_TRY(invar_alloc((void **)&a->trials, count, sizeof *a->trials, "the trials"));
     for (size_t i = 0; i < count; i++) {
         a->trials[a->n_trials++] = trials[i].trial;
@@ -228,9 +228,9 @@ static invar_status open_all(invar_bisect_context *d, invar_bisect_case *what,
         return INVAR_FAIL(INVAR_E_INVALID, 0, "good and bad are the same commit, %.12s", ids[0]);
     outside[0] = what->repo;
     outside[1] = invar_repo_work_tree(d->repo);
-    INVAR_TRY(invar_workspace_open(&d->workshop, d->options->work, what->repo, outside));
+    INVAR_TRY(invar_workspace_open(&d->workspace, d->options->work, what->repo, outside));
     INVAR_TRY(
-        invar_path_join(bisects, sizeof bisects, invar_workspace_folder(d->workshop), "bisects"));
+        invar_path_join(bisects, sizeof bisects, invar_workspace_folder(d->workspace), "bisects"));
     INVAR_TRY(invar_bisect_state_open(&d->state, bisects, what));
     return import_log(d);
 }
@@ -294,33 +294,33 @@ invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&d.answer, 1, sizeof *d.answer, "an answer"));
-    memset(d.answer, 0, sizeof *d.answer);
-    d.answer->verdict = INVAR_BISECT_FOUND;
-    d.answer->first_parted = -1;
-    d.answer->place = (invar_divergence){.step = -1, .layer = -1};
+    INVAR_TRY(invar_alloc((void **)&d.result, 1, sizeof *d.result, "an answer"));
+    memset(d.result, 0, sizeof *d.result);
+    d.result->verdict = INVAR_BISECT_FOUND;
+    d.result->first_diverging_step = -1;
+    d.result->divergence = (invar_divergence){.step = -1, .layer = -1};
     pthread_mutex_init(&d.mutex, NULL);
     status = run_case(&d, what);
-    d.answer->wall_s = seconds_now() - begin;
+    d.result->wall_s = seconds_now() - begin;
     invar_bisect_state_close(d.state);
-    invar_workspace_close(d.workshop);
+    invar_workspace_close(d.workspace);
     invar_repo_close(d.repo);
     pthread_mutex_destroy(&d.mutex);
     if (status != INVAR_OK) {
-        invar_bisect_result_free(d.answer);
+        invar_bisect_result_free(d.result);
         return status;
     }
-    *out = d.answer;
+    *out = d.result;
     return INVAR_OK;
 }
 
-void invar_bisect_result_free(invar_bisect_result *answer)
+void invar_bisect_result_free(invar_bisect_result *result)
 {
-    if (!answer)
+    if (!result)
         return;
-    invar_free(answer->changes);
-    invar_free(answer->suspects);
-    invar_free(answer->trials);
-    invar_free(answer->patch);
-    invar_free(answer);
+    invar_free(result->changes);
+    invar_free(result->suspects);
+    invar_free(result->trials);
+    invar_free(result->patch);
+    invar_free(result);
 }

@@ -71,8 +71,9 @@ typedef struct invar_bisect_trial {
     char subject[INVAR_REPO_TEXT]; /* first line of the commit message; only set in a result */
     int exit_code;
     double build_s, run_s;
-    char ledger[INVAR_PATH_SIZE];        /* ledger of the run; empty if it has no ledger */
-    char story[INVAR_CHILD_REASON_SIZE]; /* why the commit could not be tested, or what a failing
+    char ledger[INVAR_PATH_SIZE]; /* ledger of the run; empty if it has no ledger */
+    char failure_reason
+        [INVAR_CHILD_REASON_SIZE]; /* why the commit could not be tested, or what a failing
                                             command printed last */
 } invar_bisect_trial;
 
@@ -109,12 +110,12 @@ typedef struct invar_bisect_change {
     invar_repo_commit commit;
     char parent[INVAR_OID_SIZE]; /* parent that the commit was compared with */
     char before[INVAR_VALUE_SIZE], after[INVAR_VALUE_SIZE];
-    int depth;                 /* 0 on the line from good to bad; 1 inside a merge of it, and so
+    int depth;                   /* 0 on the line from good to bad; 1 inside a merge of it, and so
                                   on */
-    bool merge;                /* a merge with a value that differs from the values of all its
+    bool merge;                  /* a merge with a value that differs from the values of all its
                                   parents */
-    int64_t n_untested_before; /* untestable commits just before this one; any may be the cause */
-    invar_divergence place;    /* first divergence of the recorded runs */
+    int64_t n_untested_before;   /* untestable commits just before this one; any may be the cause */
+    invar_divergence divergence; /* first divergence of the recorded runs */
 } invar_bisect_change;
 
 typedef struct invar_bisect_result {
@@ -126,7 +127,7 @@ typedef struct invar_bisect_result {
     char good[INVAR_OID_SIZE], bad[INVAR_OID_SIZE];
     char base[INVAR_OID_SIZE]; /* merge base that was tested; empty if good is an ancestor of bad */
     int64_t range;             /* number of commits between the ends */
-    int64_t first_parted;      /* first step at which the ends diverge; -1 if unknown or the
+    int64_t first_diverging_step; /* first step at which the ends diverge; -1 if unknown or the
                                   criterion is not the chain */
 
     invar_bisect_change *changes; /* FOUND: one change; CHANGES: all, oldest first */
@@ -137,7 +138,7 @@ typedef struct invar_bisect_result {
                                     known to be bad */
     size_t n_suspects;
     int64_t all_suspects;
-    invar_divergence place;               /* FOUND: first divergence, if there are ledgers to
+    invar_divergence divergence;          /* FOUND: first divergence, if there are ledgers to
                                              compare */
     bool confirmed;                       /* FOUND: culprit and parents gave the same values
                                              twice */
@@ -162,7 +163,7 @@ typedef struct invar_bisect_result {
  */
 invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case *what,
                               const invar_bisect_options *options) INVAR_MUST_USE;
-void invar_bisect_result_free(invar_bisect_result *answer); /* `answer` may be NULL */
+void invar_bisect_result_free(invar_bisect_result *result); /* `answer` may be NULL */
 
 #ifdef __cplusplus
 }

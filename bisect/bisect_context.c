@@ -16,11 +16,11 @@
 
 #include "base/invar_banned.h"
 
-const invar_bisect_state_trial *invar_bisect_context_find(const invar_bisect_context *driver,
+const invar_bisect_state_trial *invar_bisect_context_find(const invar_bisect_context *context,
                                                           const char *commit, int64_t attempt)
 {
     size_t count;
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, driver->state);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, context->state);
 
     for (size_t i = 0; i < count; i++)
         if (trials[i].attempt == attempt && strcmp(trials[i].trial.commit, commit) == 0)
@@ -28,30 +28,30 @@ const invar_bisect_state_trial *invar_bisect_context_find(const invar_bisect_con
     return NULL;
 }
 
-bool invar_bisect_context_skipped(const invar_bisect_context *driver, const char *commit)
+bool invar_bisect_context_skipped(const invar_bisect_context *context, const char *commit)
 {
-    const char *const *skip = driver->what->skip;
+    const char *const *skip = context->what->skip;
 
     while (skip && *skip && strcmp(*skip, commit) != 0)
         skip++;
     return skip && *skip;
 }
 
-const char *invar_bisect_context_judge(const invar_bisect_context *driver, const char *value)
+const char *invar_bisect_context_verdict(const invar_bisect_context *context, const char *value)
 {
     if (!value[0])
         return "skip";
-    if (strcmp(value, driver->good_value) == 0)
+    if (strcmp(value, context->good_value) == 0)
         return "good";
-    return strcmp(value, driver->bad_value) == 0 ? "bad" : "third";
+    return strcmp(value, context->bad_value) == 0 ? "bad" : "third";
 }
 
-void invar_bisect_set_verdict(invar_bisect_context *driver, invar_bisect_verdict verdict,
-                              const char *who, const char *story)
+void invar_bisect_set_verdict(invar_bisect_context *context, invar_bisect_verdict verdict,
+                              const char *commit, const char *reason)
 {
-    driver->answer->verdict = verdict;
-    (void)snprintf(driver->answer->commit, sizeof driver->answer->commit, "%.40s", who);
-    (void)snprintf(driver->answer->reason, sizeof driver->answer->reason, "%s", story);
+    context->result->verdict = verdict;
+    (void)snprintf(context->result->commit, sizeof context->result->commit, "%.40s", commit);
+    (void)snprintf(context->result->reason, sizeof context->result->reason, "%s", reason);
 }
 
 /* ---- recording ------------------------------------------------------------------------------- */
@@ -64,13 +64,13 @@ static void send_event(const invar_bisect_context *driver, invar_bisect_event_ki
                                driver->trials_left);
 }
 
-void invar_bisect_context_begin(const invar_bisect_context *driver, const char *commit,
+void invar_bisect_context_begin(const invar_bisect_context *context, const char *commit,
                                 const char *role)
 {
     invar_bisect_trial begun = {.role = role, .verdict = "", .source = "", .diverged_at = -1};
 
     (void)snprintf(begun.commit, sizeof begun.commit, "%s", commit);
-    send_event(driver, INVAR_BISECT_EVENT_BEGIN, &begun);
+    send_event(context, INVAR_BISECT_EVENT_BEGIN, &begun);
 }
 
 /*
@@ -112,20 +112,20 @@ static void record_endpoint_values(invar_bisect_context *driver, invar_bisect_tr
         trial->source = "ran";
 }
 
-invar_status invar_bisect_context_record(invar_bisect_context *driver,
+invar_status invar_bisect_context_record(invar_bisect_context *context,
                                          invar_bisect_state_trial *result, const char *role)
 {
     invar_status status;
 
     result->trial.role = role;
-    record_endpoint_values(driver, &result->trial);
-    result->trial.verdict = invar_bisect_context_judge(driver, result->trial.value);
-    result->trial.diverged_at = find_diverging_step(driver, &result->trial);
-    pthread_mutex_lock(&driver->mutex);
-    status = invar_bisect_state_add(driver->state, result);
-    pthread_mutex_unlock(&driver->mutex);
+    record_endpoint_values(context, &result->trial);
+    result->trial.verdict = invar_bisect_context_verdict(context, result->trial.value);
+    result->trial.diverged_at = find_diverging_step(context, &result->trial);
+    pthread_mutex_lock(&context->mutex);
+    status = invar_bisect_state_add(context->state, result);
+    pthread_mutex_unlock(&context->mutex);
     if (status == INVAR_OK)
-        send_event(driver, INVAR_BISECT_EVENT_END, &result->trial);
+        send_event(context, INVAR_BISECT_EVENT_END, &result->trial);
     return status;
 }
 
@@ -184,7 +184,7 @@ static invar_status run_round(trial_round *r, invar_trial_job *jobs, size_t coun
 
     for (size_t i = 0; i < count; i++)
         invar_bisect_context_begin(d, jobs[i].commit, r->role);
-    INVAR_TRY(invar_trial_batch(jobs, count, &d->scene, record_result, is_useful, r));
+    INVAR_TRY(invar_trial_batch(jobs, count, &d->trial_context, record_result, is_useful, r));
     d->stopped = d->options->stop && *d->options->stop;
     return INVAR_OK;
 }
@@ -209,33 +209,34 @@ static invar_status plan_round(invar_trial_job *jobs, size_t *used_out,
     return INVAR_OK;
 }
 
-invar_status invar_bisect_context_test(invar_bisect_context *driver,
+invar_status invar_bisect_context_test(invar_bisect_context *context,
                                        const char (*commits)[INVAR_OID_SIZE], size_t count,
                                        int64_t attempt, const char *role,
                                        bool (*useful)(void *payload, const invar_trial_job *job),
                                        void *payload)
 {
-    trial_round r = {.driver = driver, .role = role, .useful = useful, .payload = payload};
-    size_t at_a_time = (size_t)driver->options->jobs, planned;
+    trial_round r = {.driver = context, .role = role, .useful = useful, .payload = payload};
+    size_t at_a_time = (size_t)context->options->jobs, planned;
     invar_trial_job *jobs;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&jobs, count, sizeof *jobs, "trials"));
-    status = plan_round(jobs, &planned, driver, commits, count, attempt, role);
-    for (size_t i = 0; status == INVAR_OK && i < planned && !driver->stopped; i += at_a_time)
+    status = plan_round(jobs, &planned, context, commits, count, attempt, role);
+    for (size_t i = 0; status == INVAR_OK && i < planned && !context->stopped; i += at_a_time)
         status = run_round(&r, jobs + i, planned - i < at_a_time ? planned - i : at_a_time);
     invar_free(jobs);
     return status;
 }
 
-invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE], invar_bisect_context *driver,
+invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE],
+                                         invar_bisect_context *context,
                                          const char (*commits)[INVAR_OID_SIZE], size_t count)
 {
     who_out[0] = '\0';
-    INVAR_TRY(invar_bisect_context_test(driver, commits, count, 1, "again", NULL, NULL));
-    for (size_t i = 0; i < count && !driver->stopped; i++) {
-        const invar_bisect_state_trial *once = invar_bisect_context_find(driver, commits[i], 0);
-        const invar_bisect_state_trial *again = invar_bisect_context_find(driver, commits[i], 1);
+    INVAR_TRY(invar_bisect_context_test(context, commits, count, 1, "again", NULL, NULL));
+    for (size_t i = 0; i < count && !context->stopped; i++) {
+        const invar_bisect_state_trial *once = invar_bisect_context_find(context, commits[i], 0);
+        const invar_bisect_state_trial *again = invar_bisect_context_find(context, commits[i], 1);
         if (strcmp(once->trial.value, again->trial.value) != 0) {
             memcpy(who_out, commits[i], INVAR_OID_SIZE);
             return INVAR_OK;
@@ -250,9 +251,9 @@ invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE], invar_bis
 static invar_status load_built_program(invar_revision_build *out, invar_bisect_context *driver,
                                        invar_worktree *slot, const char *commit)
 {
-    invar_build_plan how = invar_trial_build(&driver->scene);
+    invar_build_plan how = invar_trial_build(&driver->trial_context);
 
-    return invar_workspace_program(out, driver->workshop, slot, driver->repo, commit, &how,
+    return invar_workspace_program(out, driver->workspace, slot, driver->repo, commit, &how,
                                    driver->options->stop);
 }
 
@@ -263,41 +264,42 @@ static invar_status refine_divergence(invar_divergence *place, invar_bisect_cont
     invar_worktree slot;
     invar_status status;
 
-    INVAR_TRY(invar_worktree_acquire(&slot, driver->workshop));
+    INVAR_TRY(invar_worktree_acquire(&slot, driver->workspace));
     status = load_built_program(&a, driver, &slot, before);
     if (status == INVAR_OK)
         status = load_built_program(&b, driver, &slot, after);
     if (status == INVAR_OK && a.state == INVAR_REVISION_BUILD_READY &&
         b.state == INVAR_REVISION_BUILD_READY) {
-        invar_run_request x = invar_trial_request(&driver->scene, &a, 0);
-        invar_run_request y = invar_trial_request(&driver->scene, &b, 0);
+        invar_run_request x = invar_trial_request(&driver->trial_context, &a, 0);
+        invar_run_request y = invar_trial_request(&driver->trial_context, &b, 0);
         x.stop = y.stop = driver->options->stop;
-        status = invar_divergence_refine(place, driver->workshop, slot.lock, &x, &y);
+        status = invar_divergence_refine(place, driver->workspace, slot.lock, &x, &y);
     }
     invar_worktree_release(&slot);
     return status;
 }
 
-invar_status invar_bisect_context_place(invar_divergence *out, invar_bisect_context *driver,
-                                        const char *before, const char *after, bool fine)
+invar_status invar_bisect_context_find_divergence(invar_divergence *out,
+                                                  invar_bisect_context *context, const char *before,
+                                                  const char *after, bool fine)
 {
-    const invar_bisect_state_trial *a = invar_bisect_context_find(driver, before, 0);
-    const invar_bisect_state_trial *b = invar_bisect_context_find(driver, after, 0);
+    const invar_bisect_state_trial *a = invar_bisect_context_find(context, before, 0);
+    const invar_bisect_state_trial *b = invar_bisect_context_find(context, after, 0);
 
     *out = (invar_divergence){.step = -1, .layer = -1};
     // the cache may have been emptied since; the result is complete without a divergence
     if (!a || !b || !invar_path_exists(a->trial.ledger) || !invar_path_exists(b->trial.ledger))
         return INVAR_OK;
     INVAR_TRY(invar_divergence_compare(out, a->trial.ledger, b->trial.ledger));
-    if (!fine || !out->known || !driver->what->recipe)
+    if (!fine || !out->known || !context->what->recipe)
         return INVAR_OK;
-    return refine_divergence(out, driver, before, after);
+    return refine_divergence(out, context, before, after);
 }
 
-invar_status invar_bisect_context_add_change(invar_bisect_context *driver,
+invar_status invar_bisect_context_add_change(invar_bisect_context *context,
                                              const invar_bisect_change *change)
 {
-    invar_bisect_result *answer = driver->answer;
+    invar_bisect_result *answer = context->result;
     invar_bisect_change *grown;
 
     INVAR_TRY(invar_alloc((void **)&grown, answer->n_changes + 1, sizeof *grown, "a change"));

@@ -28,10 +28,10 @@ typedef struct invar_bisect_context {
     const invar_bisect_case *what; /* case as the state file has it */
     const invar_bisect_options *options;
     invar_repo *repo;
-    invar_workspace *workshop;
+    invar_workspace *workspace;
     invar_bisect_state *state;
     pthread_mutex_t mutex; /* guards `state`, in which worker threads look up known programs */
-    invar_trial_context scene;
+    invar_trial_context trial_context;
     char recipe[INVAR_PATH_SIZE],
         golden[INVAR_PATH_SIZE]; /* paths of the pinned copies, or empty */
     char good_value[INVAR_VALUE_SIZE], bad_value[INVAR_VALUE_SIZE];
@@ -39,27 +39,27 @@ typedef struct invar_bisect_context {
         double build_s, run_s;
     } spent[2]; /* cost of finding the diverging step, for the good and the bad end, before their
                    trials */
-    invar_bisect_result *answer;
+    invar_bisect_result *result;
     int64_t left, trials_left; /* numbers that the event callback reports */
     bool stopped;              /* stopped by the user */
 } invar_bisect_context;
 
 /* Returns the recorded trial of a commit, or NULL. */
-const invar_bisect_state_trial *invar_bisect_context_find(const invar_bisect_context *driver,
+const invar_bisect_state_trial *invar_bisect_context_find(const invar_bisect_context *context,
                                                           const char *commit, int64_t attempt);
 
 /* Returns true if the user excluded the commit from testing. */
-bool invar_bisect_context_skipped(const invar_bisect_context *driver, const char *commit);
+bool invar_bisect_context_skipped(const invar_bisect_context *context, const char *commit);
 
 /* Reports the begin of a trial to the event callback. */
-void invar_bisect_context_begin(const invar_bisect_context *driver, const char *commit,
+void invar_bisect_context_begin(const invar_bisect_context *context, const char *commit,
                                 const char *role);
 
 /* Returns the verdict on a value: "good", "bad" or "third"; "skip" for an empty value. */
-const char *invar_bisect_context_judge(const invar_bisect_context *driver, const char *value);
+const char *invar_bisect_context_verdict(const invar_bisect_context *context, const char *value);
 
 /* Adds verdict and first diverging step to a result and appends it to the state file. */
-invar_status invar_bisect_context_record(invar_bisect_context *driver,
+invar_status invar_bisect_context_record(invar_bisect_context *context,
                                          invar_bisect_state_trial *result,
                                          const char *role) INVAR_MUST_USE;
 
@@ -69,7 +69,7 @@ invar_status invar_bisect_context_record(invar_bisect_context *driver,
  * trials are missing because the user stopped the bisect. `useful` is passed on to
  * invar_trial_batch.
  */
-invar_status invar_bisect_context_test(invar_bisect_context *driver,
+invar_status invar_bisect_context_test(invar_bisect_context *context,
                                        const char (*commits)[INVAR_OID_SIZE], size_t count,
                                        int64_t attempt, const char *role,
                                        bool (*useful)(void *payload, const invar_trial_job *job),
@@ -79,7 +79,8 @@ invar_status invar_bisect_context_test(invar_bisect_context *driver,
  * Runs each commit a second time and compares the values. *who_out is the first commit whose value
  * differs, or empty if all values repeat.
  */
-invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE], invar_bisect_context *driver,
+invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE],
+                                         invar_bisect_context *context,
                                          const char (*commits)[INVAR_OID_SIZE],
                                          size_t count) INVAR_MUST_USE;
 
@@ -87,33 +88,33 @@ invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE], invar_bis
  * Finds the first divergence between the runs of two commits. out->known is false if they have no
  * ledgers. With `fine`, both run again with every point recorded.
  */
-invar_status invar_bisect_context_place(invar_divergence *out, invar_bisect_context *driver,
-                                        const char *before, const char *after,
-                                        bool fine) INVAR_MUST_USE;
+invar_status invar_bisect_context_find_divergence(invar_divergence *out,
+                                                  invar_bisect_context *context, const char *before,
+                                                  const char *after, bool fine) INVAR_MUST_USE;
 
 /* Appends a change to the result. */
-invar_status invar_bisect_context_add_change(invar_bisect_context *driver,
+invar_status invar_bisect_context_add_change(invar_bisect_context *context,
                                              const invar_bisect_change *change) INVAR_MUST_USE;
 
 /* Sets the verdict, the commit that it is about (may be empty) and the reason. */
-void invar_bisect_set_verdict(invar_bisect_context *driver, invar_bisect_verdict verdict,
-                              const char *who, const char *story);
+void invar_bisect_set_verdict(invar_bisect_context *context, invar_bisect_verdict verdict,
+                              const char *commit, const char *reason);
 
 /* ---- stages; each leaves the verdict FOUND unless it ends the bisect ------------------------- */
 
 /* Tests both ends. If the criterion is the chain, first finds the step at which they diverge. */
-invar_status invar_bisect_test_endpoints(invar_bisect_context *driver) INVAR_MUST_USE;
+invar_status invar_bisect_test_endpoints(invar_bisect_context *context) INVAR_MUST_USE;
 
 /* Tests the merge bases if good is not an ancestor of bad. */
-invar_status invar_bisect_test_merge_bases(invar_bisect_context *driver) INVAR_MUST_USE;
+invar_status invar_bisect_test_merge_bases(invar_bisect_context *context) INVAR_MUST_USE;
 
 /* Searches for the first bad commit and runs it and its parents again. */
-invar_status invar_bisect_search_first_bad(invar_bisect_context *driver) INVAR_MUST_USE;
+invar_status invar_bisect_search_first_bad(invar_bisect_context *context) INVAR_MUST_USE;
 
 /*
  * Lists every change of the value on the first-parent line from good to bad, and inside its merges.
  */
-invar_status invar_bisect_context_changes(invar_bisect_context *driver) INVAR_MUST_USE;
+invar_status invar_bisect_context_changes(invar_bisect_context *context) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

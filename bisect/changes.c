@@ -168,7 +168,8 @@ static invar_status list_change(invar_bisect_context *d, const commit_line *l, i
         INVAR_TRY(list_merge_changes(&change.merge, d, &change.commit, depth));
     if (d->stopped)
         return INVAR_OK;
-    INVAR_TRY(invar_bisect_context_place(&change.place, d, change.parent, change.commit.id, true));
+    INVAR_TRY(invar_bisect_context_find_divergence(&change.divergence, d, change.parent,
+                                                   change.commit.id, true));
     return invar_bisect_context_add_change(d, &change);
 }
 
@@ -195,7 +196,7 @@ static invar_status list_line(invar_bisect_context *d, const char *good, const c
     if (status == INVAR_OK && !d->stopped)
         status = list_changes(d, &l, depth);
     if (depth == 0)
-        d->answer->range = l.count - 1;
+        d->result->range = l.count - 1;
     invar_free(l.commits);
     return status;
 }
@@ -203,18 +204,18 @@ static invar_status list_line(invar_bisect_context *d, const char *good, const c
 invar_status invar_bisect_context_changes(invar_bisect_context *d)
 {
     // the merge base was tested and has the value of the good end
-    const char *from = d->answer->base[0] ? d->answer->base : d->what->good;
+    const char *from = d->result->base[0] ? d->result->base : d->what->good;
     char who[INVAR_OID_SIZE] = "";
 
     INVAR_TRY(list_line(d, from, d->what->bad, 0));
-    for (size_t i = 0; i < d->answer->n_changes && !d->stopped && !who[0]; i++) {
+    for (size_t i = 0; i < d->result->n_changes && !d->stopped && !who[0]; i++) {
         char pair[2][INVAR_OID_SIZE];
-        memcpy(pair[0], d->answer->changes[i].parent, INVAR_OID_SIZE);
-        memcpy(pair[1], d->answer->changes[i].commit.id, INVAR_OID_SIZE);
+        memcpy(pair[0], d->result->changes[i].parent, INVAR_OID_SIZE);
+        memcpy(pair[1], d->result->changes[i].commit.id, INVAR_OID_SIZE);
         INVAR_TRY(invar_bisect_context_repeat(who, d, (const char(*)[INVAR_OID_SIZE])pair, 2));
     }
-    d->answer->confirmed = !who[0];
-    d->answer->verdict = who[0] ? INVAR_BISECT_NONDETERMINISTIC : INVAR_BISECT_CHANGES;
-    memcpy(d->answer->commit, who, sizeof who);
+    d->result->confirmed = !who[0];
+    d->result->verdict = who[0] ? INVAR_BISECT_NONDETERMINISTIC : INVAR_BISECT_CHANGES;
+    memcpy(d->result->commit, who, sizeof who);
     return INVAR_OK;
 }

@@ -22,9 +22,9 @@
 
 static const char *const ops[] = {"<=", ">=", "==", "!=", "<", ">"};
 
-bool invar_criterion_has_bits(const invar_criterion *question)
+bool invar_criterion_has_bits(const invar_criterion *criterion)
 {
-    return question->kind == INVAR_CRITERION_CHAIN || question->kind == INVAR_CRITERION_POINTS;
+    return criterion->kind == INVAR_CRITERION_CHAIN || criterion->kind == INVAR_CRITERION_POINTS;
 }
 
 /* ---- metrics with a bound -------------------------------------------------------------------- */
@@ -325,28 +325,28 @@ static invar_status evaluate_run(char out[INVAR_VALUE_SIZE], const invar_criteri
     return INVAR_OK;
 }
 
-invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_criterion *question,
+invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_criterion *criterion,
                                       const char *ledger)
 {
     invar_ledger *opened = NULL;
     invar_status status = invar_ledger_open(&opened, ledger, &(invar_ledger_options){0});
 
     if (status == INVAR_OK)
-        status = evaluate_run(out, question, opened);
+        status = evaluate_run(out, criterion, opened);
     invar_ledger_close(opened);
     return status;
 }
 
-invar_status invar_criterion_is_decided(bool *out, const invar_criterion *question,
+invar_status invar_criterion_is_decided(bool *out, const invar_criterion *criterion,
                                         const char *ledger)
 {
     char value[INVAR_VALUE_SIZE] = "";
     invar_status status;
 
     *out = false;
-    if (question->kind != INVAR_CRITERION_METRIC)
+    if (criterion->kind != INVAR_CRITERION_METRIC)
         return INVAR_OK;
-    status = invar_criterion_evaluate(value, question, ledger);
+    status = invar_criterion_evaluate(value, criterion, ledger);
     *out = strcmp(value, "yes") == 0;
     if (status != INVAR_E_NOTFOUND)
         return status;
@@ -436,22 +436,22 @@ static invar_status format_bound(char out[INVAR_NUMBER_SIZE], double bound)
     return strtod(out, NULL) == bound ? INVAR_OK : invar_number_format(out, bound);
 }
 
-void invar_criterion_describe(char out[INVAR_CRITERION_TEXT], const invar_criterion *question)
+void invar_criterion_describe(char out[INVAR_CRITERION_TEXT], const invar_criterion *criterion)
 {
     char bound[INVAR_NUMBER_SIZE] = "?", until[32] = "";
     size_t used;
 
-    if (question->kind == INVAR_CRITERION_EXIT)
+    if (criterion->kind == INVAR_CRITERION_EXIT)
         (void)snprintf(out, INVAR_CRITERION_TEXT, "exit code of the command");
-    else if (question->kind == INVAR_CRITERION_CHAIN)
+    else if (criterion->kind == INVAR_CRITERION_CHAIN)
         (void)snprintf(out, INVAR_CRITERION_TEXT, "chain");
-    else if (question->kind == INVAR_CRITERION_POINTS)
-        describe_points(out, question);
-    else if (format_bound(bound, question->bound) == INVAR_OK)
-        (void)snprintf(out, INVAR_CRITERION_TEXT, "%s %s %s", question->metric, question->op,
+    else if (criterion->kind == INVAR_CRITERION_POINTS)
+        describe_points(out, criterion);
+    else if (format_bound(bound, criterion->bound) == INVAR_OK)
+        (void)snprintf(out, INVAR_CRITERION_TEXT, "%s %s %s", criterion->metric, criterion->op,
                        bound);
     used = strlen(out);
-    if (question->until >= 0 && question->kind != INVAR_CRITERION_EXIT)
-        (void)snprintf(until, sizeof until, " up to step %" PRId64, question->until);
+    if (criterion->until >= 0 && criterion->kind != INVAR_CRITERION_EXIT)
+        (void)snprintf(until, sizeof until, " up to step %" PRId64, criterion->until);
     (void)snprintf(out + used, INVAR_CRITERION_TEXT - used, "%s", until);
 }

@@ -46,7 +46,7 @@ typedef struct invar_criterion {
 } invar_criterion;
 
 /* Returns true if the value is a digest, so that more than two values are possible. */
-bool invar_criterion_has_bits(const invar_criterion *question);
+bool invar_criterion_has_bits(const invar_criterion *criterion);
 
 /*
  * Parses a metric criterion such as "grad_norm > 5" or "train/logp_diff_max != 0". A NaN value
@@ -58,14 +58,14 @@ invar_status invar_criterion_parse(invar_criterion *out, const char *text) INVAR
  * Evaluates the criterion on a ledger. Returns INVAR_E_NOTFOUND if the run has no step, no such
  * metric or no matching point.
  */
-invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_criterion *question,
+invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_criterion *criterion,
                                       const char *ledger) INVAR_MUST_USE;
 
 /*
  * *out is true if no later step of the run at `ledger` can change the value, because the metric has
  * crossed its bound. It is false if the ledger does not exist yet.
  */
-invar_status invar_criterion_is_decided(bool *out, const invar_criterion *question,
+invar_status invar_criterion_is_decided(bool *out, const invar_criterion *criterion,
                                         const char *ledger) INVAR_MUST_USE;
 
 /*
@@ -79,7 +79,7 @@ invar_status invar_criterion_last_step(int64_t *out, const char *ledger) INVAR_M
 
 /* Writes the criterion as text, for example "chain up to step 7" or "train/grad_norm > 5". */
 #define INVAR_CRITERION_TEXT 256
-void invar_criterion_describe(char out[INVAR_CRITERION_TEXT], const invar_criterion *question);
+void invar_criterion_describe(char out[INVAR_CRITERION_TEXT], const invar_criterion *criterion);
 
 #ifdef __cplusplus
 }

@@ -232,8 +232,8 @@ static invar_status refine_with_same_samples(invar_divergence *fine, invar_works
     return INVAR_OK;
 }
 
-invar_status invar_divergence_refine(invar_divergence *place, invar_workspace *workshop, int lock,
-                                     const invar_run_request *before,
+invar_status invar_divergence_refine(invar_divergence *divergence, invar_workspace *workspace,
+                                     int lock, const invar_run_request *before,
                                      const invar_run_request *after)
 {
     char samples[INVAR_PATH_SIZE];
@@ -248,15 +248,15 @@ invar_status invar_divergence_refine(invar_divergence *place, invar_workspace *w
     invar_divergence fine;
     invar_run_result a, b;
 
-    if (!place->known || place->step < 0)
+    if (!divergence->known || divergence->step < 0)
         return INVAR_OK;
-    INVAR_TRY(format_samples_path(samples, workshop, place->ledger_before));
-    INVAR_TRY(run_with_extra_keys(&a, workshop, lock, before, place->step, saving));
+    INVAR_TRY(format_samples_path(samples, workspace, divergence->ledger_before));
+    INVAR_TRY(run_with_extra_keys(&a, workspace, lock, before, divergence->step, saving));
     if (a.state == INVAR_RUN_FAILED) // a recipe that loads samples cannot save them
-        INVAR_TRY(run_with_extra_keys(&a, workshop, lock, before, place->step, plain));
+        INVAR_TRY(run_with_extra_keys(&a, workspace, lock, before, divergence->step, plain));
     if (a.state != INVAR_RUN_DONE)
         return INVAR_OK;
-    INVAR_TRY(run_with_extra_keys(&b, workshop, lock, after, place->step, plain));
+    INVAR_TRY(run_with_extra_keys(&b, workspace, lock, after, divergence->step, plain));
     if (b.state != INVAR_RUN_DONE)
         return INVAR_OK;
     INVAR_TRY(invar_divergence_compare(&fine, a.ledger, b.ledger));
@@ -264,8 +264,8 @@ invar_status invar_divergence_refine(invar_divergence *place, invar_workspace *w
     if (!fine.known)
         return INVAR_OK;
     if (strcmp(fine.phase, "rollout") == 0)
-        INVAR_TRY(refine_with_same_samples(&fine, workshop, lock, after, &a, samples));
-    *place = fine;
-    place->op_level = true;
+        INVAR_TRY(refine_with_same_samples(&fine, workspace, lock, after, &a, samples));
+    *divergence = fine;
+    divergence->op_level = true;
     return INVAR_OK;
 }

@@ -49,11 +49,11 @@ invar_status invar_divergence_compare(invar_divergence *out, const char *before,
 
 /*
  * Refines a known divergence: both requests run up to its step with every point recorded. Leaves
- * *place unchanged if a run fails or the runs do not diverge again. `lock` is the descriptor of the
- * caller's worktree.
+ * *divergence unchanged if a run fails or the runs do not diverge again. `lock` is the descriptor
+ * of the caller's worktree.
  */
-invar_status invar_divergence_refine(invar_divergence *place, invar_workspace *workshop, int lock,
-                                     const invar_run_request *before,
+invar_status invar_divergence_refine(invar_divergence *divergence, invar_workspace *workspace,
+                                     int lock, const invar_run_request *before,
                                      const invar_run_request *after) INVAR_MUST_USE;
 
 #ifdef __cplusplus

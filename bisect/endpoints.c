@@ -25,11 +25,11 @@ static invar_status run_endpoints(invar_trial_job ends[2], invar_bisect_context 
     memset(ends, 0, 2 * sizeof *ends);
     memcpy(ends[0].commit, d->what->good, INVAR_OID_SIZE);
     memcpy(ends[1].commit, d->what->bad, INVAR_OID_SIZE);
-    d->scene.question.until = until;
+    d->trial_context.question.until = until;
     for (size_t i = 0; i < 2; i += (size_t)d->options->jobs) {
         invar_bisect_context_begin(d, ends[i].commit, i ? "bad end" : "good end");
-        INVAR_TRY(
-            invar_trial_batch(ends + i, d->options->jobs > 1 ? 2 : 1, &d->scene, NULL, NULL, NULL));
+        INVAR_TRY(invar_trial_batch(ends + i, d->options->jobs > 1 ? 2 : 1, &d->trial_context, NULL,
+                                    NULL, NULL));
     }
     for (int i = 0; i < 2; i++) {
         d->spent[i].build_s += ends[i].result.trial.build_s;
@@ -65,7 +65,7 @@ static invar_status find_endpoint_divergence(int64_t *out, invar_trial_job ends[
         if (*out >= 0 || until == limit)
             return INVAR_OK;
         if (last[0] < until && last[1] < until) { // the recipe has no more steps
-            d->scene.question.until = last[0] > last[1] ? last[0] : last[1];
+            d->trial_context.question.until = last[0] > last[1] ? last[0] : last[1];
             return INVAR_OK;
         }
         until = 4 * until + 3;
@@ -85,7 +85,7 @@ static invar_status record_endpoint_trials(invar_bisect_context *d, invar_trial_
         if (invar_bisect_context_find(d, ends[i].commit, 0))
             continue;
         if (result->trial.value[0])
-            INVAR_TRY(invar_criterion_evaluate(result->trial.value, &d->scene.question,
+            INVAR_TRY(invar_criterion_evaluate(result->trial.value, &d->trial_context.question,
                                                result->trial.ledger));
         result->trial.build_s = result->trial.run_s = 0; // their time is in d->spent
         INVAR_TRY(invar_bisect_context_record(d, result, roles[i]));
@@ -108,16 +108,16 @@ static invar_status choose_last_step(invar_bisect_context *d)
         return INVAR_OK;
     if (d->what->all_changes && d->what->question.until >= 0)
         return INVAR_OK; // the user chose the step at which all commits are compared
-    d->answer->first_parted = until;
+    d->result->first_diverging_step = until;
     if (until >= 0)
-        d->scene.question.until = until;
+        d->trial_context.question.until = until;
     if (until >= 0 || endpoints_are_known(d))
         return INVAR_OK;
     INVAR_TRY(find_endpoint_divergence(&until, ends, d));
-    d->answer->first_parted = until;
+    d->result->first_diverging_step = until;
     if (until >= 0) { // otherwise the last step that both ends have
         INVAR_TRY(invar_bisect_state_set_until(d->state, until));
-        d->scene.question.until = until;
+        d->trial_context.question.until = until;
     }
     return record_endpoint_trials(d, ends);
 }
@@ -133,7 +133,7 @@ static void reject_good_end(invar_bisect_context *d, const invar_bisect_trial *g
 
     if (d->what->question.kind == INVAR_CRITERION_EXIT)
         (void)snprintf(story, sizeof story, "%.60s: exit code %d%s%.1000s", why, good->exit_code,
-                       good->story[0] ? ": " : "", good->story);
+                       good->failure_reason[0] ? ": " : "", good->failure_reason);
     else
         (void)snprintf(story, sizeof story, "%.60s", why);
     invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, good->commit, story);
@@ -148,7 +148,8 @@ static void check_endpoint_values(invar_bisect_context *d, const invar_bisect_st
 
     for (int i = 0; i < 2; i++)
         if (!ends[i]->value[0]) {
-            invar_bisect_set_verdict(d, INVAR_BISECT_UNTESTABLE, ends[i]->commit, ends[i]->story);
+            invar_bisect_set_verdict(d, INVAR_BISECT_UNTESTABLE, ends[i]->commit,
+                                     ends[i]->failure_reason);
             return;
         }
     if (invar_criterion_has_bits(&d->what->question)) {
@@ -227,7 +228,7 @@ invar_status invar_bisect_test_endpoints(invar_bisect_context *d)
     if (!d->stopped)
         check_endpoint_values(d, invar_bisect_context_find(d, d->what->good, 0),
                               invar_bisect_context_find(d, d->what->bad, 0));
-    if (d->stopped || !d->golden[0] || d->answer->verdict == INVAR_BISECT_UNTESTABLE)
+    if (d->stopped || !d->golden[0] || d->result->verdict == INVAR_BISECT_UNTESTABLE)
         return INVAR_OK;
     return compare_golden(d, invar_bisect_context_find(d, d->what->good, 0)->trial.ledger);
 }
@@ -245,7 +246,7 @@ invar_status invar_bisect_test_merge_bases(invar_bisect_context *d)
         return INVAR_OK;
     INVAR_TRY(invar_repo_merge_bases(bases, &count, d->repo, d->what->good, d->what->bad));
     if (count)
-        memcpy(d->answer->base, bases[0], INVAR_OID_SIZE);
+        memcpy(d->result->base, bases[0], INVAR_OID_SIZE);
     for (size_t i = 0; i < count; i++) {
         const invar_bisect_state_trial *t;
         if (!invar_bisect_context_skipped(d, bases[i]))
@@ -254,9 +255,9 @@ invar_status invar_bisect_test_merge_bases(invar_bisect_context *d)
         if (d->stopped)
             return INVAR_OK;
         t = invar_bisect_context_find(d, bases[i], 0);
-        memcpy(d->answer->base, bases[i], INVAR_OID_SIZE);
+        memcpy(d->result->base, bases[i], INVAR_OID_SIZE);
         if (!t || !t->trial.value[0])
-            (void)snprintf(d->answer->reason, sizeof d->answer->reason,
+            (void)snprintf(d->result->reason, sizeof d->result->reason,
                            "the merge base %.12s cannot be tested, so the cause may lie before it",
                            bases[i]);
         else if (strcmp(t->trial.value, d->good_value) != 0) {

@@ -28,7 +28,7 @@ typedef struct first_bad_search {
 static invar_status add_result(first_bad_search *h, const invar_bisect_trial *trial)
 {
     int32_t commit = invar_history_find(h->history, trial->commit);
-    const char *verdict = invar_bisect_context_judge(h->driver, trial->value);
+    const char *verdict = invar_bisect_context_verdict(h->driver, trial->value);
     invar_commit_mark as = verdict[0] == 'g'   ? INVAR_COMMIT_MARK_GOOD
                            : verdict[0] == 's' ? INVAR_COMMIT_MARK_SKIP
                                                : INVAR_COMMIT_MARK_BAD;
@@ -96,7 +96,7 @@ static invar_status test_until_decided(invar_search_next *next, first_bad_search
 
 static invar_status list_suspects(first_bad_search *h)
 {
-    invar_bisect_result *a = h->driver->answer;
+    invar_bisect_result *a = h->driver->result;
     int32_t *suspects, count;
     invar_status status;
 
@@ -129,7 +129,7 @@ static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_co
     size_t count = 0;
 
     again_out[0] = '\0';
-    d->answer->confirmed = true;
+    d->result->confirmed = true;
     if (parents > INVAR_REPO_PARENTS)
         parents = INVAR_REPO_PARENTS;
     for (size_t i = 0; i < parents; i++)
@@ -139,15 +139,15 @@ static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_co
                                         NULL, NULL));
     for (size_t i = 0; i < parents && !d->stopped; i++) {
         const invar_bisect_state_trial *t = invar_bisect_context_find(d, culprit->parents[i], 0);
-        const char *verdict = t ? invar_bisect_context_judge(d, t->trial.value) : "skip";
+        const char *verdict = t ? invar_bisect_context_verdict(d, t->trial.value) : "skip";
         if (strcmp(verdict, "good") == 0)
             continue;
-        d->answer->confirmed = false;
+        d->result->confirmed = false;
         if (strcmp(verdict, "skip") == 0)
-            (void)snprintf(d->answer->reason, sizeof d->answer->reason,
+            (void)snprintf(d->result->reason, sizeof d->result->reason,
                            "its parent %.12s cannot be tested", culprit->parents[i]);
         else if (d->what->paths)
-            (void)snprintf(d->answer->reason, sizeof d->answer->reason,
+            (void)snprintf(d->result->reason, sizeof d->result->reason,
                            "its parent %.12s is bad as well: the cause touches none of the paths",
                            culprit->parents[i]);
         else
@@ -186,17 +186,18 @@ static invar_status report_culprit(char again_out[INVAR_OID_SIZE], first_bad_sea
 
     INVAR_TRY(invar_repo_describe(&change.commit, d->repo, culprit));
     INVAR_TRY(confirm_culprit(again_out, d, &change.commit));
-    if (d->stopped || again_out[0] || d->answer->verdict != INVAR_BISECT_FOUND)
+    if (d->stopped || again_out[0] || d->result->verdict != INVAR_BISECT_FOUND)
         return INVAR_OK;
     if (change.commit.n_parents) {
         memcpy(change.parent, change.commit.parents[0], INVAR_OID_SIZE);
-        INVAR_TRY(invar_bisect_context_place(&d->answer->place, d, change.parent, culprit, true));
+        INVAR_TRY(invar_bisect_context_find_divergence(&d->result->divergence, d, change.parent,
+                                                       culprit, true));
     }
     t = invar_bisect_context_find(d, culprit, 0);
     (void)snprintf(change.before, sizeof change.before, "%s", d->good_value);
     (void)snprintf(change.after, sizeof change.after, "%s", t->trial.value);
-    change.merge = change.commit.n_parents > 1 && !d->what->first_parent && d->answer->confirmed;
-    change.place = d->answer->place;
+    change.merge = change.commit.n_parents > 1 && !d->what->first_parent && d->result->confirmed;
+    change.divergence = d->result->divergence;
     return invar_bisect_context_add_change(d, &change);
 }
 
@@ -219,8 +220,8 @@ static invar_status search_range(char again_out[INVAR_OID_SIZE], invar_bisect_co
         range.n_paths++;
     INVAR_TRY(invar_repo_history(&history, d->repo, &range));
     h.history = history;
-    if (!d->answer->range)
-        d->answer->range = history->count;
+    if (!d->result->range)
+        d->result->range = history->count;
     status = invar_search_new(&h.search, history);
     if (status == INVAR_OK)
         status = test_until_decided(&next, &h);

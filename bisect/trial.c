@@ -26,9 +26,9 @@
 #define SKIP_CODE 125
 #define ABORT_CODE 128
 
-invar_build_plan invar_trial_build(const invar_trial_context *scene)
+invar_build_plan invar_trial_build(const invar_trial_context *context)
 {
-    const invar_bisect_case *what = scene->what;
+    const invar_bisect_case *what = context->what;
 
     return (invar_build_plan){.command = what->build,
                               // a command runs in the tree, which must therefore be checked out
@@ -36,26 +36,27 @@ invar_build_plan invar_trial_build(const invar_trial_context *scene)
                                          : what->program ? what->program
                                                          : "@invar",
                               .timeout = what->timeout,
-                              .threads = scene->threads};
+                              .threads = context->threads};
 }
 
-invar_run_request invar_trial_request(const invar_trial_context *scene,
+invar_run_request invar_trial_request(const invar_trial_context *context,
                                       const invar_revision_build *built, int64_t attempt)
 {
     return (invar_run_request){.program = built->path,
                                .binary = built->binary,
-                               .recipe = scene->recipe,
-                               .flags = scene->what->flags,
+                               .recipe = context->recipe,
+                               .flags = context->what->flags,
                                .name = attempt ? "again" : NULL,
                                .no_cache = attempt > 0,
-                               .until = scene->question.until,
+                               .until = context->question.until,
                                .record_mismatch = true,
-                               .timeout = scene->what->timeout};
+                               .timeout = context->what->timeout};
 }
 
 static void set_untestable(invar_bisect_state_trial *out, const char *what, const char *story)
 {
-    (void)snprintf(out->trial.story, sizeof out->trial.story, "%s: %.1000s", what, story);
+    (void)snprintf(out->trial.failure_reason, sizeof out->trial.failure_reason, "%s: %.1000s", what,
+                   story);
 }
 
 /* Like set_untestable, and names the log. A log path that does not fit completely is left out. */
@@ -64,16 +65,16 @@ static void set_untestable_with_log(invar_bisect_state_trial *out, const char *w
 {
     size_t used, room = strlen("; see ") + strlen(log);
 
-    if (room > sizeof out->trial.story / 2) {
+    if (room > sizeof out->trial.failure_reason / 2) {
         set_untestable(out, what, story);
         return;
     }
-    used =
-        (size_t)snprintf(out->trial.story, sizeof out->trial.story - room, "%s: %s", what, story);
-    if (used >= sizeof out->trial.story - room)
-        used = sizeof out->trial.story - room - 1;
-    used -= used > 0 && out->trial.story[used - 1] == '.';
-    (void)snprintf(out->trial.story + used, room + 1, "; see %s", log);
+    used = (size_t)snprintf(out->trial.failure_reason, sizeof out->trial.failure_reason - room,
+                            "%s: %s", what, story);
+    if (used >= sizeof out->trial.failure_reason - room)
+        used = sizeof out->trial.failure_reason - room - 1;
+    used -= used > 0 && out->trial.failure_reason[used - 1] == '.';
+    (void)snprintf(out->trial.failure_reason + used, room + 1, "; see %s", log);
 }
 
 /* Evaluates the criterion on the ledger. A run that does not decide it counts as untestable. */
@@ -119,13 +120,13 @@ static invar_status run_recipe(invar_trial_job *job, const invar_trial_context *
     request.stop = stop;
     request.should_stop = question.kind == INVAR_CRITERION_METRIC ? run_is_decided : NULL;
     request.payload = &question;
-    INVAR_TRY(invar_workspace_run(&ran, scene->workshop, slot->lock, &request));
+    INVAR_TRY(invar_workspace_run(&ran, scene->workspace, slot->lock, &request));
     job->stopped = ran.state == INVAR_RUN_STOPPED;
     out->trial.exit_code = ran.exit_code;
     out->trial.run_s = ran.cached ? 0 : ran.seconds;
     out->trial.source = !ran.cached ? "ran" : built->cached ? "tree" : "program";
     if (ran.state == INVAR_RUN_FAILED)
-        set_untestable(out, "run", ran.story);
+        set_untestable(out, "run", ran.failure_reason);
     if (ran.state != INVAR_RUN_DONE)
         return INVAR_OK;
     return evaluate_criterion(out, &question, ran.ledger);
@@ -150,7 +151,8 @@ static void set_exit_value(invar_bisect_state_trial *out, const invar_child_resu
     bool good = r->code == 0;
 
     (void)snprintf(out->trial.value, sizeof out->trial.value, "%s", good ? "good" : "bad");
-    (void)snprintf(out->trial.story, sizeof out->trial.story, "%s", good ? "" : r->last_words);
+    (void)snprintf(out->trial.failure_reason, sizeof out->trial.failure_reason, "%s",
+                   good ? "" : r->last_words);
 }
 
 /* Exit codes as in git bisect run: 0 good, 125 skip, 1 to 127 bad, 128 and above stop. */
@@ -162,7 +164,7 @@ static invar_status classify_command_exit(invar_bisect_state_trial *out,
     bool exited = r->end == INVAR_CHILD_EXITED || r->end == INVAR_CHILD_ENDED_EARLY;
     int code = r->end == INVAR_CHILD_SIGNALLED ? ABORT_CODE + r->code : r->code;
 
-    invar_child_tell(story, r, scene->what->timeout);
+    invar_child_describe(story, r, scene->what->timeout);
     out->trial.exit_code = code;
     if (r->end != INVAR_CHILD_ENDED_EARLY && r->end != INVAR_CHILD_TIMED_OUT && code >= ABORT_CODE)
         return INVAR_FAIL(
@@ -335,7 +337,7 @@ static invar_status try_commit(invar_trial_job *job, const invar_trial_context *
 
     INVAR_TRY(invar_repo_tree(out->tree, repo, job->commit));
     INVAR_TRY(
-        invar_workspace_program(&built, scene->workshop, slot, repo, job->commit, &how, stop));
+        invar_workspace_program(&built, scene->workspace, slot, repo, job->commit, &how, stop));
     out->trial.build_s = built.cached ? 0 : built.seconds;
     job->stopped = built.state == INVAR_REVISION_BUILD_STOPPED;
     if (built.state == INVAR_REVISION_BUILD_FAILED && scene->what->run) {
@@ -351,7 +353,7 @@ static invar_status try_commit(invar_trial_job *job, const invar_trial_context *
     return run_recipe(job, scene, slot, &built, stop);
 }
 
-invar_status invar_trial_one(invar_trial_job *job, const invar_trial_context *scene,
+invar_status invar_trial_one(invar_trial_job *job, const invar_trial_context *context,
                              const volatile sig_atomic_t *stop)
 {
     invar_worktree slot;
@@ -363,10 +365,10 @@ invar_status invar_trial_one(invar_trial_job *job, const invar_trial_context *sc
     job->result.trial.diverged_at = -1;
     job->result.trial.source = "ran";
     memcpy(job->result.trial.commit, job->commit, sizeof job->commit);
-    INVAR_TRY(invar_worktree_acquire(&slot, scene->workshop));
-    status = invar_repo_open(&repo, scene->what->repo);
+    INVAR_TRY(invar_worktree_acquire(&slot, context->workspace));
+    status = invar_repo_open(&repo, context->what->repo);
     if (status == INVAR_OK)
-        status = try_commit(job, scene, &slot, repo, stop);
+        status = try_commit(job, context, &slot, repo, stop);
     invar_repo_close(repo);
     invar_worktree_release(&slot);
     return status;

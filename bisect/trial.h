@@ -23,7 +23,7 @@ extern "C" {
 typedef struct invar_trial_context {
     const invar_bisect_case *what;
     invar_criterion question; /* criterion, with `until` as far as it is known so far */
-    invar_workspace *workshop;
+    invar_workspace *workspace;
     const char *folder; /* bisects/ID in the workspace */
     const char *recipe; /* pinned copy of the recipe; NULL if a command is run */
     int64_t threads;    /* threads of a build */
@@ -42,12 +42,12 @@ typedef struct invar_trial_job {
 } invar_trial_job;
 
 /* Returns how a tree is built in this case. */
-invar_build_plan invar_trial_build(const invar_trial_context *scene);
+invar_build_plan invar_trial_build(const invar_trial_context *context);
 
 /*
  * Returns the request to run a program on the recipe. With `attempt` above 0 the cache is not used.
  */
-invar_run_request invar_trial_request(const invar_trial_context *scene,
+invar_run_request invar_trial_request(const invar_trial_context *context,
                                       const invar_revision_build *built, int64_t attempt);
 
 /*
@@ -57,7 +57,7 @@ invar_run_request invar_trial_request(const invar_trial_context *scene,
  * to stop the search (exit code 128 and above).
  */
 invar_status invar_trial_batch(invar_trial_job *jobs, size_t count,
-                               const invar_trial_context *scene,
+                               const invar_trial_context *context,
                                invar_status (*done)(void *payload, invar_trial_job *job),
                                bool (*useful)(void *payload, const invar_trial_job *job),
                                void *payload) INVAR_MUST_USE;

@@ -150,12 +150,12 @@ static void make_condition(pthread_cond_t *condition)
 }
 
 invar_status invar_trial_batch(invar_trial_job *jobs, size_t count,
-                               const invar_trial_context *scene,
+                               const invar_trial_context *context,
                                invar_status (*done)(void *payload, invar_trial_job *job),
                                bool (*useful)(void *payload, const invar_trial_job *job),
                                void *payload)
 {
-    trial_batch b = {.scene = scene, .count = count};
+    trial_batch b = {.scene = context, .count = count};
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&b.workers, count, sizeof *b.workers, "trials"));

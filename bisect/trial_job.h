@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /* Runs the trial in a free worktree and fills job->result and job->stopped. Polls *stop. */
-invar_status invar_trial_one(invar_trial_job *job, const invar_trial_context *scene,
+invar_status invar_trial_one(invar_trial_job *job, const invar_trial_context *context,
                              const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -54,11 +54,11 @@ bool invar_option_takes_no_value(const invar_option *option, const char *next);
  * names too.
  */
 typedef struct invar_option_names {
-    const char *(*at)(int index); /* returns NULL after the last name */
+    const char *(*name_at)(int index); /* returns NULL after the last name */
     /* Returns the replacement of a removed name, or NULL if the name never existed. */
-    const char *(*instead)(const char *name, size_t length);
+    const char *(*replacement)(const char *name, size_t length);
     /* Returns an explanation for a flag of another program, or NULL. */
-    const char *(*foreign)(const char *name, size_t length);
+    const char *(*explain_foreign)(const char *name, size_t length);
 } invar_option_names;
 
 typedef struct invar_cli_command {
@@ -148,10 +148,10 @@ typedef struct invar_help_sink {
 } invar_help_sink;
 
 /* Passes the paragraphs and options of a command's help to a sink. Recipe keys are left out. */
-void invar_help_give(const invar_cli_command *verb, const invar_help_sink *taker);
+void invar_help_send(const invar_cli_command *command, const invar_help_sink *sink);
 
 /* Returns true while help is passed to a sink. */
-bool invar_help_taken(void);
+bool invar_help_has_sink(void);
 
 /* Prints "invar: MESSAGE" from the error record to stderr. Returns the exit code of its status. */
 int invar_report_error(void);

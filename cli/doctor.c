@@ -132,7 +132,7 @@ void invar_doctor_inspect(invar_doctor_findings *f, int ordinal)
 /* Prints how many results of a unit differ from numerics sm90. */
 static void print_verdict(const char *name, int64_t results, const char *whose, int64_t differ)
 {
-    bool color = invar_term_colour(stdout);
+    bool color = invar_term_has_color(stdout);
 
     printf("%-8s %s%s%s: %" PRId64 " results of the %s, %" PRId64 " differ from numerics sm90\n",
            name, invar_term_escape(color, differ ? INVAR_TERM_STYLE_RED : INVAR_TERM_STYLE_GREEN),

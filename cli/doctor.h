@@ -46,7 +46,7 @@ typedef struct invar_doctor_ranks_options {
 } invar_doctor_ranks_options;
 
 /* Compares all ranks, prints the result and returns the exit code. Only with INVAR_LEDGER. */
-int invar_doctor_ranks(const invar_doctor_ranks_options *ask);
+int invar_doctor_ranks(const invar_doctor_ranks_options *options);
 
 #ifdef __cplusplus
 }

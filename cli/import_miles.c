@@ -37,9 +37,9 @@ static void print_notes(const invar_import *import, const char *path)
             invar_safe_text_print(stderr, n->why);
             fputc('\n', stderr);
         }
-    if (import->refusal[0]) {
+    if (import->error[0]) {
         fputs("the recipe cannot be run as it is: ", stderr);
-        invar_safe_text_print(stderr, import->refusal);
+        invar_safe_text_print(stderr, import->error);
         fputc('\n', stderr);
     }
     fprintf(stderr, "%d keys", invar_import_keys(import));
@@ -48,8 +48,8 @@ static void print_notes(const invar_import *import, const char *path)
         invar_safe_text_print(stderr, path);
     }
     fprintf(stderr, "; %s\n",
-            invar_import_is_whole(import) ? "all that bits depend on is taken over"
-                                          : "the run would be another one: see above");
+            invar_import_is_complete(import) ? "all that bits depend on is taken over"
+                                             : "the run would be another one: see above");
 }
 
 #define SUM "# sum " /* prefix of the last line, which has the digest of all bytes before it */
@@ -126,7 +126,7 @@ static invar_status import_script(int *code_out, const char *script, const char 
     }
     if (status == INVAR_OK) {
         print_notes(&import, path);
-        *code_out = invar_import_is_whole(&import) ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
+        *code_out = invar_import_is_complete(&import) ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
     }
     invar_import_release(&import);
     return status;

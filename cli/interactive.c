@@ -105,7 +105,7 @@ int invar_interactive_caught(void)
     return __atomic_load_n(&caught, __ATOMIC_ACQUIRE);
 }
 
-void invar_interactive_say(void *payload, const char *line)
+void invar_interactive_print(void *payload, const char *line)
 {
     (void)payload;
     fputs("invar: ", stderr);

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* Prints "invar: LINE" to stderr, escaped. `payload` is ignored. */
-void invar_interactive_say(void *payload, const char *line);
+void invar_interactive_print(void *payload, const char *line);
 
 /*
  * Prints a question to `shown` and reads a line of standard input without its newline. Returns

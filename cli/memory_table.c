@@ -54,8 +54,8 @@ static invar_status fill_memory(invar_text_table *t, const invar_memory_plan *b)
     if (b->learning > 0)
         INVAR_TRY(add_row(t, "learning", b->learning, ""));
     INVAR_TRY(add_row(t, "block", b->block,
-                      b->beside ? "sampling beside training: the largest of each"
-                                : "these in turn: the largest"));
+                      b->sampler_bytes ? "sampling beside training: the largest of each"
+                                       : "these in turn: the largest"));
     INVAR_TRY(add_row(t, "around", b->outside_block_bytes, "norm, AdamW, hashes"));
     if (b->load_peak_bytes > 0)
         INVAR_TRY(
@@ -91,16 +91,16 @@ json_t *invar_memory_table_items(const invar_memory_plan *b)
 
 /* ---- the data -------------------------------------------------------------------------------- */
 
-invar_status invar_memory_table_judge(const invar_memory_planning *view, const char *path)
+invar_status invar_memory_table_check_data(const invar_memory_planning *planning, const char *path)
 {
-    const invar_run_context *s = &view->session;
+    const invar_run_context *s = &planning->session;
     invar_train_settings settings;
     invar_admission_prompts prompts = {
-        .session = s, .settings = &settings, .say = invar_interactive_say};
+        .session = s, .settings = &settings, .say = invar_interactive_print};
     invar_run_paths at;
 
-    if (view->unread[0]) {
-        invar_interactive_say(NULL, view->unread);
+    if (planning->unread[0]) {
+        invar_interactive_print(NULL, planning->unread);
         return INVAR_OK;
     }
     INVAR_TRY(invar_run_paths_find(&at, s->recipe, path));
@@ -111,16 +111,16 @@ invar_status invar_memory_table_judge(const invar_memory_planning *view, const c
 
 /* ---- the disk -------------------------------------------------------------------------------- */
 
-invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_planning *view,
+invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_planning *planning,
                                      const char *path)
 {
-    const invar_recipe *r = view->session.recipe;
+    const invar_recipe *r = planning->session.recipe;
     const char *hf = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
     invar_hf_files files = {.count = 0};
-    invar_disk_ask ask = {.session = &view->session,
-                          .settings = &view->settings,
-                          .files = &files,
-                          .bare = view->settings.rollout_only};
+    invar_disk_inputs ask = {.session = &planning->session,
+                             .settings = &planning->settings,
+                             .files = &files,
+                             .bare = planning->settings.rollout_only};
     invar_run_paths at;
     invar_status status = INVAR_OK;
 
@@ -144,8 +144,8 @@ static invar_status fill_disk(invar_text_table *t, const invar_disk *d)
     INVAR_TRY(invar_text_table_string(t, ""));
     INVAR_TRY(add_row(t, "a checkpoint", (size_t)d->checkpoint, ""));
     (void)snprintf(note, sizeof note, "%" PRId64 " at one time, %" PRId64 " of them by time",
-                   d->most, d->by_time);
-    INVAR_TRY(add_row(t, "checkpoints", (size_t)invar_disk_bytes(d, d->most), note));
+                   d->max_checkpoints, d->by_time);
+    INVAR_TRY(add_row(t, "checkpoints", (size_t)invar_disk_bytes(d, d->max_checkpoints), note));
     if (d->free < 0)
         return INVAR_OK;
     return add_row(t, "free", (size_t)d->free,
@@ -178,9 +178,9 @@ json_t *invar_disk_json(const invar_disk *d)
 {
     if (!d->save[0])
         return json_null();
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:b}", "save", d->save, "checkpoint",
-                     (json_int_t)d->checkpoint, "checkpoints", (json_int_t)d->most, "by_time",
-                     (json_int_t)d->by_time, "certain", (json_int_t)invar_disk_bytes(d, d->more),
-                     "free", d->free < 0 ? json_null() : json_integer((json_int_t)d->free), "fits",
-                     invar_disk_fits(d));
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:o, s:b}", "save", d->save, "checkpoint",
+        (json_int_t)d->checkpoint, "checkpoints", (json_int_t)d->max_checkpoints, "by_time",
+        (json_int_t)d->by_time, "certain", (json_int_t)invar_disk_bytes(d, d->n_remaining), "free",
+        d->free < 0 ? json_null() : json_integer((json_int_t)d->free), "fits", invar_disk_fits(d));
 }

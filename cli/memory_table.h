@@ -17,20 +17,20 @@ extern "C" {
 #endif
 
 /* Prints the memory plan as a table. */
-invar_status invar_memory_table_show(const invar_memory_plan *budget) INVAR_MUST_USE;
+invar_status invar_memory_table_show(const invar_memory_plan *plan) INVAR_MUST_USE;
 
 /*
  * Prints which data a plan could not read, and otherwise what invar_admission_check_prompts finds
  * in the data of the run. `path` is the recipe file, or NULL.
  */
-invar_status invar_memory_table_judge(const invar_memory_planning *view,
-                                      const char *path) INVAR_MUST_USE;
+invar_status invar_memory_table_check_data(const invar_memory_planning *planning,
+                                           const char *path) INVAR_MUST_USE;
 
 /*
  * Computes the disk space of the checkpoints of a planned recipe. `path` is the recipe file, or
  * NULL.
  */
-invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_planning *view,
+invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_planning *planning,
                                      const char *path) INVAR_MUST_USE;
 
 /* Prints the disk space as a table; nothing if there are no checkpoints. */
@@ -38,7 +38,7 @@ invar_status invar_disk_show(const invar_disk *disk) INVAR_MUST_USE;
 json_t *invar_disk_json(const invar_disk *disk); /* returns null without checkpoints */
 
 /* Returns the resident items as [{"name": ..., "bytes": ...}, ...], or NULL without memory. */
-json_t *invar_memory_table_items(const invar_memory_plan *budget);
+json_t *invar_memory_table_items(const invar_memory_plan *plan);
 
 #ifdef __cplusplus
 }

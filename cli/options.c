@@ -3,7 +3,7 @@
  *
  * An unknown option is an error with a suggestion: similar names, the replacement of a removed
  * recipe key, or an explanation for a flag of Miles. Help goes to stdout or to the sink of
- * invar_help_give. Not thread-safe: the sink is a static variable.
+ * invar_help_send. Not thread-safe: the sink is a static variable.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -132,15 +132,15 @@ static invar_status fail_unknown_option(const invar_option *options, const char 
         invar_spelling_offer(&near, known);
     }
     others = options->value;
-    instead = others ? others->instead(word + 2, length) : NULL;
+    instead = others ? others->replacement(word + 2, length) : NULL;
     if (instead)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s' (gone: use %s)", word, instead);
-    instead = others ? others->foreign(word + 2, length) : NULL;
+    instead = others ? others->explain_foreign(word + 2, length) : NULL;
     if (instead && instead[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%.*s, a flag of Miles, is none here: %s",
                           (int)length, word + 2, instead);
-    for (int i = 0; others && others->at(i); i++) {
-        (void)snprintf(known, sizeof known, "--%s", others->at(i));
+    for (int i = 0; others && others->name_at(i); i++) {
+        (void)snprintf(known, sizeof known, "--%s", others->name_at(i));
         invar_spelling_offer(&near, known);
     }
     if (!near.found[0] && is_output(word + 2, length))
@@ -238,14 +238,14 @@ invar_status invar_options_parse_words(int *count_out, const invar_option *optio
 
 static const invar_help_sink *taker; // NULL to print to stdout
 
-void invar_help_give(const invar_cli_command *verb, const invar_help_sink *to)
+void invar_help_send(const invar_cli_command *command, const invar_help_sink *to)
 {
     taker = to;
-    verb->help();
+    command->help();
     taker = NULL;
 }
 
-bool invar_help_taken(void)
+bool invar_help_has_sink(void)
 {
     return taker;
 }

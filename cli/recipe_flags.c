@@ -195,7 +195,7 @@ static void warn_of_comments(const invar_recipe *recipe)
                        "warning: %.400s: the value of '%s' includes the ' #' and the text after "
                        "it; a comment needs a line of its own",
                        e.origin, e.key->name);
-        invar_interactive_say(NULL, line);
+        invar_interactive_print(NULL, line);
     }
 }
 
@@ -386,7 +386,7 @@ void invar_recipe_flags_help(void)
 {
     const invar_recipe_schema *schema = invar_config_schema();
 
-    for (int i = 0; i < schema->count && !invar_help_taken(); i++) {
+    for (int i = 0; i < schema->count && !invar_help_has_sink(); i++) {
         const invar_recipe_key *k = &schema->keys[i];
         if (i == 0 || strcmp(k->section, schema->keys[i - 1].section) != 0)
             printf("\n[%s]\n", k->section);

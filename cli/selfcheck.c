@@ -206,7 +206,7 @@ static void print_op(const cell *cells, int op, bool color, bool narrow)
 
 static void print_table(const report *r)
 {
-    bool color = invar_term_colour(stdout);
+    bool color = invar_term_has_color(stdout);
     bool narrow = invar_term_live(stdout) &&
                   invar_term_width(stdout) < OP_COLUMNS + CONFIGURATIONS * (2 + CELL_COLUMNS);
 

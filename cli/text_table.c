@@ -252,5 +252,5 @@ invar_status invar_text_table_print(const invar_text_table *t, FILE *out, int wi
 invar_status invar_text_table_show(const invar_text_table *t, FILE *out)
 {
     return invar_text_table_print(t, out, invar_term_live(out) ? invar_term_width(out) : 0,
-                                  invar_term_colour(out));
+                                  invar_term_has_color(out));
 }

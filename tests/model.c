@@ -57,7 +57,7 @@ invar_model_spec invar_test_spec(invar_test_model kind, bool wide)
         s.experts = 6;
         s.experts_per_token = 2;
         s.expert_intermediate = wide ? 128 : 48;
-        s.normalise_experts = true;
+        s.normalize_experts = true;
         s.sparse[1] = true;
         break;
     default: break;
@@ -155,8 +155,8 @@ static invar_status put_box(invar_param_loader *fill, int64_t param, const float
 
     if (p->local.experts == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_param_loader_room_all(&own, fill, p));
-    invar_param_shard_take(own, p, &p->local, whole);
+    INVAR_TRY(invar_param_loader_buffer_all(&own, fill, p));
+    invar_param_shard_extract(own, p, &p->local, whole);
     return invar_param_loader_put(fill);
 }
 

@@ -32,7 +32,8 @@ typedef struct divided_world {
     {                                                                                              \
         (ranks),                                                                                   \
         {                                                                                          \
-            .tensor = (t), .expert_tensor = (et), .pipeline = (p), .chunks = (c), .expert = (e)    \
+            .tensor = (t), .expert_tensor = (et), .pipeline = (p), .virtual_stages = (c),          \
+            .expert = (e)                                                                          \
         }                                                                                          \
     }
 
@@ -229,7 +230,7 @@ static inline invar_status divided_rank(rank_run *run)
     invar_status status = divided_layout(&layout, run->comm, of->world);
 
     if (of->bucket)
-        layout.bucket = of->bucket;
+        layout.bucket_bytes = of->bucket;
     if (status == INVAR_OK)
         status = invar_model_new(&model, &of->spec, of->format, &layout, &dev);
     if (status == INVAR_OK)

@@ -61,7 +61,7 @@ void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *sa
                                .gamma = 1.0f,
                                .lambd = 1.0f};
     l->batch = (invar_rl_batch){.samples = SAMPLES,
-                                .start = l->start,
+                                .offsets = l->start,
                                 .group = l->group,
                                 .mask = l->mask,
                                 .reward = l->reward,
@@ -146,7 +146,7 @@ static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
     bool values = model->spec.value_head;
     asked asks = {.l = l, .layout = model->layout, .fails = rank == l->failing};
     invar_trainer_loss loss = {
-        .run = run_loss, .payload = &asks, .entropy = !values, .led = l->led};
+        .run = run_loss, .payload = &asks, .entropy = !values, .on_rank0 = l->led};
     const invar_loss_metric *metrics;
     invar_grads *grads = NULL;
     invar_status status;
@@ -156,8 +156,8 @@ static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
                              values ? l->advantage : NULL));
     status = invar_grads_new(&grads, model);
     if (status == INVAR_OK)
-        status = invar_trainer_learn(trainer, model, l->samples->items, SAMPLES, &loss, grads,
-                                     &out->result);
+        status = invar_trainer_forward_backward(trainer, model, l->samples->items, SAMPLES, &loss,
+                                                grads, &out->result);
     if (status == INVAR_OK)
         status = make_whole(grads, model);
     if (status == INVAR_OK)

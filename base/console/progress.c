@@ -187,9 +187,9 @@ static void put_bar(line *l, const invar_progress *p)
         bar[filled] = '>';
     bar[BAR_WIDTH] = '\0';
     line_put(l, "  [");
-    put_escape(l, invar_term_escape(p->options.colour, INVAR_TERM_STYLE_GREEN));
+    put_escape(l, invar_term_escape(p->options.color, INVAR_TERM_STYLE_GREEN));
     line_put(l, bar);
-    put_escape(l, invar_term_escape(p->options.colour, INVAR_TERM_STYLE_PLAIN));
+    put_escape(l, invar_term_escape(p->options.color, INVAR_TERM_STYLE_PLAIN));
     line_put(l, "]");
 }
 
@@ -267,7 +267,7 @@ invar_status invar_progress_new(invar_progress **out, const invar_progress_optio
     if (p->options.mode == INVAR_PROGRESS_MODE_AUTO) {
         bool live = invar_term_live(options->stream);
         p->options.mode = live ? INVAR_PROGRESS_MODE_TERMINAL : INVAR_PROGRESS_MODE_PLAIN;
-        p->options.colour = invar_term_colour(options->stream);
+        p->options.color = invar_term_has_color(options->stream);
     }
     if (!p->options.clock)
         p->options.clock = monotonic_clock;

@@ -43,7 +43,7 @@ typedef struct invar_progress_options {
     invar_progress_mode mode;
     double interval_s;                /* seconds between plain lines; 0 for 10 */
     int columns;                      /* width of the terminal; 0 to query it for each line */
-    bool colour;                      /* use color with TERMINAL; AUTO decides by itself */
+    bool color;                       /* use color with TERMINAL; AUTO decides by itself */
     uint64_t (*clock)(void *payload); /* returns nanoseconds; NULL for the monotonic clock */
     void *clock_payload;              /* payload of `clock` */
 } invar_progress_options;

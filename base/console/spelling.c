@@ -42,33 +42,34 @@ static size_t alignment_distance(const char *a, const char *b)
     return last[width];
 }
 
-void invar_spelling_init(invar_spelling *near, const char *wanted, size_t length)
+void invar_spelling_init(invar_spelling *spelling, const char *wanted, size_t length)
 {
-    *near = (invar_spelling){.cost = 0};
-    if (length < sizeof near->wanted)
-        memcpy(near->wanted, wanted, length);
+    *spelling = (invar_spelling){.cost = 0};
+    if (length < sizeof spelling->wanted)
+        memcpy(spelling->wanted, wanted, length);
 }
 
-void invar_spelling_offer(invar_spelling *near, const char *word)
+void invar_spelling_offer(invar_spelling *spelling, const char *word)
 {
-    size_t length = strlen(near->wanted), cost;
+    size_t length = strlen(spelling->wanted), cost;
 
     if (length == 0 || strlen(word) >= INVAR_SPELLING_SIZE)
         return;
-    if (length >= 2 && strncmp(word, near->wanted, length) == 0)
+    if (length >= 2 && strncmp(word, spelling->wanted, length) == 0)
         cost = 1; // like one letter, so that the first of several such words wins
     else
-        cost = alignment_distance(near->wanted, word);
-    if (cost >= length || cost > 1 + length / 4 || (near->found[0] && cost >= near->cost))
+        cost = alignment_distance(spelling->wanted, word);
+    if (cost >= length || cost > 1 + length / 4 || (spelling->found[0] && cost >= spelling->cost))
         return;
-    near->cost = cost;
-    (void)snprintf(near->found, sizeof near->found, "%s", word);
+    spelling->cost = cost;
+    (void)snprintf(spelling->found, sizeof spelling->found, "%s", word);
 }
 
-const char *invar_spelling_hint(invar_spelling *near)
+const char *invar_spelling_hint(invar_spelling *spelling)
 {
-    near->hint[0] = '\0';
-    if (near->found[0])
-        (void)snprintf(near->hint, sizeof near->hint, " (did you mean '%s'?)", near->found);
-    return near->hint;
+    spelling->hint[0] = '\0';
+    if (spelling->found[0])
+        (void)snprintf(spelling->hint, sizeof spelling->hint, " (did you mean '%s'?)",
+                       spelling->found);
+    return spelling->hint;
 }

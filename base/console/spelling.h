@@ -32,13 +32,13 @@ typedef struct invar_spelling {
 } invar_spelling;
 
 /* Begins a search for the misspelled word `wanted` (length bytes). */
-void invar_spelling_init(invar_spelling *near, const char *wanted, size_t length);
+void invar_spelling_init(invar_spelling *spelling, const char *wanted, size_t length);
 
 /* Adds a known word to the search. */
-void invar_spelling_offer(invar_spelling *near, const char *word);
+void invar_spelling_offer(invar_spelling *spelling, const char *word);
 
-/* Returns the hint to append to a message; empty if no word is near. Borrowed from `near`. */
-const char *invar_spelling_hint(invar_spelling *near);
+/* Returns the hint to append to a message; empty if no word is near. Borrowed from `spelling`. */
+const char *invar_spelling_hint(invar_spelling *spelling);
 
 #ifdef __cplusplus
 }

@@ -20,7 +20,7 @@ bool invar_term_live(FILE *stream)
     return fd >= 0 && isatty(fd) && term && strcmp(term, "dumb") != 0;
 }
 
-bool invar_term_colour(FILE *stream)
+bool invar_term_has_color(FILE *stream)
 {
     const char *no_color = getenv("NO_COLOR");
 
@@ -37,9 +37,9 @@ int invar_term_width(FILE *stream)
     return 80;
 }
 
-const char *invar_term_escape(bool colour, invar_term_style style)
+const char *invar_term_escape(bool color, invar_term_style style)
 {
-    if (!colour)
+    if (!color)
         return "";
     switch (style) {
     case INVAR_TERM_STYLE_PLAIN: return "\x1b[0m";

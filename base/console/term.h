@@ -19,7 +19,7 @@ extern "C" {
 bool invar_term_live(FILE *stream);
 
 /* True if color is wanted: a live terminal, and NO_COLOR (no-color.org) unset or empty. */
-bool invar_term_colour(FILE *stream);
+bool invar_term_has_color(FILE *stream);
 
 /* Returns the number of columns of the stream's terminal; 80 if it is unknown. */
 int invar_term_width(FILE *stream);
@@ -34,8 +34,8 @@ typedef enum invar_term_style {
     INVAR_TERM_STYLE_CYAN
 } invar_term_style;
 
-/* Returns the escape sequence that switches to a style; empty if `colour` is false. Static. */
-const char *invar_term_escape(bool colour, invar_term_style style);
+/* Returns the escape sequence that switches to a style; empty if `color` is false. Static. */
+const char *invar_term_escape(bool color, invar_term_style style);
 
 #ifdef __cplusplus
 }

@@ -60,7 +60,7 @@ static invar_status open_repo(invar_ab_context *w)
 {
     invar_status status = invar_repo_open(&w->repo, w->what->repo);
 
-    if (status != INVAR_OK && !needs_repo(w->answer)) {
+    if (status != INVAR_OK && !needs_repo(w->result)) {
         invar_error_clear();
         w->repo = NULL;
         return INVAR_OK;
@@ -76,36 +76,37 @@ static invar_status open_workshop(invar_ab_context *w)
 
     if (w->repo)
         subject = invar_repo_folder(w->repo);
-    if (needs_repo(w->answer)) {
+    if (needs_repo(w->result)) {
         outside[count++] = subject;
         outside[count++] = invar_repo_work_tree(w->repo);
         count -= !outside[count - 1]; // a bare repository has no work tree
     }
     for (int i = 0; i < INVAR_AB_SIDES; i++)
-        if (w->answer->sides[i].kind == INVAR_AB_FOLDER)
-            outside[count++] = w->answer->sides[i].given;
+        if (w->result->sides[i].kind == INVAR_AB_FOLDER)
+            outside[count++] = w->result->sides[i].given;
     outside[count] = NULL;
-    return invar_workspace_open(&w->workshop, w->options->work, subject, outside);
+    return invar_workspace_open(&w->workspace, w->options->work, subject, outside);
 }
 
 /* Returns true if the program of the side cannot be used, and stores the reason in the result. */
 static bool program_is_unusable(invar_ab_context *w, int side)
 {
-    const invar_revision_build *built = &w->answer->sides[side].built;
+    const invar_revision_build *built = &w->result->sides[side].built;
 
     if (built->state == INVAR_REVISION_BUILD_READY)
         return false;
-    w->answer->verdict =
+    w->result->verdict =
         built->state == INVAR_REVISION_BUILD_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
-    w->answer->side = side;
-    (void)snprintf(w->answer->story, sizeof w->answer->story, "%s", built->failure_reason);
-    (void)snprintf(w->answer->log, sizeof w->answer->log, "%s", built->log);
+    w->result->side = side;
+    (void)snprintf(w->result->failure_reason, sizeof w->result->failure_reason, "%s",
+                   built->failure_reason);
+    (void)snprintf(w->result->log, sizeof w->result->log, "%s", built->log);
     return true;
 }
 
 static invar_status build_side(invar_ab_context *w, int i, invar_worktree *slot)
 {
-    invar_ab_side *side = &w->answer->sides[i];
+    invar_ab_side *side = &w->result->sides[i];
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     invar_path_show(shown, side->given);
@@ -115,7 +116,7 @@ static invar_status build_side(invar_ab_context *w, int i, invar_worktree *slot)
     else
         invar_ab_say(w, "%s is the %s %s", invar_ab_capitals[i],
                      side->kind == INVAR_AB_FOLDER ? "folder" : "program", shown);
-    INVAR_TRY(invar_ab_side_build(side, w->workshop, slot, w->repo, w->what, w->options));
+    INVAR_TRY(invar_ab_side_build(side, w->workspace, slot, w->repo, w->what, w->options));
     if (side->built.state == INVAR_REVISION_BUILD_READY && side->kind != INVAR_AB_FILE)
         invar_ab_say(w, side->built.cached ? "%s was built before" : "%s is built, in %.1f s",
                      invar_ab_capitals[i], side->built.seconds);
@@ -132,9 +133,9 @@ static invar_status build_sides(bool *ready_out, invar_ab_context *w)
     invar_status status = INVAR_OK;
     bool ready = true;
 
-    INVAR_TRY(invar_worktree_acquire(&slot, w->workshop));
+    INVAR_TRY(invar_worktree_acquire(&slot, w->workspace));
     for (int i = 0; i < INVAR_AB_SIDES && status == INVAR_OK; i++)
-        status = invar_ab_side_recipe(&w->recipes[i], &w->recipe_bytes[i], &w->answer->sides[i],
+        status = invar_ab_side_recipe(&w->recipes[i], &w->recipe_bytes[i], &w->result->sides[i],
                                       invar_ab_side_names(w->what, i), w->what->own_recipe, &slot,
                                       w->repo);
     for (int i = 0; i < INVAR_AB_SIDES && status == INVAR_OK && ready; i++) {
@@ -157,7 +158,7 @@ static void compute_experiment_id(invar_ab_context *w)
     invar_hasher_init(&hasher);
     for (int i = 0; i < INVAR_AB_SIDES; i++) {
         uint64_t bytes = w->recipe_bytes[i];
-        invar_hasher_update(&hasher, &w->answer->sides[i].built.binary, sizeof(invar_digest));
+        invar_hasher_update(&hasher, &w->result->sides[i].built.binary, sizeof(invar_digest));
         invar_hasher_update(&hasher, &bytes, sizeof bytes);
         invar_hasher_update(&hasher, w->recipes[i], w->recipe_bytes[i]);
     }
@@ -166,8 +167,8 @@ static void compute_experiment_id(invar_ab_context *w)
     (void)snprintf(steps, sizeof steps, "%" PRId64, w->what->steps);
     invar_hasher_update(&hasher, steps, strlen(steps));
     invar_hasher_final(&id, &hasher);
-    invar_digest_format(w->answer->id, &id);
-    w->answer->id[16] = '\0';
+    invar_digest_format(w->result->id, &id);
+    w->result->id[16] = '\0';
 }
 
 /* Locks the experiment for this process. Returns INVAR_E_BUSY if another process holds the lock. */
@@ -175,13 +176,13 @@ static invar_status lock_experiment(invar_ab_context *w)
 {
     char path[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_path_join(path, sizeof path, w->answer->folder, "lock"));
+    INVAR_TRY(invar_path_join(path, sizeof path, w->result->folder, "lock"));
     w->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (w->lock < 0)
         return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: %s", path, strerror(errno));
     if (flock(w->lock, LOCK_EX | LOCK_NB) != 0)
         return INVAR_FAIL(INVAR_E_BUSY, errno, "another process is at this experiment, %s",
-                          w->answer->id);
+                          w->result->id);
     return INVAR_OK;
 }
 
@@ -189,12 +190,12 @@ static invar_status pin_recipe(invar_ab_context *w, int i)
 {
     const char *named = invar_ab_side_names(w->what, i), *slash = strrchr(named, '/');
     char folder[INVAR_PATH_SIZE];
-    invar_ab_side *side = &w->answer->sides[i];
+    invar_ab_side *side = &w->result->sides[i];
 
-    INVAR_TRY(invar_path_join(folder, sizeof folder, w->answer->folder, invar_ab_letters[i]));
+    INVAR_TRY(invar_path_join(folder, sizeof folder, w->result->folder, invar_ab_letters[i]));
     INVAR_TRY(invar_held_folder_make(folder));
     if (w->what->recipe_b)
-        (void)snprintf(side->named, sizeof side->named, "%s", named);
+        (void)snprintf(side->recipe_path, sizeof side->recipe_path, "%s", named);
     INVAR_TRY(
         invar_path_join(side->recipe, sizeof side->recipe, folder, slash ? slash + 1 : named));
     return invar_file_write(side->recipe, w->recipes[i], w->recipe_bytes[i]);
@@ -222,7 +223,7 @@ static invar_status check_seed(const invar_ab_context *w, const char *key, int64
 
 static invar_status create_pairs(invar_ab_context *w)
 {
-    invar_ab_result *answer = w->answer;
+    invar_ab_result *answer = w->result;
     int64_t seed, rollout_seed;
     size_t count = (size_t)w->what->seeds;
 
@@ -252,10 +253,10 @@ static invar_status create_experiment(invar_ab_context *w)
     char folder[INVAR_PATH_SIZE];
 
     compute_experiment_id(w);
-    INVAR_TRY(
-        invar_path_join(folder, sizeof folder, invar_workspace_folder(w->workshop), "experiments"));
-    INVAR_TRY(invar_path_join(w->answer->folder, sizeof w->answer->folder, folder, w->answer->id));
-    INVAR_TRY(invar_held_folder_make(w->answer->folder));
+    INVAR_TRY(invar_path_join(folder, sizeof folder, invar_workspace_folder(w->workspace),
+                              "experiments"));
+    INVAR_TRY(invar_path_join(w->result->folder, sizeof w->result->folder, folder, w->result->id));
+    INVAR_TRY(invar_held_folder_make(w->result->folder));
     INVAR_TRY(lock_experiment(w));
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         INVAR_TRY(pin_recipe(w, i));
@@ -270,11 +271,11 @@ static bool run_is_unusable(invar_ab_context *w, int side, int64_t seed,
 {
     if (ran->state == INVAR_RUN_DONE)
         return false;
-    w->answer->verdict = ran->state == INVAR_RUN_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
-    w->answer->side = side;
-    (void)snprintf(w->answer->story, sizeof w->answer->story, "seed %" PRId64 ": %.1000s", seed,
-                   ran->story);
-    if (invar_path_join(w->answer->log, sizeof w->answer->log, ran->folder, "run.log") != INVAR_OK)
+    w->result->verdict = ran->state == INVAR_RUN_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
+    w->result->side = side;
+    (void)snprintf(w->result->failure_reason, sizeof w->result->failure_reason,
+                   "seed %" PRId64 ": %.1000s", seed, ran->failure_reason);
+    if (invar_path_join(w->result->log, sizeof w->result->log, ran->folder, "run.log") != INVAR_OK)
         invar_error_clear();
     return true;
 }
@@ -301,7 +302,7 @@ static invar_status run_aa_check(invar_ab_context *w, int side, const invar_ab_p
 {
     invar_ab_run_job jobs[2] = {{.side = side, .pair = pair, .again = "", .ran = first},
                                 {.side = side, .pair = pair, .again = "-again", .ran = second}};
-    invar_aa_check *gate = &w->answer->gates[side];
+    invar_aa_check *gate = &w->result->aa_checks[side];
 
     INVAR_TRY(choose_varied_keys(jobs[1].free, w, side));
     (void)snprintf(gate->varied_keys, sizeof gate->varied_keys,
@@ -323,7 +324,7 @@ static invar_status run_aa_check(invar_ab_context *w, int side, const invar_ab_p
 static invar_status check_repeatability(bool *passed_out, invar_ab_context *w, int side,
                                         invar_ab_pair *pair)
 {
-    invar_aa_check *gate = &w->answer->gates[side];
+    invar_aa_check *gate = &w->result->aa_checks[side];
     invar_run_result *first = &pair->ran[side], second = {0};
 
     *passed_out = false;
@@ -335,11 +336,11 @@ static invar_status check_repeatability(bool *passed_out, invar_ab_context *w, i
     gate->seed = pair->seed;
     (void)snprintf(gate->ledger, sizeof gate->ledger, "%s", first->ledger);
     (void)snprintf(gate->second_ledger, sizeof gate->second_ledger, "%s", second.ledger);
-    INVAR_TRY(invar_ab_compare_gate(gate));
+    INVAR_TRY(invar_ab_compare_aa_check(gate));
     *passed_out = gate->same;
     if (!gate->same) {
-        w->answer->verdict = INVAR_AB_NONDETERMINISTIC;
-        w->answer->side = side;
+        w->result->verdict = INVAR_AB_NONDETERMINISTIC;
+        w->result->side = side;
     }
     return INVAR_OK;
 }
@@ -348,7 +349,7 @@ static invar_status check_repeatability(bool *passed_out, invar_ab_context *w, i
 
 static invar_status run_pairs(invar_ab_context *w)
 {
-    invar_ab_result *answer = w->answer;
+    invar_ab_result *answer = w->result;
     size_t count = 0;
     invar_status status;
     invar_ab_run_job *jobs;
@@ -368,9 +369,9 @@ static invar_status run_pairs(invar_ab_context *w)
 
 static bool any_run_is_unusable(invar_ab_context *w)
 {
-    for (size_t i = 0; i < w->answer->n_pairs; i++)
+    for (size_t i = 0; i < w->result->n_pairs; i++)
         for (int side = 0; side < INVAR_AB_SIDES; side++)
-            if (run_is_unusable(w, side, w->answer->pairs[i].seed, &w->answer->pairs[i].ran[side]))
+            if (run_is_unusable(w, side, w->result->pairs[i].seed, &w->result->pairs[i].ran[side]))
                 return true;
     return false;
 }
@@ -384,7 +385,7 @@ static bool is_one_recipe(const invar_ab_context *w)
 /* Returns true if both sides run the same program on the same recipe. */
 static bool is_one_program(const invar_ab_context *w)
 {
-    const invar_ab_side *sides = w->answer->sides;
+    const invar_ab_side *sides = w->result->sides;
 
     return invar_digest_equal(&sides[INVAR_AB_A].built.binary, &sides[INVAR_AB_B].built.binary) &&
            is_one_recipe(w);
@@ -392,7 +393,7 @@ static bool is_one_program(const invar_ab_context *w)
 
 static invar_status compare_pairs(invar_ab_context *w)
 {
-    invar_ab_result *answer = w->answer;
+    invar_ab_result *answer = w->result;
 
     for (size_t i = 0; i < answer->n_pairs; i++) {
         invar_ab_pair *pair = &answer->pairs[i];
@@ -423,7 +424,7 @@ static invar_ab_pair *earliest_divergent_pair(invar_ab_result *answer)
     for (size_t i = 0; i < answer->n_pairs; i++) {
         invar_ab_pair *pair = &answer->pairs[i];
         if (!pair->same &&
-            (!found || (pair->parted && (!found->parted || pair->first < found->first))))
+            (!found || (pair->diverged && (!found->diverged || pair->first < found->first))))
             found = pair;
     }
     return found;
@@ -432,26 +433,26 @@ static invar_ab_pair *earliest_divergent_pair(invar_ab_result *answer)
 /* Locates the divergence, after an A/A check of side B. */
 static invar_status locate_difference(invar_ab_context *w)
 {
-    invar_ab_pair *pair = earliest_divergent_pair(w->answer);
+    invar_ab_pair *pair = earliest_divergent_pair(w->result);
     bool passed;
 
     INVAR_TRY(check_repeatability(&passed, w, INVAR_AB_B, pair));
     if (!passed)
         return INVAR_OK;
     // points of models with different shapes are not comparable, even if some shapes agree
-    w->answer->two_models = w->answer->two_models && !is_one_recipe(w);
-    if (w->answer->two_models)
+    w->result->two_models = w->result->two_models && !is_one_recipe(w);
+    if (w->result->two_models)
         return INVAR_OK;
-    INVAR_TRY(invar_divergence_compare(&w->answer->place, pair->ran[INVAR_AB_A].ledger,
+    INVAR_TRY(invar_divergence_compare(&w->result->divergence, pair->ran[INVAR_AB_A].ledger,
                                        pair->ran[INVAR_AB_B].ledger));
-    return w->answer->place.known ? invar_ab_refine(w, pair) : INVAR_OK;
+    return w->result->divergence.known ? invar_ab_refine(w, pair) : INVAR_OK;
 }
 
 /* ---- run ------------------------------------------------------------------------------------- */
 
 static invar_status run_experiment(invar_ab_context *w)
 {
-    invar_ab_result *answer = w->answer;
+    invar_ab_result *answer = w->result;
     bool good;
 
     for (int i = 0; i < INVAR_AB_SIDES; i++)
@@ -485,28 +486,28 @@ invar_status invar_ab_run(invar_ab_result **out, const invar_ab_case *what,
 
     *out = NULL;
     INVAR_CHECK(what->seeds >= 1 && what->seeds <= INVAR_AB_SEEDS && what->steps >= 0);
-    INVAR_TRY(invar_alloc((void **)&w.answer, 1, sizeof *w.answer, "an answer"));
-    memset(w.answer, 0, sizeof *w.answer);
+    INVAR_TRY(invar_alloc((void **)&w.result, 1, sizeof *w.result, "an answer"));
+    memset(w.result, 0, sizeof *w.result);
     status = run_experiment(&w);
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         invar_free(w.recipes[i]);
     if (w.lock >= 0)
         close(w.lock); // this releases the lock
-    invar_workspace_close(w.workshop);
+    invar_workspace_close(w.workspace);
     invar_repo_close(w.repo);
     if (status != INVAR_OK) {
-        invar_ab_result_free(w.answer);
+        invar_ab_result_free(w.result);
         return status;
     }
-    *out = w.answer;
+    *out = w.result;
     return INVAR_OK;
 }
 
-void invar_ab_result_free(invar_ab_result *answer)
+void invar_ab_result_free(invar_ab_result *result)
 {
-    if (!answer)
+    if (!result)
         return;
-    invar_ab_effects_release(&answer->effects);
-    invar_free(answer->pairs);
-    invar_free(answer);
+    invar_ab_effects_release(&result->effects);
+    invar_free(result->pairs);
+    invar_free(result);
 }

@@ -81,12 +81,13 @@ typedef struct invar_ab_side {
     char given[INVAR_PATH_SIZE]; /* text of the user without the prefix */
     invar_repo_commit commit;    /* commit, if the side is a revision */
     invar_revision_build built;
-    char named[INVAR_PATH_SIZE];  /* path of the recipe as the user gave it; empty if both sides
+    char
+        recipe_path[INVAR_PATH_SIZE]; /* path of the recipe as the user gave it; empty if both sides
                                      share one */
-    char recipe[INVAR_PATH_SIZE]; /* path of the pinned copy */
-    double seconds;               /* total time of the runs of all seeds */
-    int64_t peak_bytes;           /* largest peak memory of a run */
-    int64_t cached;               /* runs that came from the cache, with their recorded times */
+    char recipe[INVAR_PATH_SIZE];     /* path of the pinned copy */
+    double seconds;                   /* total time of the runs of all seeds */
+    int64_t peak_bytes;               /* largest peak memory of a run */
+    int64_t cached;                   /* runs that came from the cache, with their recorded times */
 } invar_ab_side;
 
 /* Result of running one side twice (A/A check). */
@@ -107,7 +108,7 @@ typedef struct invar_ab_pair {
     bool compared, same;
     int64_t steps; /* number of common steps */
     int64_t only[INVAR_AB_SIDES];
-    bool parted;
+    bool diverged;
     int64_t first; /* first divergent step, if parted */
     char headline[INVAR_DIFF_HEADLINE_SIZE];
 } invar_ab_pair;
@@ -125,18 +126,18 @@ typedef struct invar_ab_fact {
 typedef struct invar_ab_result {
     invar_ab_verdict verdict;
     char id[INVAR_DIGEST_HEX_SIZE];
-    char folder[INVAR_PATH_SIZE];        /* experiments/ID; empty if the experiment ended before it
+    char folder[INVAR_PATH_SIZE]; /* experiments/ID; empty if the experiment ended before it
                                             was created */
-    int side;                            /* side that NONDETERMINISTIC or UNTESTABLE is about */
-    char story[INVAR_CHILD_REASON_SIZE]; /* UNTESTABLE: the reason */
-    char log[INVAR_PATH_SIZE];           /* UNTESTABLE: log of the failed build or run */
+    int side;                     /* side that NONDETERMINISTIC or UNTESTABLE is about */
+    char failure_reason[INVAR_CHILD_REASON_SIZE]; /* UNTESTABLE: the reason */
+    char log[INVAR_PATH_SIZE];                    /* UNTESTABLE: log of the failed build or run */
     invar_ab_side sides[INVAR_AB_SIDES];
-    invar_aa_check gates[INVAR_AB_SIDES];
+    invar_aa_check aa_checks[INVAR_AB_SIDES];
     invar_ab_pair *pairs; /* (n_pairs) one per seed */
     size_t n_pairs;
-    int64_t n_different;    /* number of differing pairs */
-    invar_divergence place; /* DIFFERENT: earliest divergence; unknown if two_models */
-    bool two_models;        /* the recipes describe models of different shapes */
+    int64_t n_different;         /* number of differing pairs */
+    invar_divergence divergence; /* DIFFERENT: earliest divergence; unknown if two_models */
+    bool two_models;             /* the recipes describe models of different shapes */
     invar_ab_fact facts[INVAR_AB_FACTS];
     size_t n_facts;
     int64_t all_facts;            /* number of differing facts, listed or not */
@@ -150,7 +151,7 @@ typedef struct invar_ab_result {
  */
 invar_status invar_ab_run(invar_ab_result **out, const invar_ab_case *what,
                           const invar_ab_options *options) INVAR_MUST_USE;
-void invar_ab_result_free(invar_ab_result *answer); /* `answer` may be NULL */
+void invar_ab_result_free(invar_ab_result *result); /* `answer` may be NULL */
 
 #ifdef __cplusplus
 }

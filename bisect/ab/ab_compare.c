@@ -64,7 +64,7 @@ static void set_pair(void *payload, const invar_diff *diff)
     pair->steps = common_steps(diff);
     pair->only[INVAR_AB_A] = diff->only_a;
     pair->only[INVAR_AB_B] = diff->only_b;
-    pair->parted = diff->diverged;
+    pair->diverged = diff->diverged;
     pair->first = diff->step;
     invar_diff_headline(pair->headline, diff);
 }
@@ -141,15 +141,15 @@ invar_status invar_ab_compare_pair(invar_ab_pair *pair)
     return diff_ledgers(pair->ran[INVAR_AB_A].ledger, pair->ran[INVAR_AB_B].ledger, set_pair, pair);
 }
 
-invar_status invar_ab_compare_gate(invar_aa_check *gate)
+invar_status invar_ab_compare_aa_check(invar_aa_check *check)
 {
-    return diff_ledgers(gate->ledger, gate->second_ledger, set_aa_check, gate);
+    return diff_ledgers(check->ledger, check->second_ledger, set_aa_check, check);
 }
 
-invar_status invar_ab_compare_facts(invar_ab_result *answer)
+invar_status invar_ab_compare_facts(invar_ab_result *result)
 {
-    return diff_ledgers(answer->pairs->ran[INVAR_AB_A].ledger,
-                        answer->pairs->ran[INVAR_AB_B].ledger, set_facts, answer);
+    return diff_ledgers(result->pairs->ran[INVAR_AB_A].ledger,
+                        result->pairs->ran[INVAR_AB_B].ledger, set_facts, result);
 }
 
 /* ---- one ledger of all runs ------------------------------------------------------------------ */
@@ -205,19 +205,19 @@ static invar_status merge_ledgers(int64_t *numbers, invar_ab_result *answer)
     return invar_held_folder_remove(folder);
 }
 
-invar_status invar_ab_measure(invar_ab_result *answer)
+invar_status invar_ab_measure(invar_ab_result *result)
 {
     invar_ledger *ledger = NULL;
     invar_status status;
     int64_t *numbers;
 
-    INVAR_TRY(invar_alloc((void **)&numbers, 2 * answer->n_pairs, sizeof *numbers, "runs"));
-    status = merge_ledgers(numbers, answer);
+    INVAR_TRY(invar_alloc((void **)&numbers, 2 * result->n_pairs, sizeof *numbers, "runs"));
+    status = merge_ledgers(numbers, result);
     if (status == INVAR_OK)
-        status = invar_ledger_open(&ledger, answer->ledger, &(invar_ledger_options){0});
+        status = invar_ledger_open(&ledger, result->ledger, &(invar_ledger_options){0});
     if (status == INVAR_OK)
-        status = invar_ab_effects_read(&answer->effects, ledger, numbers, numbers + answer->n_pairs,
-                                       answer->n_pairs);
+        status = invar_ab_effects_read(&result->effects, ledger, numbers, numbers + result->n_pairs,
+                                       result->n_pairs);
     invar_ledger_close(ledger);
     invar_free(numbers);
     return status;

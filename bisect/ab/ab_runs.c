@@ -84,14 +84,14 @@ static invar_status build_flags(ab_request *out, const invar_ab_context *w,
 static invar_status build_request(ab_request *out, const invar_ab_context *w,
                                   const invar_ab_run_job *j)
 {
-    const invar_ab_side *side = &w->answer->sides[j->side];
+    const invar_ab_side *side = &w->result->sides[j->side];
 
     memset(out, 0, sizeof *out);
     INVAR_TRY(build_flags(out, w, j));
     (void)snprintf(out->facts, sizeof out->facts,
-                   "INVAR_FACTS=ab.experiment=%s\nab.seed=%" PRId64 "\nab.side=%s%s", w->answer->id,
+                   "INVAR_FACTS=ab.experiment=%s\nab.seed=%" PRId64 "\nab.side=%s%s", w->result->id,
                    j->pair->seed, invar_ab_letters[j->side], j->again);
-    (void)snprintf(out->name, sizeof out->name, "ab-%s-%s%s-%" PRId64, w->answer->id,
+    (void)snprintf(out->name, sizeof out->name, "ab-%s-%s%s-%" PRId64, w->result->id,
                    invar_ab_letters[j->side], j->again, j->pair->seed);
     out->environment[0] = out->facts;
     out->request = (invar_run_request){.program = side->built.path,
@@ -129,10 +129,10 @@ static invar_status run_job(invar_ab_context *w, const invar_ab_run_job *j)
         j->ran->state = INVAR_RUN_STOPPED;
         return INVAR_OK;
     }
-    INVAR_TRY(invar_worktree_acquire(&slot, w->workshop));
+    INVAR_TRY(invar_worktree_acquire(&slot, w->workspace));
     status = build_request(&o, w, j);
     if (status == INVAR_OK)
-        status = invar_workspace_run(j->ran, w->workshop, slot.lock, &o.request);
+        status = invar_workspace_run(j->ran, w->workspace, slot.lock, &o.request);
     if (status == INVAR_OK)
         report_run(w, j);
     invar_free(o.flags);
@@ -174,14 +174,14 @@ invar_status invar_ab_refine(invar_ab_context *w, const invar_ab_pair *pair)
     invar_status status = INVAR_OK;
     invar_worktree slot;
 
-    INVAR_TRY(invar_worktree_acquire(&slot, w->workshop));
+    INVAR_TRY(invar_worktree_acquire(&slot, w->workspace));
     for (int side = 0; side < INVAR_AB_SIDES && status == INVAR_OK; side++)
         status = build_request(&orders[side], w,
                                &(invar_ab_run_job){.side = side, .pair = pair, .again = "-fine"});
     invar_ab_say(w, "both again up to step %" PRId64 ", every point recorded",
-                 w->answer->place.step);
+                 w->result->divergence.step);
     if (status == INVAR_OK)
-        status = invar_divergence_refine(&w->answer->place, w->workshop, slot.lock,
+        status = invar_divergence_refine(&w->result->divergence, w->workspace, slot.lock,
                                          &orders[INVAR_AB_A].request, &orders[INVAR_AB_B].request);
     invar_free(orders[INVAR_AB_A].flags);
     invar_free(orders[INVAR_AB_B].flags);

@@ -100,9 +100,9 @@ invar_status invar_ab_side_resolve(invar_ab_side *side, invar_repo *repo)
     return invar_repo_describe(&side->commit, repo, id);
 }
 
-invar_status invar_ab_side_build(invar_ab_side *side, invar_workspace *workshop,
-                                 invar_worktree *slot, invar_repo *repo, const invar_ab_case *what,
-                                 const invar_ab_options *options)
+invar_status invar_ab_side_build(invar_ab_side *side, invar_workspace *workspace,
+                                 invar_worktree *worktree, invar_repo *repo,
+                                 const invar_ab_case *what, const invar_ab_options *options)
 {
     const invar_build_plan how = {.command = what->build,
                                   .program = what->program ? what->program : "@invar",
@@ -111,14 +111,14 @@ invar_status invar_ab_side_build(invar_ab_side *side, invar_workspace *workshop,
 
     switch (side->kind) {
     case INVAR_AB_COMMIT:
-        return invar_workspace_program(&side->built, workshop, slot, repo, side->commit.id, &how,
-                                       options->stop);
+        return invar_workspace_program(&side->built, workspace, worktree, repo, side->commit.id,
+                                       &how, options->stop);
     case INVAR_AB_FOLDER:
-        return invar_workspace_program_of_folder(&side->built, workshop, slot, side->given, &how,
-                                                 options->stop);
+        return invar_workspace_program_of_folder(&side->built, workspace, worktree, side->given,
+                                                 &how, options->stop);
     case INVAR_AB_FILE: break;
     }
-    return invar_workspace_program_of_file(&side->built, workshop, side->given);
+    return invar_workspace_program_of_file(&side->built, workspace, side->given);
 }
 
 /* ---- the recipe ------------------------------------------------------------------------------ */
@@ -129,7 +129,7 @@ const char *invar_ab_side_names(const invar_ab_case *what, int side)
 }
 
 invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_side *side,
-                                  const char *path, bool own_recipe, invar_worktree *slot,
+                                  const char *path, bool own_recipe, invar_worktree *worktree,
                                   invar_repo *repo)
 {
     char inside[INVAR_PATH_SIZE];
@@ -139,9 +139,10 @@ invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_
     if (side->kind == INVAR_AB_FILE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a program has no tree with a recipe of its own");
     if (side->kind == INVAR_AB_COMMIT)
-        INVAR_TRY(invar_repo_checkout(repo, side->commit.id, slot->source));
+        INVAR_TRY(invar_repo_checkout(repo, side->commit.id, worktree->source));
     INVAR_TRY(invar_path_join(inside, sizeof inside,
-                              side->kind == INVAR_AB_COMMIT ? slot->source : side->given, path));
+                              side->kind == INVAR_AB_COMMIT ? worktree->source : side->given,
+                              path));
     return invar_recipe_flatten(out, bytes_out, inside);
 }
 

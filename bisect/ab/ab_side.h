@@ -22,8 +22,9 @@ invar_status invar_ab_side_read(invar_ab_side *out, const char *text) INVAR_MUST
 invar_status invar_ab_side_resolve(invar_ab_side *side, invar_repo *repo) INVAR_MUST_USE;
 
 /* Builds the program of the side and stores the result in side->built. */
-invar_status invar_ab_side_build(invar_ab_side *side, invar_workspace *workshop,
-                                 invar_worktree *slot, invar_repo *repo, const invar_ab_case *what,
+invar_status invar_ab_side_build(invar_ab_side *side, invar_workspace *workspace,
+                                 invar_worktree *worktree, invar_repo *repo,
+                                 const invar_ab_case *what,
                                  const invar_ab_options *options) INVAR_MUST_USE;
 
 /* Returns the recipe path that the case gives for a side, INVAR_AB_A or INVAR_AB_B. */
@@ -34,7 +35,7 @@ const char *invar_ab_side_names(const invar_ab_case *what, int side);
  * caller frees *out with invar_free.
  */
 invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_side *side,
-                                  const char *path, bool own_recipe, invar_worktree *slot,
+                                  const char *path, bool own_recipe, invar_worktree *worktree,
                                   invar_repo *repo) INVAR_MUST_USE;
 
 /*

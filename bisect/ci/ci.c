@@ -165,9 +165,10 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, ci_con
             return INVAR_OK;
         }
         result->verdict = INVAR_CI_TROUBLE;
-        (void)snprintf(result->reason, sizeof result->reason, "it could not be run: %s", ran.story);
+        (void)snprintf(result->reason, sizeof result->reason, "it could not be run: %s",
+                       ran.failure_reason);
         if (chaos)
-            memcpy(result->varied, chaos->told, sizeof result->varied);
+            memcpy(result->varied, chaos->description, sizeof result->varied);
         return INVAR_OK;
     }
     status = read_run(out, result, ran.ledger, o->generator);
@@ -184,11 +185,12 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, ci_con
 /* Appends a line with the variations of a chaos run. */
 static invar_status add_variation(invar_ci_result *out, const invar_chaos_run *chaos)
 {
-    size_t used = out->variations ? strlen(out->variations) : 0, bytes = strlen(chaos->told);
+    size_t used = out->variations ? strlen(out->variations) : 0, bytes = strlen(chaos->description);
     void *longer;
 
     INVAR_TRY(invar_alloc(&longer, used + bytes + 2, 1, "what was varied"));
-    (void)snprintf(longer, used + bytes + 2, "%s%s\n", used ? out->variations : "", chaos->told);
+    (void)snprintf(longer, used + bytes + 2, "%s%s\n", used ? out->variations : "",
+                   chaos->description);
     invar_free(out->variations);
     out->variations = longer;
     out->chaos++;
@@ -236,7 +238,7 @@ static invar_status run_again(invar_ci_result *out, ci_context *s, const invar_c
                    chaos ? "a run that was made otherwise has other bits"
                          : "two runs of the same program and recipe have different bits");
     if (chaos)
-        memcpy(out->varied, chaos->told, sizeof out->varied);
+        memcpy(out->varied, chaos->description, sizeof out->varied);
     return INVAR_OK;
 }
 
@@ -282,7 +284,7 @@ static invar_status find_cause(invar_ci_result *out, ci_context *s, const invar_
         INVAR_TRY(differs_with_chaos(&other, out, s, first, &one));
         if (!other)
             continue;
-        memcpy(out->varied, one.told, sizeof out->varied);
+        memcpy(out->varied, one.description, sizeof out->varied);
         (void)snprintf(out->reason, sizeof out->reason, "this variation alone changes the bits");
         return INVAR_OK;
     }

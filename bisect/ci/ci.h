@@ -67,27 +67,27 @@ typedef enum invar_ci_verdict {
     INVAR_CI_STOPPED   /* stopped by the user; `reason` is empty */
 } invar_ci_verdict;
 
-#define INVAR_CI_STORY INVAR_ERROR_MESSAGE_SIZE
+#define INVAR_CI_REASON_SIZE INVAR_ERROR_MESSAGE_SIZE
 #define INVAR_CI_OPS 512
 #define INVAR_CI_COMMIT 65 /* size of the longest commit id, with the NUL */
 
 typedef struct invar_ci_result {
     const invar_ci_case *item;
     invar_ci_verdict verdict;
-    char reason[INVAR_CI_STORY]; /* explanation; empty if the other fields say everything */
-    char ops[INVAR_CI_OPS];      /* op revisions that differ, for example "adamw 1 -> 2, ..." */
-    int64_t compared, steps;     /* steps compared, and steps of the golden */
-    int64_t first;               /* first differing step, or -1 */
-    int64_t line;                /* line of that step in the golden file; 1 without a difference */
+    char reason[INVAR_CI_REASON_SIZE]; /* explanation; empty if the other fields say everything */
+    char ops[INVAR_CI_OPS];  /* op revisions that differ, for example "adamw 1 -> 2, ..." */
+    int64_t compared, steps; /* steps compared, and steps of the golden */
+    int64_t first;           /* first differing step, or -1 */
+    int64_t line;            /* line of that step in the golden file; 1 without a difference */
     bool same_identity, only_loss;
     invar_digest chain_was, chain_is; /* chains at `first`; without a difference, at the last
                                          compared step */
     bool has_loss;                    /* both sides have a loss at `first` */
     double loss_was, loss_is;
-    invar_golden_divergence place;        /* `known` is false without recorded points */
+    invar_golden_divergence divergence;   /* `known` is false without recorded points */
     char headline[INVAR_GOLDEN_HEADLINE]; /* description of the divergence; empty without a
                                              difference */
-    char varied[INVAR_CI_STORY];          /* variations of the run that differs; empty without
+    char varied[INVAR_CI_REASON_SIZE];    /* variations of the run that differs; empty without
                                              chaos */
     int64_t runs, chaos;                  /* all runs, and chaos runs among them */
     char *variations;                     /* (chaos) lines with the variations of each chaos run, or

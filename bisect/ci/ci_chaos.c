@@ -176,9 +176,9 @@ void invar_chaos_compose(invar_chaos_run *out, const invar_chaos *chaos, int ite
         case INVAR_CHAOS_ADDRESSES: out->same_addresses = true; break;
         case INVAR_CHAOS_FOLDER: out->other_folder = true; break;
         }
-        if (used < sizeof out->told)
-            used += (size_t)snprintf(out->told + used, sizeof out->told - used, "%s%s",
-                                     used ? ", " : "", it->description);
+        if (used < sizeof out->description)
+            used += (size_t)snprintf(out->description + used, sizeof out->description - used,
+                                     "%s%s", used ? ", " : "", it->description);
     }
 }
 

@@ -80,15 +80,15 @@ static void set_step(invar_ci_result *out, const invar_golden_step *was,
 static invar_status set_divergence(invar_ci_result *out, const invar_ci_side *was,
                                    const invar_ci_side *is)
 {
-    out->place = (invar_golden_divergence){.step = -1, .layer = -1};
+    out->divergence = (invar_golden_divergence){.step = -1, .layer = -1};
     if (out->only_loss) {
         (void)snprintf(out->headline, sizeof out->headline,
                        "step %" PRId64 ", only the metric train/loss", out->first);
         return INVAR_OK;
     }
     if (was->points && is->points)
-        INVAR_TRY(invar_golden_localise(&out->place, was->points, is->points, out->first));
-    invar_golden_divergence_tell(out->headline, &out->place, out->first);
+        INVAR_TRY(invar_golden_localise(&out->divergence, was->points, is->points, out->first));
+    invar_golden_divergence_describe(out->headline, &out->divergence, out->first);
     return INVAR_OK;
 }
 

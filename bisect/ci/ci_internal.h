@@ -47,7 +47,7 @@ typedef struct invar_chaos_run {
     const char *environment[INVAR_CHAOS_ITEMS + 1];
     const char *prefix; /* command that starts the program, or NULL */
     bool same_addresses, other_folder;
-    char told[INVAR_CI_STORY];
+    char description[INVAR_CI_REASON_SIZE];
 } invar_chaos_run;
 
 #define INVAR_CHAOS_ALL (-1)

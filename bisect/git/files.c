@@ -80,9 +80,9 @@ static invar_status store_path(const char **out, invar_files *files, const char 
 static invar_status reserve_entry(invar_files *files)
 {
     invar_files_entry *grown = NULL;
-    size_t room = files->room ? 2 * files->room : 256;
+    size_t room = files->capacity ? 2 * files->capacity : 256;
 
-    if (files->count < files->room)
+    if (files->count < files->capacity)
         return INVAR_OK;
     if (files->count >= MOST_FILES)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "a tree of more than %d files", MOST_FILES);
@@ -91,7 +91,7 @@ static invar_status reserve_entry(invar_files *files)
         memcpy(grown, files->entries, files->count * sizeof *grown);
     invar_free(files->entries);
     files->entries = grown;
-    files->room = room;
+    files->capacity = room;
     return INVAR_OK;
 }
 
@@ -162,7 +162,7 @@ invar_status invar_files_sort(invar_files *files)
     }
     invar_free(files->entries);
     files->entries = sorted;
-    files->room = count;
+    files->capacity = count;
     return INVAR_OK;
 }
 

@@ -49,7 +49,7 @@ typedef struct invar_files_names invar_files_names;
 
 typedef struct invar_files {
     invar_files_entry *entries; /* (count) */
-    size_t count, room;
+    size_t count, capacity;
     invar_files_names *names; /* storage of the paths; owned */
 } invar_files;
 

@@ -95,12 +95,12 @@ typedef struct invar_git_node {
 /* Growable array of indices. */
 typedef struct invar_git_index_list {
     int32_t *items;
-    int32_t count, room;
+    int32_t count, capacity;
 } invar_git_index_list;
 
 typedef struct invar_git_graph {
     invar_git_node *nodes;
-    int32_t count, room;
+    int32_t count, capacity;
     int32_t *table; /* (table_size) hash table with open addressing; -1 for an empty entry */
     int32_t table_size;
     invar_git_index_list parents;

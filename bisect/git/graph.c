@@ -48,8 +48,8 @@ static invar_status grow_array(void **block, int32_t *room, int32_t used, int32_
 
 invar_status invar_git_push(invar_git_index_list *numbers, int32_t number)
 {
-    if (numbers->count == numbers->room)
-        INVAR_TRY(grow_array((void **)&numbers->items, &numbers->room, numbers->count,
+    if (numbers->count == numbers->capacity)
+        INVAR_TRY(grow_array((void **)&numbers->items, &numbers->capacity, numbers->count,
                              INITIAL_CAPACITY, sizeof number));
     numbers->items[numbers->count++] = number;
     return INVAR_OK;
@@ -78,14 +78,14 @@ static int32_t *find_table_entry(const invar_git_graph *graph, const git_oid *id
 /* Reserves one more node. The table stays at most half full. */
 static invar_status reserve_node(invar_git_graph *graph)
 {
-    const int32_t size = graph->room ? graph->room * 4 : 2 * INITIAL_CAPACITY;
+    const int32_t size = graph->capacity ? graph->capacity * 4 : 2 * INITIAL_CAPACITY;
     int32_t *table = NULL;
     invar_status status;
 
-    if (graph->count < graph->room)
+    if (graph->count < graph->capacity)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&table, (size_t)size, sizeof *table, "commits"));
-    status = grow_array((void **)&graph->nodes, &graph->room, graph->count, INITIAL_CAPACITY,
+    status = grow_array((void **)&graph->nodes, &graph->capacity, graph->count, INITIAL_CAPACITY,
                         sizeof *graph->nodes);
     if (status != INVAR_OK) {
         invar_free(table);

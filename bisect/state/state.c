@@ -98,7 +98,7 @@ static bool take_trial(invar_bisect_state_trial *out, char **f)
            invar_bisect_state_copy(out->binary, sizeof out->binary, f[2]) &&
            invar_bisect_state_copy(t->value, sizeof t->value, f[6]) &&
            invar_bisect_state_copy(t->ledger, sizeof t->ledger, f[12]) &&
-           invar_bisect_state_copy(t->story, sizeof t->story, f[13]);
+           invar_bisect_state_copy(t->failure_reason, sizeof t->failure_reason, f[13]);
 }
 
 static invar_status keep_trial(invar_bisect_state *s, const invar_bisect_state_trial *trial)
@@ -421,7 +421,7 @@ static invar_status put_trial(invar_word_buffer *b, const invar_bisect_state_tri
     INVAR_TRY(invar_word_buffer_put(b, " "));
     INVAR_TRY(invar_word_buffer_put_word(b, t->ledger));
     INVAR_TRY(invar_word_buffer_put(b, " "));
-    INVAR_TRY(invar_word_buffer_put_word(b, t->story));
+    INVAR_TRY(invar_word_buffer_put_word(b, t->failure_reason));
     return invar_word_buffer_put(b, "\n");
 }
 

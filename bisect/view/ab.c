@@ -102,7 +102,7 @@ static void describe_different(char out[INVAR_AB_LINE], const invar_ab_result *a
     char place[INVAR_BISECT_REPORT_LINE];
     const invar_ab_pair *p = a->pairs;
 
-    invar_bisect_report_place(place, &a->place);
+    invar_bisect_report_divergence(place, &a->divergence);
     if (place[0])
         (void)snprintf(out, INVAR_AB_LINE,
                        "different: from %.1900s on, in %" PRId64 " of %zu seed%s", place,
@@ -117,7 +117,7 @@ static void describe_different(char out[INVAR_AB_LINE], const invar_ab_result *a
 
 static void describe_nondeterministic(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
-    const invar_aa_check *gate = &a->gates[a->side];
+    const invar_aa_check *gate = &a->aa_checks[a->side];
     const invar_ab_pair *p = a->pairs;
 
     if (gate->ran && !gate->same) {
@@ -145,7 +145,8 @@ void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_result *a)
         return;
     case INVAR_AB_NONDETERMINISTIC: describe_nondeterministic(out, a); return;
     case INVAR_AB_UNTESTABLE:
-        (void)snprintf(out, INVAR_AB_LINE, "untestable: %c: %s", capitals[a->side], a->story);
+        (void)snprintf(out, INVAR_AB_LINE, "untestable: %c: %s", capitals[a->side],
+                       a->failure_reason);
         return;
     case INVAR_AB_STOPPED: break;
     }
@@ -171,9 +172,9 @@ static void print_side(FILE *f, const invar_ab_side *s, char letter)
         fprintf(f, " = %.12s ", s->commit.id);
         print_safe(f, s->commit.subject);
     }
-    if (s->named[0]) {
+    if (s->recipe_path[0]) {
         fputs(", recipe ", f);
-        print_safe(f, s->named);
+        print_safe(f, s->recipe_path);
     }
     fputc('\n', f);
 }
@@ -193,7 +194,7 @@ static void print_gate(FILE *f, const invar_aa_check *g, char letter)
  */
 static void print_facts_of(FILE *f, const invar_ab_result *a, bool keys, size_t limit)
 {
-    const bool two = a->sides[INVAR_AB_A].named[0] != '\0';
+    const bool two = a->sides[INVAR_AB_A].recipe_path[0] != '\0';
     size_t shown = 0;
     int64_t all = 0;
 
@@ -243,11 +244,11 @@ static void print_pairs(FILE *f, const invar_ab_result *a)
 static void print_place(FILE *f, const invar_ab_result *a)
 {
     char line[INVAR_BISECT_REPORT_LINE];
-    const invar_divergence *p = &a->place;
+    const invar_divergence *p = &a->divergence;
 
     if (!p->known)
         return;
-    invar_bisect_report_place(line, p);
+    invar_bisect_report_divergence(line, p);
     fprintf(f, "\nfirst     %s\n", line);
     if (p->dtype[0])
         fprintf(f, "tensor    %s %s %s\n", p->kind, p->dtype, p->shape);
@@ -367,7 +368,7 @@ invar_status invar_ab_print(FILE *out, const invar_ab_result *a, bool color)
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         print_side(out, &a->sides[i], capitals[i]);
     for (int i = 0; i < INVAR_AB_SIDES; i++)
-        print_gate(out, &a->gates[i], capitals[i]);
+        print_gate(out, &a->aa_checks[i], capitals[i]);
     if (a->log[0]) {
         fputs("log       ", out);
         print_safe(out, a->log);

@@ -25,21 +25,21 @@ const char *invar_ab_verdict_name(invar_ab_verdict verdict);
 const char *invar_ab_kind_name(invar_ab_kind kind);
 
 /* Formats the verdict as one line, for example "identical: 3 seeds, 40 steps each". */
-void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_result *answer);
+void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_result *result);
 
 /* Prints the result as text: the verdict first, then differences, effects and cost. */
-invar_status invar_ab_print(FILE *out, const invar_ab_result *answer, bool color) INVAR_MUST_USE;
+invar_status invar_ab_print(FILE *out, const invar_ab_result *result, bool color) INVAR_MUST_USE;
 
 /* Returns the complete result as a JSON object that the caller owns, or NULL without memory. */
-json_t *invar_ab_object(const invar_ab_result *answer);
+json_t *invar_ab_object(const invar_ab_result *result);
 
 /* Writes invar_ab_object as JSON text. */
-invar_status invar_ab_json(FILE *out, const invar_ab_result *answer) INVAR_MUST_USE;
+invar_status invar_ab_json(FILE *out, const invar_ab_result *result) INVAR_MUST_USE;
 
 #define INVAR_AB_CURVES 20 /* largest number of seeds whose curves are on the page */
 
 /* Writes a self-contained HTML page: verdict, divergence, effects, curves of both sides, facts. */
-invar_status invar_ab_html(FILE *out, const invar_ab_result *answer) INVAR_MUST_USE;
+invar_status invar_ab_html(FILE *out, const invar_ab_result *result) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -87,14 +87,14 @@ static invar_status add_runs(json_t *data, const invar_ab_result *a)
     return INVAR_OK;
 }
 
-invar_status invar_ab_html(FILE *out, const invar_ab_result *answer)
+invar_status invar_ab_html(FILE *out, const invar_ab_result *result)
 {
-    json_t *data = invar_ab_object(answer);
+    json_t *data = invar_ab_object(result);
     invar_status status;
 
     if (!data)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the page");
-    status = add_runs(data, answer);
+    status = add_runs(data, result);
     if (status == INVAR_OK)
         status = invar_page_write(out, invar_ab_files, data, false);
     json_decref(data);

@@ -33,7 +33,7 @@ static json_t *side_json(const invar_ab_side *s)
         invar_view_text_or_null(s->built.path), "binary",
         invar_view_text_or_null(s->built.path[0] ? binary : ""), "build_s",
         invar_view_real(s->built.seconds), "build_cached", s->built.cached, "recipe",
-        invar_view_text_or_null(s->recipe), "recipe_named", invar_view_text_or_null(s->named),
+        invar_view_text_or_null(s->recipe), "recipe_named", invar_view_text_or_null(s->recipe_path),
         "run_s", invar_view_real(s->seconds), "peak_bytes", (json_int_t)s->peak_bytes,
         "runs_cached", (json_int_t)s->cached);
 }
@@ -65,7 +65,7 @@ static json_t *pair_json(const void *item)
                      p->compared ? json_boolean(p->same) : json_null(), "steps",
                      (json_int_t)p->steps, "only_a", (json_int_t)p->only[INVAR_AB_A], "only_b",
                      (json_int_t)p->only[INVAR_AB_B], "first",
-                     p->parted ? json_integer(p->first) : json_null(), "headline",
+                     p->diverged ? json_integer(p->first) : json_null(), "headline",
                      invar_view_text_or_null(p->headline), "a", run_json(&p->ran[INVAR_AB_A]), "b",
                      run_json(&p->ran[INVAR_AB_B]));
 }
@@ -132,11 +132,11 @@ json_t *invar_ab_object(const invar_ab_result *a)
         "experiment", invar_view_text_or_null(a->id), "folder", invar_view_text_or_null(a->folder),
         "ledger", invar_view_text_or_null(a->ledger), "who",
         invar_view_text_or_null(blamed ? (a->side == INVAR_AB_A ? "a" : "b") : ""), "story",
-        invar_view_text_or_null(a->story), "log", invar_view_text_or_null(a->log), "sides", "a",
-        side_json(x), "b", side_json(y), "gates", "a", aa_check_json(&a->gates[INVAR_AB_A]), "b",
-        aa_check_json(&a->gates[INVAR_AB_B]), "seeds",
-        invar_view_list(a->pairs, a->n_pairs, sizeof *a->pairs, pair_json), "different",
-        (json_int_t)a->n_different, "place", invar_view_place(&a->place), "facts",
+        invar_view_text_or_null(a->failure_reason), "log", invar_view_text_or_null(a->log), "sides",
+        "a", side_json(x), "b", side_json(y), "gates", "a",
+        aa_check_json(&a->aa_checks[INVAR_AB_A]), "b", aa_check_json(&a->aa_checks[INVAR_AB_B]),
+        "seeds", invar_view_list(a->pairs, a->n_pairs, sizeof *a->pairs, pair_json), "different",
+        (json_int_t)a->n_different, "place", invar_view_divergence(&a->divergence), "facts",
         invar_view_list(a->facts, a->n_facts, sizeof *a->facts, fact_json), "facts_different",
         (json_int_t)a->all_facts, "steps", steps_json(e), "effects",
         invar_view_list(e->items, apart, sizeof *e->items, effect_json), "pinned_equal",
@@ -146,7 +146,7 @@ json_t *invar_ab_object(const invar_ab_result *a)
         ratio_json((double)y->peak_bytes, (double)x->peak_bytes));
 }
 
-invar_status invar_ab_json(FILE *out, const invar_ab_result *answer)
+invar_status invar_ab_json(FILE *out, const invar_ab_result *result)
 {
-    return invar_view_write(out, invar_ab_object(answer));
+    return invar_view_write(out, invar_ab_object(result));
 }

@@ -142,7 +142,7 @@ static void print_place(const report_printer *p, const invar_divergence *place)
 
     if (!place->known)
         return;
-    invar_bisect_report_place(text, place);
+    invar_bisect_report_divergence(text, place);
     print_item(p, "place", text);
     if (*place->before == '\0') {
         print_item(p, "", place->headline);
@@ -170,7 +170,7 @@ static void print_found(const report_printer *p, const invar_bisect_result *a)
     print_item(p, "value", *c->before || *c->after ? text : "");
     invar_bisect_report_remark(remark, c);
     print_item(p, "remark", remark);
-    print_place(p, &a->place);
+    print_place(p, &a->divergence);
     print_item(p, "confirmed", invar_bisect_report_confirmed(a));
 }
 
@@ -203,7 +203,7 @@ static void print_change(const report_printer *p, const invar_bisect_change *c)
     print_safe(p, before);
     fprintf(p->stream, " -> ");
     print_safe(p, after);
-    invar_bisect_report_place(text, &c->place);
+    invar_bisect_report_divergence(text, &c->divergence);
     fprintf(p->stream, "%s%s", *text ? "  " : "", text);
     invar_bisect_report_remark(text, c);
     fprintf(p->stream, "%s%s%s\n", *text ? "  (" : "", text, *text ? ")" : "");
@@ -257,8 +257,8 @@ static void print_search(const report_printer *p, const invar_bisect_result *a)
         print_item_format(p, "base",
                           "%.*s, tested because the good end is no ancestor of the bad one",
                           INVAR_BISECT_REPORT_SHORT, a->base);
-    if (a->first_parted >= 0)
-        print_item_format(p, "ends", "they part at step %" PRId64, a->first_parted);
+    if (a->first_diverging_step >= 0)
+        print_item_format(p, "ends", "they part at step %" PRId64, a->first_diverging_step);
     invar_bisect_report_cost(cost, a);
     print_item(p, "cost", cost);
     print_log(p, a);
@@ -277,17 +277,17 @@ static void print_next(const report_printer *p, const invar_bisect_result *a)
     }
 }
 
-invar_status invar_bisect_report_print(FILE *out, const invar_bisect_result *answer, bool color)
+invar_status invar_bisect_report_print(FILE *out, const invar_bisect_result *result, bool color)
 {
     report_printer p = {out, color};
 
-    print_verdict(&p, answer);
-    print_found(&p, answer);
-    print_lists(&p, answer);
-    if (answer->verdict == INVAR_BISECT_CHANGES || answer->verdict == INVAR_BISECT_SUSPECTS)
+    print_verdict(&p, result);
+    print_found(&p, result);
+    print_lists(&p, result);
+    if (result->verdict == INVAR_BISECT_CHANGES || result->verdict == INVAR_BISECT_SUSPECTS)
         fputc('\n', out);
-    print_search(&p, answer);
-    print_next(&p, answer);
+    print_search(&p, result);
+    print_next(&p, result);
     if (fflush(out) != 0 || ferror(out))
         return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the answer: %s", strerror(errno));
     return INVAR_OK;

@@ -17,20 +17,20 @@ extern "C" {
 #endif
 
 /* Prints the result as text: the verdict first, then commit, divergence and cost. */
-invar_status invar_bisect_report_print(FILE *out, const invar_bisect_result *answer,
+invar_status invar_bisect_report_print(FILE *out, const invar_bisect_result *result,
                                        bool color) INVAR_MUST_USE;
 
 /* Returns the complete result as a JSON object that the caller owns, or NULL without memory. */
-json_t *invar_bisect_report_object(const invar_bisect_result *answer);
+json_t *invar_bisect_report_object(const invar_bisect_result *result);
 
 /* Writes invar_bisect_report_object as JSON text. */
-invar_status invar_bisect_report_json(FILE *out, const invar_bisect_result *answer) INVAR_MUST_USE;
+invar_status invar_bisect_report_json(FILE *out, const invar_bisect_result *result) INVAR_MUST_USE;
 
 /*
  * Writes a self-contained HTML page: verdict, commit, divergence, the trials as a picture and as a
  * table.
  */
-invar_status invar_bisect_report_html(FILE *out, const invar_bisect_result *answer) INVAR_MUST_USE;
+invar_status invar_bisect_report_html(FILE *out, const invar_bisect_result *result) INVAR_MUST_USE;
 
 /* Returns "found", "changes", "suspects", "nondeterministic", "same-ends" and so on. */
 const char *invar_bisect_report_verdict(invar_bisect_verdict verdict);

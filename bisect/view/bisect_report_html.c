@@ -20,7 +20,7 @@
 enum { ROWS = 2000, SHOWN_ROWS = 100 };
 
 /* The frame, then the files that it names. */
-extern const invar_embedded invar_answer_files[];
+extern const invar_embedded invar_bisect_report_files[];
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
@@ -207,7 +207,7 @@ static void put_commit(FILE *f, const void *data)
 static void put_place(FILE *f, const void *data)
 {
     const invar_bisect_result *a = data;
-    const invar_divergence *p = &a->place;
+    const invar_divergence *p = &a->divergence;
     char line[INVAR_BISECT_REPORT_LINE];
 
     if (!p->known)
@@ -244,8 +244,8 @@ static void put_cost(FILE *f, const void *data)
     put_item_hash(f, "base", a->base);
     if (a->range > 0)
         invar_html_item_number(f, "commits", a->range);
-    if (a->first_parted >= 0)
-        invar_html_item_number(f, "ends part", a->first_parted);
+    if (a->first_diverging_step >= 0)
+        invar_html_item_number(f, "ends part", a->first_diverging_step);
     invar_html_item_number(f, "trials", (int64_t)a->n_trials);
     invar_html_item_number(f, "of search", a->search_trials);
     invar_html_item_number(f, "built", a->built);
@@ -317,7 +317,7 @@ static void put_changes(FILE *f, const void *data)
         put_commit_cells(f, &c->commit, c->depth > 0);
         put_short_cell(f, "digest", c->before, INVAR_BISECT_REPORT_VALUE_DIGITS);
         put_short_cell(f, "digest", c->after, INVAR_BISECT_REPORT_VALUE_DIGITS);
-        invar_bisect_report_place(line, &c->place);
+        invar_bisect_report_divergence(line, &c->divergence);
         put_cell(f, "value", line);
         invar_bisect_report_remark(line, c);
         put_cell(f, "value", line);
@@ -531,7 +531,7 @@ static void put_trials(FILE *f, const void *data)
         put_cell(f, "num", t->build_s > 0 ? span : "");
         invar_bisect_report_span(span, t->run_s);
         put_cell(f, "num", t->run_s > 0 ? span : "");
-        put_cell(f, "value", t->story);
+        put_cell(f, "value", t->failure_reason);
         fputs("</tr>", f);
     }
     close_table(f, a->n_trials);
@@ -563,7 +563,7 @@ static const invar_html_section sections[] = {
     {"next", put_next},         {NULL, NULL},
 };
 
-invar_status invar_bisect_report_html(FILE *out, const invar_bisect_result *answer)
+invar_status invar_bisect_report_html(FILE *out, const invar_bisect_result *result)
 {
-    return invar_html_write(out, invar_answer_files, sections, answer);
+    return invar_html_write(out, invar_bisect_report_files, sections, result);
 }

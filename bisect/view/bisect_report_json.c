@@ -62,7 +62,7 @@ static json_t *change_json(const void *item)
         json_pack("{s:o, s:o, s:o, s:i, s:b, s:I, s:o}", "parent",
                   invar_view_text_or_null(c->parent), "before", invar_view_text(c->before), "after",
                   invar_view_text(c->after), "depth", c->depth, "merge", c->merge, "between",
-                  (json_int_t)c->n_untested_before, "place", invar_view_place(&c->place));
+                  (json_int_t)c->n_untested_before, "place", invar_view_divergence(&c->divergence));
     int failed = !object || !more || json_object_update(object, more) != 0;
 
     json_decref(more);
@@ -84,7 +84,7 @@ static json_t *trial_json(const void *item)
                      integer_or_null(t->position > 0 ? t->position : -1), "exit_code", t->exit_code,
                      "build_s", invar_view_real(t->build_s), "run_s", invar_view_real(t->run_s),
                      "ledger", invar_view_text_or_null(t->ledger), "story",
-                     invar_view_text_or_null(t->story));
+                     invar_view_text_or_null(t->failure_reason));
 }
 
 static json_t *cost_json(const invar_bisect_result *a)
@@ -115,19 +115,19 @@ json_t *invar_bisect_report_object(const invar_bisect_result *a)
         a->patch_cut, "changes",
         invar_view_list(a->changes, a->n_changes, sizeof *a->changes, change_json), "suspects",
         invar_view_list(a->suspects, a->n_suspects, sizeof *a->suspects, commit), "all_suspects",
-        (json_int_t)a->all_suspects, "place", invar_view_place(&a->place), "trials",
+        (json_int_t)a->all_suspects, "place", invar_view_divergence(&a->divergence), "trials",
         invar_view_list(a->trials, a->n_trials, sizeof *a->trials, trial_json), "search_trials",
         (json_int_t)a->search_trials, "confirmed", a->confirmed, "third", a->has_third_value,
         "question", invar_view_text(a->question), "good", invar_view_text(a->good), "bad",
         invar_view_text(a->bad), "base", invar_view_text_or_null(a->base), "who",
         invar_view_text_or_null(a->commit), "story", invar_view_text_or_null(a->reason), "range",
-        (json_int_t)a->range, "first_parted", integer_or_null(a->first_parted), "cost",
+        (json_int_t)a->range, "first_parted", integer_or_null(a->first_diverging_step), "cost",
         cost_json(a), "work",
         json_pack("{s:o, s:o}", "id", invar_view_text(a->id), "folder",
                   invar_view_text(a->folder)));
 }
 
-invar_status invar_bisect_report_json(FILE *out, const invar_bisect_result *answer)
+invar_status invar_bisect_report_json(FILE *out, const invar_bisect_result *result)
 {
-    return invar_view_write(out, invar_bisect_report_object(answer));
+    return invar_view_write(out, invar_bisect_report_object(result));
 }

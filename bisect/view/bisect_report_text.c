@@ -261,7 +261,7 @@ void invar_bisect_report_advice(char out[INVAR_BISECT_REPORT_LINE], const invar_
 
 /* ---- divergence and changes ------------------------------------------------------------------ */
 
-void invar_bisect_report_place(char out[INVAR_BISECT_REPORT_LINE], const invar_divergence *p)
+void invar_bisect_report_divergence(char out[INVAR_BISECT_REPORT_LINE], const invar_divergence *p)
 {
     bool tensor = *p->before != '\0';
     text_line l = begin_line(out, INVAR_BISECT_REPORT_LINE);
@@ -423,8 +423,8 @@ bool invar_bisect_report_next(char out[INVAR_BISECT_REPORT_COMMAND], const invar
         bool there = false;
         switch (i) {
         case 0: there = add_show_command(&l, a); break;
-        case 1: there = !changes && add_diff_command(&l, &a->place); break;
-        default: there = changes && a->n_changes && add_diff_command(&l, &a->changes->place);
+        case 1: there = !changes && add_diff_command(&l, &a->divergence); break;
+        default: there = changes && a->n_changes && add_diff_command(&l, &a->changes->divergence);
         }
         at += there;
         if (there && at == index)

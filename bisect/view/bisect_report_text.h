@@ -27,26 +27,28 @@ const char *invar_bisect_report_safe(char *out, size_t size, const char *text);
 
 /* Formats the verdict as one line, for example "found: 0123456789ab SUBJECT". */
 void invar_bisect_report_headline(char out[INVAR_BISECT_REPORT_LINE],
-                                  const invar_bisect_result *answer);
+                                  const invar_bisect_result *result);
 
 /* Formats what the verdict means and what to do about it; empty if there is no advice. */
 void invar_bisect_report_advice(char out[INVAR_BISECT_REPORT_LINE],
-                                const invar_bisect_result *answer);
+                                const invar_bisect_result *result);
 
 /*
  * Formats "step 7, point layer.0.q (forward, layer 0), op linear.fwd"; empty if the divergence is
  * unknown.
  */
-void invar_bisect_report_place(char out[INVAR_BISECT_REPORT_LINE], const invar_divergence *place);
+void invar_bisect_report_divergence(char out[INVAR_BISECT_REPORT_LINE],
+                                    const invar_divergence *divergence);
 
 /* Formats "8 points differ, 31 equal at that step; every op's output was recorded". */
-void invar_bisect_report_points(char out[INVAR_BISECT_REPORT_LINE], const invar_divergence *place);
+void invar_bisect_report_points(char out[INVAR_BISECT_REPORT_LINE],
+                                const invar_divergence *divergence);
 
 /*
  * Return whether the culprit was confirmed, and what a third value means; empty if not applicable.
  */
-const char *invar_bisect_report_confirmed(const invar_bisect_result *answer);
-const char *invar_bisect_report_third(const invar_bisect_result *answer);
+const char *invar_bisect_report_confirmed(const invar_bisect_result *result);
+const char *invar_bisect_report_third(const invar_bisect_result *result);
 
 /*
  * Formats remarks about a change, such as "a merge whose value none of its parents has"; may be
@@ -57,7 +59,7 @@ void invar_bisect_report_remark(char out[INVAR_BISECT_REPORT_LINE],
 
 /* Formats the cost: "12 trials, 9 of the search; ...". */
 void invar_bisect_report_cost(char out[INVAR_BISECT_REPORT_LINE],
-                              const invar_bisect_result *answer);
+                              const invar_bisect_result *result);
 
 /*
  * Format Unix seconds as "2026-01-31T12:34:56Z", and a duration as "0.42 s", "3 min 5 s" or "2 h 7
@@ -73,7 +75,7 @@ enum { INVAR_BISECT_REPORT_COMMANDS = 3, INVAR_BISECT_REPORT_COMMAND = 2 * INVAR
  * more.
  */
 bool invar_bisect_report_next(char out[INVAR_BISECT_REPORT_COMMAND],
-                              const invar_bisect_result *answer, int index);
+                              const invar_bisect_result *result, int index);
 
 #ifdef __cplusplus
 }

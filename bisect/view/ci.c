@@ -99,7 +99,7 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
         invar_digest_format(is, &result->chain_is);
         fprintf(out, "%schain   %s at step %" PRId64 ", was %s\n", before, is, result->first, was);
         print_loss(out, result, before);
-        print_place(out, &result->place, before);
+        print_place(out, &result->divergence, before);
     }
     if (result->ops[0])
         fprintf(out, "%sops     %s\n", before, quote_text(text, result->ops));
@@ -183,7 +183,7 @@ static json_t *comparison_json(const invar_ci_result *r)
                      some ? digest_json(&r->chain_is) : json_null(), "loss_was",
                      invar_view_real(r->has_loss ? r->loss_was : NAN), "loss_is",
                      invar_view_real(r->has_loss ? r->loss_is : NAN), "place",
-                     parted ? place_json(&r->place) : json_null(), "ops",
+                     parted ? place_json(&r->divergence) : json_null(), "ops",
                      invar_view_text_or_null(r->ops), "same_identity", (int)r->same_identity);
 }
 

@@ -82,9 +82,9 @@ static void print_properties(FILE *out, const invar_ci_result *r)
         (void)snprintf(number, sizeof number, "%" PRId64, r->first);
         print_property(out, "first divergent step", number);
     }
-    if (r->place.known) {
-        print_property(out, "point", r->place.point);
-        print_property(out, "op", r->place.op);
+    if (r->divergence.known) {
+        print_property(out, "point", r->divergence.point);
+        print_property(out, "op", r->divergence.op);
     }
     fputs("    </properties>\n", out);
 }

@@ -43,7 +43,7 @@ json_t *invar_view_list(const void *items, size_t count, size_t size,
     return array;
 }
 
-json_t *invar_view_place(const invar_divergence *p)
+json_t *invar_view_divergence(const invar_divergence *p)
 {
     if (!p->known)
         return json_null();

@@ -31,7 +31,7 @@ json_t *invar_view_list(const void *items, size_t count, size_t size,
                         json_t *(*element)(const void *item));
 
 /* Converts a divergence; null if it is unknown. */
-json_t *invar_view_place(const invar_divergence *place);
+json_t *invar_view_divergence(const invar_divergence *divergence);
 
 /*
  * Writes the object and a newline and releases the object. Returns INVAR_E_NOMEM if `object` is

@@ -89,8 +89,8 @@ static invar_status read_build_file(char **out, size_t *bytes_out, const char *p
     return INVAR_OK;
 }
 
-invar_status invar_workspace_write_origin(const char *to, const char *program, const char *tree,
-                                          invar_repo *repo, const char *commit)
+invar_status invar_workspace_write_build_info(const char *to, const char *program, const char *tree,
+                                              invar_repo *repo, const char *commit)
 {
     char path[INVAR_PATH_SIZE], *built = NULL, *text = NULL;
     invar_repo_commit *about = NULL;
@@ -138,7 +138,7 @@ static invar_status copy_build_file(const char *path, const char *to, const char
 }
 
 /* The files are next to the program itself, not next to a link to it such as /proc/self/exe. */
-invar_status invar_workspace_copy_origin(const char *to, const char *program)
+invar_status invar_workspace_copy_build_info(const char *to, const char *program)
 {
     char file[PATH_MAX];
 

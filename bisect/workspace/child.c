@@ -42,7 +42,7 @@
 #define MAX_SECONDS 1000000.0 /* limits deadlines so that milliseconds cannot overflow */
 #define BLOCK_BYTES 65536
 #define HALF_BYTES (INVAR_CHILD_LOG_BYTES / 2)
-#define MARK_SIZE (sizeof INVAR_USER_CHILD + INVAR_USER_SIZE + 16)
+#define MARK_SIZE (sizeof INVAR_PROCESS_TAG_CHILD + INVAR_PROCESS_TAG_SIZE + 16)
 
 typedef struct child_process {
     const invar_child_request *request;
@@ -187,7 +187,7 @@ static invar_status make_environment(child_process *c)
     INVAR_TRY(invar_alloc((void **)&c->environment, count, sizeof *c->environment,
                           "a child's environment"));
     for (char **v = environ; v && *v; v++) {
-        if (!is_overridden(*v, extra) && !names_variable(INVAR_USER_CHILD, *v))
+        if (!is_overridden(*v, extra) && !names_variable(INVAR_PROCESS_TAG_CHILD, *v))
             c->environment[used++] = *v;
     }
     for (size_t i = 0; extra && extra[i]; i++) {
@@ -503,7 +503,7 @@ static invar_status finish_child(child_process *c)
     while (c->out >= 0 && (now = invar_process_clock_ms()) < until)
         wait_output(c, until - now);
     if (c->end_requested || c->killed || c->out >= 0)
-        invar_user_sweep(c->mark + sizeof INVAR_USER_CHILD);
+        invar_process_tag_sweep(c->mark + sizeof INVAR_PROCESS_TAG_CHILD);
     read_output(c);
     do
         got = wait4(c->pid, &how, 0, &usage);
@@ -535,12 +535,12 @@ invar_status invar_child_run(invar_child_result *out, const invar_child_request 
 {
     static _Atomic uint32_t children;
     child_process c = {.request = request, .result = out, .pid = -1, .out = -1, .log = -1};
-    char user[INVAR_USER_SIZE];
+    char user[INVAR_PROCESS_TAG_SIZE];
     invar_status status;
 
     memset(out, 0, sizeof *out);
-    invar_user_self(user);
-    (void)snprintf(c.mark, sizeof c.mark, INVAR_USER_CHILD "=%s-%08" PRIx32, user,
+    invar_process_tag_self(user);
+    (void)snprintf(c.mark, sizeof c.mark, INVAR_PROCESS_TAG_CHILD "=%s-%08" PRIx32, user,
                    atomic_fetch_add(&children, 1));
     status = run_child(&c);
     log_end(&c);
@@ -573,8 +573,8 @@ static void describe_end(char out[64], const invar_child_result *result, double 
     }
 }
 
-void invar_child_tell(char out[INVAR_CHILD_REASON_SIZE], const invar_child_result *result,
-                      double timeout)
+void invar_child_describe(char out[INVAR_CHILD_REASON_SIZE], const invar_child_result *result,
+                          double timeout)
 {
     char how[64] = "";
 

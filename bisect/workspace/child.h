@@ -80,8 +80,8 @@ invar_status invar_child_run(invar_child_result *out,
 #define INVAR_CHILD_REASON_SIZE (INVAR_CHILD_WORDS_SIZE + 256)
 
 /* Describes the end of a child: "exit code 2: LAST LINE", "no end within 60 s" and so on. */
-void invar_child_tell(char out[INVAR_CHILD_REASON_SIZE], const invar_child_result *result,
-                      double timeout);
+void invar_child_describe(char out[INVAR_CHILD_REASON_SIZE], const invar_child_result *result,
+                          double timeout);
 
 #ifdef __cplusplus
 }

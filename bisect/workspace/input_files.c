@@ -79,7 +79,7 @@ static void hash_path(invar_hasher *hasher, const char *word, size_t length)
 }
 
 /* Words end at blanks and commas, unless they are quoted. */
-void invar_workspace_mix_inputs(invar_hasher *hasher, const char *value, size_t bytes)
+void invar_workspace_key_add_inputs(invar_hasher *hasher, const char *value, size_t bytes)
 {
     static const char between[] = " \t\r,";
     const char *end = value + bytes;

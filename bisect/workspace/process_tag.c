@@ -66,23 +66,24 @@ static uint64_t read_start_time(uint32_t pid)
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-void invar_user_self(char out[INVAR_USER_SIZE])
+void invar_process_tag_self(char out[INVAR_PROCESS_TAG_SIZE])
 {
     uint32_t pid = (uint32_t)getpid();
 
-    (void)snprintf(out, INVAR_USER_SIZE, "%08" PRIx32 "-%016" PRIx64, pid, read_start_time(pid));
+    (void)snprintf(out, INVAR_PROCESS_TAG_SIZE, "%08" PRIx32 "-%016" PRIx64, pid,
+                   read_start_time(pid));
 }
 
 static bool is_tag(const char *text)
 {
-    for (int i = 0; i < INVAR_USER_SIZE - 1; i++) {
+    for (int i = 0; i < INVAR_PROCESS_TAG_SIZE - 1; i++) {
         if (i == 8 ? text[i] != '-' : !text[i] || !strchr("0123456789abcdef", text[i]))
             return false;
     }
     return true;
 }
 
-bool invar_user_lives(const char *user)
+bool invar_process_tag_lives(const char *user)
 {
     uint64_t pid, start;
 
@@ -138,11 +139,11 @@ static int kill_tagged(DIR *processes, const char *needle, size_t length)
     return killed;
 }
 
-void invar_user_sweep(const char *mark)
+void invar_process_tag_sweep(const char *mark)
 {
     static const struct timespec nap = {0, 2000000};
     char needle[NEEDLE_SIZE] = "";
-    int length = snprintf(needle + 1, sizeof needle - 1, INVAR_USER_CHILD "=%s", mark);
+    int length = snprintf(needle + 1, sizeof needle - 1, INVAR_PROCESS_TAG_CHILD "=%s", mark);
     DIR *processes;
 
     if (!is_tag(mark) || length >= (int)sizeof needle - 1)

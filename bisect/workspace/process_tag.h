@@ -17,20 +17,20 @@
 extern "C" {
 #endif
 
-#define INVAR_USER_SIZE 26 /* PPPPPPPP-SSSSSSSSSSSSSSSS in hexadecimal, and the NUL */
-#define INVAR_USER_CHILD "INVAR_CHILD"
+#define INVAR_PROCESS_TAG_SIZE 26 /* PPPPPPPP-SSSSSSSSSSSSSSSS in hexadecimal, and the NUL */
+#define INVAR_PROCESS_TAG_CHILD "INVAR_CHILD"
 
 /* Writes the tag of this process. */
-void invar_user_self(char out[INVAR_USER_SIZE]);
+void invar_process_tag_self(char out[INVAR_PROCESS_TAG_SIZE]);
 
 /* Returns true if the process of a tag is alive; false for zombies and malformed tags. */
-bool invar_user_lives(const char *user);
+bool invar_process_tag_lives(const char *user);
 
 /*
  * Kills every process whose INVAR_CHILD begins with `mark`, a tag or the mark of one child, until
  * no such process is left. Never kills the calling process. Does nothing without /proc.
  */
-void invar_user_sweep(const char *mark);
+void invar_process_tag_sweep(const char *mark);
 
 #ifdef __cplusplus
 }

@@ -279,7 +279,8 @@ static invar_status fetch_program(build_job *m)
         return INVAR_OK;
     }
     INVAR_TRY(status);
-    return invar_workspace_write_origin(to, path, m->from->tree, m->from->repo, m->from->commit);
+    return invar_workspace_write_build_info(to, path, m->from->tree, m->from->repo,
+                                            m->from->commit);
 }
 
 /* ---- the cache ------------------------------------------------------------------------------- */
@@ -390,7 +391,7 @@ static invar_status build_program(build_job *m, const invar_digest *key)
     }
     if (result.end != INVAR_CHILD_EXITED || result.code != 0) {
         m->out->state = INVAR_REVISION_BUILD_FAILED;
-        invar_child_tell(m->out->failure_reason, &result, m->from->how->timeout);
+        invar_child_describe(m->out->failure_reason, &result, m->from->how->timeout);
     }
     if (!program || result.end == INVAR_CHILD_TIMED_OUT || result.end == INVAR_CHILD_MISSING)
         return INVAR_OK;
@@ -428,27 +429,27 @@ static invar_status get_program(invar_revision_build *out, invar_workspace *work
     return found ? INVAR_OK : build_program(&m, &key);
 }
 
-invar_status invar_workspace_program(invar_revision_build *out, invar_workspace *workshop,
-                                     invar_worktree *slot, invar_repo *repo, const char *commit,
+invar_status invar_workspace_program(invar_revision_build *out, invar_workspace *workspace,
+                                     invar_worktree *worktree, invar_repo *repo, const char *commit,
                                      const invar_build_plan *how, const volatile sig_atomic_t *stop)
 {
     program_source from = {.how = how, .repo = repo, .commit = commit};
 
     INVAR_TRY(check_how(how));
     INVAR_TRY(invar_repo_tree(from.tree, repo, commit));
-    return get_program(out, workshop, slot, &from, stop);
+    return get_program(out, workspace, worktree, &from, stop);
 }
 
-invar_status invar_workspace_program_of_folder(invar_revision_build *out, invar_workspace *workshop,
-                                               invar_worktree *slot, const char *folder,
-                                               const invar_build_plan *how,
+invar_status invar_workspace_program_of_folder(invar_revision_build *out,
+                                               invar_workspace *workspace, invar_worktree *worktree,
+                                               const char *folder, const invar_build_plan *how,
                                                const volatile sig_atomic_t *stop)
 {
     program_source from = {.how = how, .commit = folder};
 
     INVAR_TRY(check_how(how));
-    INVAR_TRY(invar_repo_snapshot(from.tree, folder, slot->source));
-    return get_program(out, workshop, slot, &from, stop);
+    INVAR_TRY(invar_repo_snapshot(from.tree, folder, worktree->source));
+    return get_program(out, workspace, worktree, &from, stop);
 }
 
 static invar_status copy_file(invar_revision_build *out, const invar_workspace *workshop,
@@ -462,7 +463,7 @@ static invar_status copy_file(invar_revision_build *out, const invar_workspace *
     if (status == INVAR_OK)
         status = invar_workspace_copy_binary(&out->binary, path, to);
     if (status == INVAR_OK)
-        status = invar_workspace_copy_origin(to, path);
+        status = invar_workspace_copy_build_info(to, path);
     if (status == INVAR_OK)
         status = store_build(out, workshop, made, key, program_name(path));
     if (status != INVAR_OK)
@@ -470,7 +471,7 @@ static invar_status copy_file(invar_revision_build *out, const invar_workspace *
     return status;
 }
 
-invar_status invar_workspace_program_of_file(invar_revision_build *out, invar_workspace *workshop,
+invar_status invar_workspace_program_of_file(invar_revision_build *out, invar_workspace *workspace,
                                              const char *path)
 {
     invar_digest key, binary;
@@ -483,6 +484,6 @@ invar_status invar_workspace_program_of_file(invar_revision_build *out, invar_wo
     invar_workspace_key_add(&hasher, program_name(path));
     invar_hasher_update(&hasher, &binary, sizeof binary);
     invar_hasher_final(&key, &hasher);
-    INVAR_TRY(find_cached_build(&found, out, workshop, &key, program_name(path)));
-    return found ? INVAR_OK : copy_file(out, workshop, &key, path);
+    INVAR_TRY(find_cached_build(&found, out, workspace, &key, program_name(path)));
+    return found ? INVAR_OK : copy_file(out, workspace, &key, path);
 }

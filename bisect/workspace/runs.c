@@ -374,17 +374,17 @@ static invar_status classify_exit(run_job *r, const invar_child_result *result)
                           "a run was ended after step %" PRId64 " by a signal that came from "
                           "elsewhere: run the same command again to continue",
                           p.step);
-    invar_child_tell(out->story, result, r->request->timeout);
+    invar_child_describe(out->failure_reason, result, r->request->timeout);
     if (p.step >= 0 && (finished || out->enough)) {
         out->state = INVAR_RUN_DONE;
         if (out->enough || out->exit_code == 0)
-            out->story[0] = '\0';
+            out->failure_reason[0] = '\0';
         if (r->request->should_stop && !out->enough)
             (void)r->request->should_stop(r->request->payload, out->ledger);
         return INVAR_OK;
     }
     if (result->end == INVAR_CHILD_EXITED && result->code == 0)
-        (void)snprintf(out->story, sizeof out->story,
+        (void)snprintf(out->failure_reason, sizeof out->failure_reason,
                        "it ended well, but left no ledger with a step");
     return INVAR_OK;
 }
@@ -448,12 +448,12 @@ static void hash_inputs(invar_hasher *hasher, const char *recipe, const char *co
         for (size_t i = 0; i < N_DISABLED_KEYS && !apart; i++)
             apart = line_sets_key(at, disabled_keys[i][0]);
         if (*at != '#' && *at != ';' && !apart && sign && sign < end)
-            invar_workspace_mix_inputs(hasher, sign + 1, (size_t)(end - sign - 1));
+            invar_workspace_key_add_inputs(hasher, sign + 1, (size_t)(end - sign - 1));
     }
     for (const char *const *word = flags; word && *word; word++) {
         const char *sign = strncmp(*word, "--", 2) == 0 ? strchr(*word, '=') : NULL;
         const char *value = sign ? sign + 1 : *word;
-        invar_workspace_mix_inputs(hasher, value, strlen(value));
+        invar_workspace_key_add_inputs(hasher, value, strlen(value));
     }
 }
 
@@ -564,7 +564,7 @@ static invar_status require_record(const run_job *r, const char *key, const char
                       r->request->recipe, key, word ? " = " : "", word ? word : "", record);
 }
 
-invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workshop, int lock,
+invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workspace, int lock,
                                  const invar_run_request *request)
 {
     run_job r = {.request = request, .out = out, .step = -1};
@@ -579,7 +579,7 @@ invar_status invar_workspace_run(invar_run_result *out, invar_workspace *worksho
     if (status == INVAR_OK)
         status = require_record(&r, "rollout-schedule", "recorded", "rollout-record");
     if (status == INVAR_OK)
-        status = load_or_run(&r, workshop, lock);
+        status = load_or_run(&r, workspace, lock);
     invar_free(recipe);
     return status;
 }

@@ -177,7 +177,7 @@ static const char *tag_in_name(const char *name)
 
     if (!dot || length < 4 || strcmp(name + length - 4, ".tmp") != 0)
         return NULL;
-    return strlen(dot + 1) >= INVAR_USER_SIZE ? dot + 1 : NULL;
+    return strlen(dot + 1) >= INVAR_PROCESS_TAG_SIZE ? dot + 1 : NULL;
 }
 
 /* Removes unfinished entries of dead processes and kills the children of these. */
@@ -190,15 +190,15 @@ static invar_status remove_unfinished(const char *folder)
     if (!entries)
         return io_error(folder, "cannot be read");
     while (status == INVAR_OK && (entry = readdir(entries))) {
-        char path[INVAR_PATH_SIZE], user[INVAR_USER_SIZE] = "";
+        char path[INVAR_PATH_SIZE], user[INVAR_PROCESS_TAG_SIZE] = "";
         const char *at = tag_in_name(entry->d_name);
 
         if (!at)
             continue;
-        memcpy(user, at, INVAR_USER_SIZE - 1);
-        if (invar_user_lives(user))
+        memcpy(user, at, INVAR_PROCESS_TAG_SIZE - 1);
+        if (invar_process_tag_lives(user))
             continue;
-        invar_user_sweep(user);
+        invar_process_tag_sweep(user);
         status = invar_path_join(path, sizeof path, folder, entry->d_name);
         if (status == INVAR_OK)
             status = invar_held_folder_remove(path);
@@ -271,36 +271,36 @@ invar_status invar_workspace_open(invar_workspace **out, const char *folder, con
     return INVAR_OK;
 }
 
-void invar_workspace_close(invar_workspace *workshop)
+void invar_workspace_close(invar_workspace *workspace)
 {
-    invar_free(workshop);
+    invar_free(workspace);
 }
 
-const char *invar_workspace_folder(const invar_workspace *workshop)
+const char *invar_workspace_folder(const invar_workspace *workspace)
 {
-    return workshop->folder;
+    return workspace->folder;
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-invar_status invar_workspace_path(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
+invar_status invar_workspace_path(char out[INVAR_PATH_SIZE], const invar_workspace *workspace,
                                   const char *kind, const invar_digest *key)
 {
     char name[64], hex[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(hex, key);
     (void)snprintf(name, sizeof name, "%s/%s", kind, hex);
-    return invar_path_join(out, INVAR_PATH_SIZE, workshop->folder, name);
+    return invar_path_join(out, INVAR_PATH_SIZE, workspace->folder, name);
 }
 
 /* Formats PATH.TAG-NUMBER.tmp, a name that is unique to this process. */
 static invar_status format_temp_path(char out[INVAR_PATH_SIZE], const char *path)
 {
     static _Atomic uint32_t number;
-    char user[INVAR_USER_SIZE];
+    char user[INVAR_PROCESS_TAG_SIZE];
     int bytes;
 
-    invar_user_self(user);
+    invar_process_tag_self(user);
     bytes = snprintf(out, INVAR_PATH_SIZE, "%s.%s-%08" PRIx32 ".tmp", path, user,
                      atomic_fetch_add(&number, 1));
     if (bytes < INVAR_PATH_SIZE)
@@ -309,12 +309,12 @@ static invar_status format_temp_path(char out[INVAR_PATH_SIZE], const char *path
     return io_error(path, "cannot be made");
 }
 
-invar_status invar_workspace_entry_new(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
+invar_status invar_workspace_entry_new(char out[INVAR_PATH_SIZE], const invar_workspace *workspace,
                                        const char *kind, const invar_digest *key)
 {
     char path[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_workspace_path(path, workshop, kind, key));
+    INVAR_TRY(invar_workspace_path(path, workspace, kind, key));
     INVAR_TRY(format_temp_path(out, path));
     return invar_held_folder_make(out);
 }
@@ -353,17 +353,17 @@ void invar_workspace_entry_discard(const char *made)
     invar_error_put(&why);
 }
 
-invar_status invar_workspace_check_room(const invar_workspace *workshop)
+invar_status invar_workspace_check_room(const invar_workspace *workspace)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     struct statvfs disk;
 
-    if (statvfs(workshop->folder, &disk) != 0)
-        return io_error(workshop->folder, "cannot be looked at");
+    if (statvfs(workspace->folder, &disk) != 0)
+        return io_error(workspace->folder, "cannot be looked at");
     if ((uint64_t)disk.f_bavail * disk.f_frsize >= MIN_FREE_BYTES &&
         (disk.f_favail > 16 || !disk.f_files))
         return INVAR_OK;
-    invar_path_show(shown, workshop->folder);
+    invar_path_show(shown, workspace->folder);
     return INVAR_FAIL(INVAR_E_IO, ENOSPC,
                       "%s: the disk is full; make room, or give another folder with --work DIR",
                       shown);
@@ -406,7 +406,7 @@ static invar_status lock_after_sweep(bool *out, const invar_worktree *slot, cons
     static const struct timespec nap = {0, 5000000};
     int64_t until = invar_process_clock_ms() + LOCK_MS;
 
-    invar_user_sweep(user);
+    invar_process_tag_sweep(user);
     for (;;) {
         INVAR_TRY(try_lock(out, slot, path));
         if (*out || invar_process_clock_ms() >= until)
@@ -416,26 +416,26 @@ static invar_status lock_after_sweep(bool *out, const invar_worktree *slot, cons
 }
 
 /* Reads the tag of the owner; empty if there is no owner file. */
-static void read_owner_tag(char out[INVAR_USER_SIZE], const char *path)
+static void read_owner_tag(char out[INVAR_PROCESS_TAG_SIZE], const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    ssize_t got = fd >= 0 ? read(fd, out, INVAR_USER_SIZE - 1) : 0;
+    ssize_t got = fd >= 0 ? read(fd, out, INVAR_PROCESS_TAG_SIZE - 1) : 0;
 
     out[got > 0 ? got : 0] = '\0';
     if (fd >= 0)
         close(fd);
 }
 
-invar_status invar_worktree_reset(const invar_worktree *slot)
+invar_status invar_worktree_reset(const invar_worktree *worktree)
 {
     static const char *const parts[] = {"made", "build", "source"};
     char path[INVAR_PATH_SIZE];
 
     // before the rest, because the index describes the contents of `source`
-    INVAR_TRY(worktree_path(path, slot, "source.tree"));
+    INVAR_TRY(worktree_path(path, worktree, "source.tree"));
     (void)unlink(path);
     for (int i = 0; i < 3; i++) {
-        INVAR_TRY(worktree_path(path, slot, parts[i]));
+        INVAR_TRY(worktree_path(path, worktree, parts[i]));
         INVAR_TRY(invar_held_folder_remove(path));
     }
     return INVAR_OK;
@@ -444,7 +444,7 @@ invar_status invar_worktree_reset(const invar_worktree *slot)
 static invar_status try_worktree(bool *out, invar_worktree *slot)
 {
     char lock[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
-    char user[INVAR_USER_SIZE], self[INVAR_USER_SIZE];
+    char user[INVAR_PROCESS_TAG_SIZE], self[INVAR_PROCESS_TAG_SIZE];
 
     INVAR_TRY(worktree_path(lock, slot, "lock"));
     INVAR_TRY(worktree_path(path, slot, "user"));
@@ -454,15 +454,15 @@ static invar_status try_worktree(bool *out, invar_worktree *slot)
         return io_error(lock, "cannot be opened");
     INVAR_TRY(try_lock(out, slot, lock));
     read_owner_tag(user, path);
-    if (!*out && user[0] && !invar_user_lives(user))
+    if (!*out && user[0] && !invar_process_tag_lives(user))
         INVAR_TRY(lock_after_sweep(out, slot, lock, user));
     if (!*out)
         return INVAR_OK;
-    if (user[0] && !invar_user_lives(user))
-        invar_user_sweep(user); // children of the dead owner that have closed the lock
+    if (user[0] && !invar_process_tag_lives(user))
+        invar_process_tag_sweep(user); // children of the dead owner that have closed the lock
     if (invar_path_exists(path))
         INVAR_TRY(invar_worktree_reset(slot));
-    invar_user_self(self);
+    invar_process_tag_self(self);
     return invar_file_write(path, self, strlen(self));
 }
 
@@ -485,13 +485,13 @@ static void close_worktree(invar_worktree *slot)
     slot->lock = -1;
 }
 
-invar_status invar_worktree_acquire(invar_worktree *out, invar_workspace *workshop)
+invar_status invar_worktree_acquire(invar_worktree *out, invar_workspace *workspace)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     bool taken = false;
 
     for (int i = 0; i < MAX_WORKTREES; i++) {
-        invar_status status = init_worktree(out, workshop, i);
+        invar_status status = init_worktree(out, workspace, i);
         if (status == INVAR_OK)
             status = try_worktree(&taken, out);
         if (status == INVAR_OK && taken)
@@ -499,17 +499,17 @@ invar_status invar_worktree_acquire(invar_worktree *out, invar_workspace *worksh
         close_worktree(out);
         INVAR_TRY(status);
     }
-    invar_path_show(shown, workshop->folder);
+    invar_path_show(shown, workspace->folder);
     return INVAR_FAIL(INVAR_E_BUSY, 0, "%s: all %d slots are in use", shown, MAX_WORKTREES);
 }
 
-void invar_worktree_release(invar_worktree *slot)
+void invar_worktree_release(invar_worktree *worktree)
 {
     char path[INVAR_PATH_SIZE];
 
-    if (slot->lock < 0)
+    if (worktree->lock < 0)
         return;
-    if (worktree_path(path, slot, "user") == INVAR_OK)
+    if (worktree_path(path, worktree, "user") == INVAR_OK)
         (void)unlink(path);
-    close_worktree(slot);
+    close_worktree(worktree);
 }

@@ -53,8 +53,8 @@ typedef struct invar_workspace invar_workspace;
  */
 invar_status invar_workspace_open(invar_workspace **out, const char *folder, const char *subject,
                                   const char *const *outside) INVAR_MUST_USE;
-void invar_workspace_close(invar_workspace *workshop); /* `workshop` may be NULL */
-const char *invar_workspace_folder(const invar_workspace *workshop);
+void invar_workspace_close(invar_workspace *workspace); /* `workspace` may be NULL */
+const char *invar_workspace_folder(const invar_workspace *workspace);
 
 /* ---- worktrees ------------------------------------------------------------------------------- */
 
@@ -65,11 +65,11 @@ typedef struct invar_worktree {
 } invar_worktree;
 
 /* Acquires the first free worktree, or creates one. Returns INVAR_E_BUSY if all are in use. */
-invar_status invar_worktree_acquire(invar_worktree *out, invar_workspace *workshop) INVAR_MUST_USE;
-void invar_worktree_release(invar_worktree *slot);
+invar_status invar_worktree_acquire(invar_worktree *out, invar_workspace *workspace) INVAR_MUST_USE;
+void invar_worktree_release(invar_worktree *worktree);
 
 /* Deletes source and build after a child was killed, because files may be incomplete. */
-invar_status invar_worktree_reset(const invar_worktree *slot) INVAR_MUST_USE;
+invar_status invar_worktree_reset(const invar_worktree *worktree) INVAR_MUST_USE;
 
 /*
  * Variables that no child in a worktree inherits, as words of invar_child_request.environment:
@@ -120,8 +120,8 @@ typedef struct invar_revision_build {
  * equal trees share a program, and its PROGRAM.build names the first of them. Returns INVAR_E_IO if
  * the disk is full, which would make any build fail.
  */
-invar_status invar_workspace_program(invar_revision_build *out, invar_workspace *workshop,
-                                     invar_worktree *slot, invar_repo *repo, const char *commit,
+invar_status invar_workspace_program(invar_revision_build *out, invar_workspace *workspace,
+                                     invar_worktree *worktree, invar_repo *repo, const char *commit,
                                      const invar_build_plan *how,
                                      const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
@@ -129,16 +129,16 @@ invar_status invar_workspace_program(invar_revision_build *out, invar_workspace 
  * Like invar_workspace_program, for the work tree `folder` in its current state. A copy is built;
  * the folder is only read.
  */
-invar_status invar_workspace_program_of_folder(invar_revision_build *out, invar_workspace *workshop,
-                                               invar_worktree *slot, const char *folder,
-                                               const invar_build_plan *how,
+invar_status invar_workspace_program_of_folder(invar_revision_build *out,
+                                               invar_workspace *workspace, invar_worktree *worktree,
+                                               const char *folder, const invar_build_plan *how,
                                                const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
 /*
  * Like invar_workspace_program, for an existing program file. The file is copied, so that later
  * changes have no effect.
  */
-invar_status invar_workspace_program_of_file(invar_revision_build *out, invar_workspace *workshop,
+invar_status invar_workspace_program_of_file(invar_revision_build *out, invar_workspace *workspace,
                                              const char *path) INVAR_MUST_USE;
 
 /*
@@ -192,7 +192,8 @@ typedef struct invar_run_result {
     char ledger[INVAR_PATH_SIZE];
     double seconds;
     int64_t peak_bytes;
-    char story[INVAR_CHILD_REASON_SIZE]; /* reason of a failure or of a nonzero exit code */
+    char
+        failure_reason[INVAR_CHILD_REASON_SIZE]; /* reason of a failure or of a nonzero exit code */
 } invar_run_result;
 
 /*
@@ -215,7 +216,7 @@ void invar_workspace_inputs(invar_digest *out, const char *recipe, const char *c
  * are neither read nor written. Only runs that are DONE are reused. `lock` is passed to the child.
  * Returns INVAR_E_STATE if a signal from outside ended the run early.
  */
-invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workshop, int lock,
+invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workspace, int lock,
                                  const invar_run_request *request) INVAR_MUST_USE;
 
 #ifdef __cplusplus

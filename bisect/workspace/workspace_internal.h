@@ -20,11 +20,11 @@ struct invar_workspace {
 };
 
 /* Formats FOLDER/KIND/KEY; KIND is "programs" or "runs". */
-invar_status invar_workspace_path(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
+invar_status invar_workspace_path(char out[INVAR_PATH_SIZE], const invar_workspace *workspace,
                                   const char *kind, const invar_digest *key) INVAR_MUST_USE;
 
 /* Creates an empty folder FOLDER/KIND/KEY.TAG-NUMBER.tmp. */
-invar_status invar_workspace_entry_new(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
+invar_status invar_workspace_entry_new(char out[INVAR_PATH_SIZE], const invar_workspace *workspace,
                                        const char *kind, const invar_digest *key) INVAR_MUST_USE;
 
 /*
@@ -38,7 +38,7 @@ invar_status invar_workspace_entry_commit(bool *lost_out, const char *made, cons
 void invar_workspace_entry_discard(const char *made);
 
 /* Returns INVAR_E_IO if the disk is so full that this may have caused a failure. */
-invar_status invar_workspace_check_room(const invar_workspace *workshop) INVAR_MUST_USE;
+invar_status invar_workspace_check_room(const invar_workspace *workspace) INVAR_MUST_USE;
 
 /* Adds a text or NULL to a key. Different lists of texts never give the same bytes. */
 void invar_workspace_key_add(invar_hasher *hasher, const char *text);
@@ -47,7 +47,7 @@ void invar_workspace_key_add(invar_hasher *hasher, const char *text);
  * Adds the files and folders that words of the value name to a key, with size and time of the last
  * change. Words that name nothing are skipped.
  */
-void invar_workspace_mix_inputs(invar_hasher *hasher, const char *value, size_t bytes);
+void invar_workspace_key_add_inputs(invar_hasher *hasher, const char *value, size_t bytes);
 
 /* ---- binary.c -------------------------------------------------------------------------------- */
 
@@ -61,11 +61,11 @@ invar_status invar_workspace_copy_binary(invar_digest *out, const char *from,
  * Writes TO.build: the tree, the commit if there is a repository, and the compiler entries that the
  * build wrote next to `program`.
  */
-invar_status invar_workspace_write_origin(const char *to, const char *program, const char *tree,
-                                          invar_repo *repo, const char *commit) INVAR_MUST_USE;
+invar_status invar_workspace_write_build_info(const char *to, const char *program, const char *tree,
+                                              invar_repo *repo, const char *commit) INVAR_MUST_USE;
 
 /* Copies the build files next to `program`, if there are any, to their places next to `to`. */
-invar_status invar_workspace_copy_origin(const char *to, const char *program) INVAR_MUST_USE;
+invar_status invar_workspace_copy_build_info(const char *to, const char *program) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -53,7 +53,7 @@ struct invar_bench {
 
 #define MEMORY_BYTES ((size_t)1 << 30)
 
-void *invar_bench_take(invar_bench *bench, size_t bytes)
+void *invar_bench_alloc(invar_bench *bench, size_t bytes)
 {
     void *p = (char *)bench->memory + bench->used;
 
@@ -249,7 +249,7 @@ static invar_status run_copy(void *payload)
 static invar_status measure_copy(double *out, invar_bench *b, size_t moved, invar_pool *pool)
 {
     size_t mark = b->used, bytes = moved / 2; // each byte is read and written
-    copy_call copy = {invar_bench_take(b, bytes), invar_bench_take(b, bytes), bytes, pool};
+    copy_call copy = {invar_bench_alloc(b, bytes), invar_bench_alloc(b, bytes), bytes, pool};
     invar_status status;
 
     // touches the pages, because untouched zero pages are faster to copy
@@ -632,7 +632,7 @@ static int run_on_gpu(const settings *s)
 
 static int run_on_cpu(const settings *s)
 {
-    invar_bench b = {.color = invar_term_colour(stdout), .json = s->race.json};
+    invar_bench b = {.color = invar_term_has_color(stdout), .json = s->race.json};
     invar_status status = run_bench(&b, s);
 
     for (int p = 0; p < b.pools; p++)

@@ -61,7 +61,7 @@ extern const invar_bench_fn invar_bench_ops[INVAR_OP_COUNT];
  * Returns memory that is valid until the current op is done, aligned to INVAR_ALIGN and
  * uninitialized.
  */
-void *invar_bench_take(invar_bench *bench, size_t bytes);
+void *invar_bench_alloc(invar_bench *bench, size_t bytes);
 
 /* Returns the seconds of a monotonic clock. */
 double invar_bench_now(void);

@@ -41,7 +41,7 @@ void invar_case_fill(const invar_tensor *t, float range)
 invar_tensor invar_case_zero(invar_bench *b, invar_dtype dtype, int64_t rows, int64_t cols)
 {
     size_t bytes = (size_t)(rows * cols * invar_dtype_bits(dtype) / 8);
-    invar_tensor t = invar_tensor_2d(invar_bench_take(b, bytes), dtype, rows, cols);
+    invar_tensor t = invar_tensor_2d(invar_bench_alloc(b, bytes), dtype, rows, cols);
 
     memset(t.data, 0, bytes);
     return t;

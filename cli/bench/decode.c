@@ -50,10 +50,10 @@ static invar_status time_pass(void *payload, int64_t samples_done, int64_t token
     if (w->count < w->n_timed)
         return INVAR_OK;
     if (w->n_profiled > 0 && w->full == WARM_UP + w->n_timed)
-        INVAR_TRY(invar_profiling_backend_begin(w->on->meter, &w->on->dev));
+        INVAR_TRY(invar_profiling_backend_begin(w->on->profiler, &w->on->dev));
     w->enough = w->full >= WARM_UP + w->n_timed + w->n_profiled;
     if (w->enough && w->n_profiled > 0)
-        invar_profiling_backend_end(w->on->meter);
+        invar_profiling_backend_end(w->on->profiler);
     return w->enough ? INVAR_FAIL(INVAR_E_STATE, 0, "bench: it has run long enough") : INVAR_OK;
 }
 
@@ -111,8 +111,8 @@ static invar_status run_rollout(pass_watch *w, invar_bench_decode *d, invar_rl_s
         status = INVAR_OK;
     }
     d->last_context = samples[0].n_tokens;
-    d->cache = invar_profiling_backend_taken(on->meter, "the KV cache");
-    d->activations = invar_profiling_backend_taken(on->meter, "activations");
+    d->cache = invar_profiling_backend_allocated_bytes(on->profiler, "the KV cache");
+    d->activations = invar_profiling_backend_allocated_bytes(on->profiler, "activations");
     invar_rollout_free(rollout);
     if (status == INVAR_OK && !w->enough)
         return INVAR_FAIL(INVAR_E_STATE, 0, "bench: too few passes had all sequences in them");
@@ -142,7 +142,7 @@ static invar_status profile_passes(invar_bench_profile *out, invar_bench_decode 
     if (!on->profile)
         return INVAR_OK;
     INVAR_TRY(run_watched(&w, d));
-    return invar_bench_profile_take(out, on->meter, w.n_profiled);
+    return invar_bench_profile_take(out, on->profiler, w.n_profiled);
 }
 
 /* Measures the backend that is currently behind the profiling backend. */
@@ -166,11 +166,11 @@ invar_status invar_bench_decode_run(invar_bench_decode *d, const invar_bench_sub
     double prefill;
 
     if (on->peer) {
-        invar_profiling_backend_exchange(on->meter, on->peer);
+        invar_profiling_backend_set_target(on->profiler, on->peer);
         status = measure_all(&d->peer_seconds, &prefill, &d->profile.peer, d, on);
-        invar_profiling_backend_exchange(on->meter, on->backend);
+        invar_profiling_backend_set_target(on->profiler, on->backend);
     }
     if (status == INVAR_OK)
-        status = measure_all(&d->seconds, &d->prefill_seconds, &d->profile.own, d, on);
+        status = measure_all(&d->seconds, &d->prefill_seconds, &d->profile.ours, d, on);
     return status;
 }

@@ -29,16 +29,16 @@
 
 invar_status invar_gpu_bench_take(void **out, invar_gpu_bench *b, size_t bytes)
 {
-    INVAR_CHECK(b->n_taken < (int)(sizeof b->row_blocks / sizeof *b->row_blocks));
+    INVAR_CHECK(b->n_row_blocks < (int)(sizeof b->row_blocks / sizeof *b->row_blocks));
     INVAR_TRY(invar_device_alloc(&b->gpu, out, bytes, "tensors of a benchmark"));
-    b->row_blocks[b->n_taken++] = *out;
+    b->row_blocks[b->n_row_blocks++] = *out;
     return INVAR_OK;
 }
 
 static void free_row_blocks(invar_gpu_bench *b)
 {
-    while (b->n_taken > 0)
-        invar_device_free(&b->gpu, b->row_blocks[--b->n_taken]);
+    while (b->n_row_blocks > 0)
+        invar_device_free(&b->gpu, b->row_blocks[--b->n_row_blocks]);
 }
 
 static invar_status make_noise(invar_gpu_bench *b)
@@ -81,8 +81,8 @@ invar_status invar_gpu_bench_make(invar_tensor *out, invar_gpu_bench *b, invar_d
     return INVAR_OK;
 }
 
-invar_status invar_gpu_bench_room(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
-                                  int64_t rows, int64_t cols)
+invar_status invar_gpu_bench_alloc(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
+                                   int64_t rows, int64_t cols)
 {
     void *data;
 
@@ -116,12 +116,12 @@ static void end_scratch(invar_device *dev)
     dev->scratch = NULL;
 }
 
-invar_status invar_gpu_bench_race(invar_gpu_bench *b, const invar_gpu_compare_case *row)
+invar_status invar_gpu_bench_time(invar_gpu_bench *b, const invar_gpu_compare_case *row)
 {
     b->compared += row->compared;
     b->different += row->different;
     INVAR_TRY(begin_scratch(&b->gpu, row->op, row->args[0]));
-    return invar_gpu_compare_run(b->race, row);
+    return invar_gpu_compare_run(b->compare, row);
 }
 
 /* ---- comparison with the CPU ----------------------------------------------------------------- */
@@ -306,11 +306,11 @@ static invar_status bench_linear_fwd(invar_gpu_bench *b, product_size z, int32_t
         args[i] = (invar_linear_fwd_args){.k_shards = shards, .k_atom = SHARD_ATOM};
         INVAR_TRY(invar_gpu_bench_make(&args[i].x, b, INVAR_DTYPE_BF16, z.m, z.k));
         INVAR_TRY(invar_gpu_bench_make(&args[i].w, b, INVAR_DTYPE_BF16, z.n, z.k));
-        INVAR_TRY(invar_gpu_bench_room(&args[i].y, b, INVAR_DTYPE_BF16, z.m, z.n));
+        INVAR_TRY(invar_gpu_bench_alloc(&args[i].y, b, INVAR_DTYPE_BF16, z.m, z.n));
         row.args[i] = &args[i];
     }
     INVAR_TRY(invar_gpu_bench_audit(&row, b));
-    return invar_gpu_bench_race(b, &row);
+    return invar_gpu_bench_time(b, &row);
 }
 
 static invar_status bench_linear_dx(invar_gpu_bench *b, product_size z, int32_t shards)
@@ -322,13 +322,13 @@ static invar_status bench_linear_dx(invar_gpu_bench *b, product_size z, int32_t 
     append_shards(shape, shards);
     for (int i = 0; i < row.sets; i++) {
         args[i] = (invar_linear_dx_args){.n_parts = 1, .k_shards = shards, .k_atom = {SHARD_ATOM}};
-        INVAR_TRY(invar_gpu_bench_room(&args[i].dx, b, INVAR_DTYPE_BF16, z.m, z.n));
+        INVAR_TRY(invar_gpu_bench_alloc(&args[i].dx, b, INVAR_DTYPE_BF16, z.m, z.n));
         INVAR_TRY(invar_gpu_bench_make(&args[i].parts[0].dy, b, INVAR_DTYPE_BF16, z.m, z.k));
         INVAR_TRY(invar_gpu_bench_make(&args[i].parts[0].w, b, INVAR_DTYPE_BF16, z.k, z.n));
         row.args[i] = &args[i];
     }
     INVAR_TRY(invar_gpu_bench_audit(&row, b));
-    return invar_gpu_bench_race(b, &row);
+    return invar_gpu_bench_time(b, &row);
 }
 
 static invar_status bench_linear_dw(invar_gpu_bench *b, product_size z)
@@ -351,7 +351,7 @@ static invar_status bench_linear_dw(invar_gpu_bench *b, product_size z)
         row.args[i] = &args[i];
     }
     INVAR_TRY(invar_gpu_bench_audit(&row, b));
-    return invar_gpu_bench_race(b, &row);
+    return invar_gpu_bench_time(b, &row);
 }
 
 static const product_size fp8_sizes[] = {
@@ -373,11 +373,11 @@ static invar_status bench_linear_fwd_quantized(invar_gpu_bench *b, invar_dtype d
             INVAR_TRY(invar_gpu_bench_quantized(&args[i].x, b, dtype, 1, z.m, z.k));
         INVAR_TRY(invar_gpu_bench_quantized(
             &args[i].w, b, dtype, dtype == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1, z.n, z.k));
-        INVAR_TRY(invar_gpu_bench_room(&args[i].y, b, INVAR_DTYPE_BF16, z.m, z.n));
+        INVAR_TRY(invar_gpu_bench_alloc(&args[i].y, b, INVAR_DTYPE_BF16, z.m, z.n));
         row.args[i] = &args[i];
     }
     INVAR_TRY(invar_gpu_bench_audit(&row, b));
-    return invar_gpu_bench_race(b, &row);
+    return invar_gpu_bench_time(b, &row);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -426,9 +426,9 @@ static invar_status bench_attention(invar_gpu_bench *b, attention_size z)
     INVAR_TRY(make_heads(&f.k, b, tokens, z.kv_heads, z.dim));
     INVAR_TRY(make_heads(&f.v, b, tokens, z.kv_heads, z.dim));
     INVAR_TRY(make_heads(&f.o, b, tokens, z.heads, z.dim));
-    INVAR_TRY(invar_gpu_bench_room(&f.lse2, b, INVAR_DTYPE_F32, tokens, z.heads));
+    INVAR_TRY(invar_gpu_bench_alloc(&f.lse2, b, INVAR_DTYPE_F32, tokens, z.heads));
     INVAR_TRY(invar_gpu_bench_audit(&row, b));
-    INVAR_TRY(invar_gpu_bench_race(b, &row));
+    INVAR_TRY(invar_gpu_bench_time(b, &row));
     end_scratch(&b->gpu);
     g = (invar_attention_bwd_args){.q = f.q,
                                    .k = f.k,
@@ -446,7 +446,7 @@ static invar_status bench_attention(invar_gpu_bench *b, attention_size z)
     row.work = 2.5 * flops;
     row.compared = row.different = 0;
     INVAR_TRY(invar_gpu_bench_audit(&row, b));
-    return invar_gpu_bench_race(b, &row);
+    return invar_gpu_bench_time(b, &row);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -520,9 +520,9 @@ static invar_status run_gpu_bench(invar_gpu_bench *b, const invar_gpu_compare_op
 
     INVAR_TRY(invar_device_open(&b->gpu));
     INVAR_TRY(make_noise(b));
-    INVAR_TRY(invar_gpu_compare_new(&b->race, &b->gpu, options));
+    INVAR_TRY(invar_gpu_compare_new(&b->compare, &b->gpu, options));
     status = run_rows(b);
-    rows = invar_gpu_compare_end(b->race, status);
+    rows = invar_gpu_compare_end(b->compare, status);
     INVAR_TRY(status);
     if (rows == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -549,7 +549,7 @@ invar_status invar_bench_gpu(const char *only, const invar_gpu_compare_options *
 
     INVAR_TRY(invar_backend_find(&b.gpu.backend, INVAR_DEVICE_CUDA));
     status = run_gpu_bench(&b, options);
-    invar_gpu_compare_free(b.race);
+    invar_gpu_compare_free(b.compare);
     invar_free(b.noise);
     invar_device_close(&b.gpu);
     return status;

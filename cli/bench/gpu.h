@@ -16,11 +16,11 @@ typedef struct invar_gpu_bench {
     invar_device gpu;
     invar_device cpu;
     const char *only; /* substring of the op names to measure */
-    invar_gpu_compare *race;
+    invar_gpu_compare *compare;
     int64_t compared, different; /* number of elements */
     uint16_t *noise;             /* bf16 values */
     void *row_blocks[64];        /* device memory of the current row */
-    int n_taken;
+    int n_row_blocks;
 } invar_gpu_bench;
 
 /* ---- device memory, valid until the row ends ------------------------------------------------- */
@@ -34,8 +34,8 @@ invar_status invar_gpu_bench_fill(invar_gpu_bench *b, void *to, size_t bytes) IN
 /* Allocate a tensor of noise, and an uninitialized one for results. */
 invar_status invar_gpu_bench_make(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
                                   int64_t rows, int64_t cols) INVAR_MUST_USE;
-invar_status invar_gpu_bench_room(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
-                                  int64_t rows, int64_t cols) INVAR_MUST_USE;
+invar_status invar_gpu_bench_alloc(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
+                                   int64_t rows, int64_t cols) INVAR_MUST_USE;
 /* Allocates noise in a quantized format with one scale per `scale_rows` rows (tensor.h). */
 invar_status invar_gpu_bench_quantized(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
                                        int32_t scale_rows, int64_t rows,
@@ -89,7 +89,7 @@ invar_status invar_gpu_bench_run(invar_device *dev, invar_op op, const void *arg
 /* ---- timing ---------------------------------------------------------------------------------- */
 
 /* Times an op, whose row has its arguments, and its peers, and prints the row. */
-invar_status invar_gpu_bench_race(invar_gpu_bench *b,
+invar_status invar_gpu_bench_time(invar_gpu_bench *b,
                                   const invar_gpu_compare_case *row) INVAR_MUST_USE;
 
 /*

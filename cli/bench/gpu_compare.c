@@ -234,7 +234,7 @@ static void print_row(invar_gpu_compare *race, const invar_gpu_compare_case *row
         add_ratio(race, row, runners[i].name, median(runners[i].times) / seconds);
 }
 
-invar_status invar_gpu_compare_run(invar_gpu_compare *race, const invar_gpu_compare_case *row)
+invar_status invar_gpu_compare_run(invar_gpu_compare *compare, const invar_gpu_compare_case *row)
 {
     copy_args copy = {row->copy_to, row->copy_from, (size_t)(row->work / 2)};
     const void *copies[] = {&copy};
@@ -244,16 +244,16 @@ invar_status invar_gpu_compare_run(invar_gpu_compare *race, const invar_gpu_comp
 
     if (row->copy_from)
         runners[count++] = (runner){.name = "copy", .run = run_copy, .args = copies, .sets = 1};
-    for (const invar_gpu_compare_peer *p = race->peers; p->name && count < MAX_RUNNERS; p++)
+    for (const invar_gpu_compare_peer *p = compare->peers; p->name && count < MAX_RUNNERS; p++)
         if (p->op == row->op && strcmp(p->type, row->type) == 0)
             runners[count++] =
                 (runner){.name = p->name, .run = p->run, .args = row->args, .sets = row->sets};
-    status = run_rounds(runners, count, race, row->op, !row->copy_from);
+    status = run_rounds(runners, count, compare, row->op, !row->copy_from);
     if (status == INVAR_OK)
-        print_row(race, row, runners, count);
+        print_row(compare, row, runners, count);
     for (int i = 0; i < count; i++)
         if (runners[i].graph)
-            race->dev->backend->graphs.free(race->dev, runners[i].graph);
+            compare->dev->backend->graphs.free(compare->dev, runners[i].graph);
     return status;
 }
 
@@ -262,7 +262,7 @@ invar_status invar_gpu_compare_run(invar_gpu_compare *race, const invar_gpu_comp
 invar_status invar_gpu_compare_new(invar_gpu_compare **out, const invar_device *dev,
                                    const invar_gpu_compare_options *options)
 {
-    bool color = invar_term_colour(stdout);
+    bool color = invar_term_has_color(stdout);
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a benchmark"));
@@ -284,23 +284,23 @@ invar_status invar_gpu_compare_new(invar_gpu_compare **out, const invar_device *
     return INVAR_OK;
 }
 
-void invar_gpu_compare_free(invar_gpu_compare *race)
+void invar_gpu_compare_free(invar_gpu_compare *compare)
 {
-    invar_free(race);
+    invar_free(compare);
 }
 
-int invar_gpu_compare_end(invar_gpu_compare *race, invar_status status)
+int invar_gpu_compare_end(invar_gpu_compare *compare, invar_status status)
 {
-    if (race->json)
+    if (compare->json)
         invar_safe_text_end_json(stdout, status);
-    else if (race->n_families > 0)
+    else if (compare->n_families > 0)
         printf("\nratio: the peer's time over ours; above 1 we are faster\n");
-    for (int i = 0; i < race->n_families && !race->json; i++) {
-        const ratio_family *f = &race->families[i];
+    for (int i = 0; i < compare->n_families && !compare->json; i++) {
+        const ratio_family *f = &compare->families[i];
         if (f->rows > 1)
             printf("%s %s beside %s: geometric mean of %d %.3f, least %.3f\n", invar_op_name(f->op),
                    f->type, f->peer, f->rows, (double)invar_exp(f->logs / (float)f->rows),
                    f->least);
     }
-    return race->rows;
+    return compare->rows;
 }

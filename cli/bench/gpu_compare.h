@@ -58,13 +58,13 @@ typedef struct invar_gpu_compare_options {
 /* Starts a table. The device must be open and outlive *out. */
 invar_status invar_gpu_compare_new(invar_gpu_compare **out, const invar_device *dev,
                                    const invar_gpu_compare_options *options) INVAR_MUST_USE;
-void invar_gpu_compare_free(invar_gpu_compare *race);
+void invar_gpu_compare_free(invar_gpu_compare *compare);
 
 /* Times the op, for which the device has scratch memory, and its peers, and prints the row. */
-invar_status invar_gpu_compare_run(invar_gpu_compare *race,
+invar_status invar_gpu_compare_run(invar_gpu_compare *compare,
                                    const invar_gpu_compare_case *row) INVAR_MUST_USE;
 
 /* Ends the table; `status` is the result of its rows. Returns the number of rows. */
-int invar_gpu_compare_end(invar_gpu_compare *race, invar_status status);
+int invar_gpu_compare_end(invar_gpu_compare *compare, invar_status status);
 
 #endif

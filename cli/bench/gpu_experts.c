@@ -22,9 +22,9 @@ static invar_status make_route(invar_moe_route_fwd_args *out, invar_gpu_bench *b
                                                  .group_score_top = 1,
                                                  .normalise = 1,
                                                  .scale = 1.0f}};
-    INVAR_TRY(invar_gpu_bench_room(&out->ids, b, INVAR_DTYPE_I32, ROUTED, CHOSEN));
-    INVAR_TRY(invar_gpu_bench_room(&out->weights, b, INVAR_DTYPE_F32, ROUTED, CHOSEN));
-    INVAR_TRY(invar_gpu_bench_room(&out->scores, b, INVAR_DTYPE_F32, ROUTED, EXPERTS));
+    INVAR_TRY(invar_gpu_bench_alloc(&out->ids, b, INVAR_DTYPE_I32, ROUTED, CHOSEN));
+    INVAR_TRY(invar_gpu_bench_alloc(&out->weights, b, INVAR_DTYPE_F32, ROUTED, CHOSEN));
+    INVAR_TRY(invar_gpu_bench_alloc(&out->scores, b, INVAR_DTYPE_F32, ROUTED, EXPERTS));
     return invar_gpu_bench_make(&out->logits, b, INVAR_DTYPE_F32, ROUTED, EXPERTS);
 }
 
@@ -53,7 +53,7 @@ static invar_status bench_route_bwd(invar_gpu_bench *b)
     a.scores = f.scores;
     a.router = f.router;
     INVAR_TRY(invar_gpu_bench_make(&a.dweights, b, INVAR_DTYPE_F32, ROUTED, CHOSEN));
-    INVAR_TRY(invar_gpu_bench_room(&a.dlogits, b, INVAR_DTYPE_BF16, ROUTED, EXPERTS));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.dlogits, b, INVAR_DTYPE_BF16, ROUTED, EXPERTS));
     part = a;
     return invar_gpu_bench_moves(b, &s, INVAR_OP_MOE_ROUTE_BWD, &a, "16384x128 8",
                                  ROUTED * (6.0 * EXPERTS + 8.0 * CHOSEN));
@@ -76,7 +76,7 @@ static invar_status bench_gather(invar_gpu_bench *b)
     invar_moe_gather_fwd_args a = {0}, part;
     invar_gpu_row_check s = {&part, 2, 3, 1, {&part.out, &part.x, &part.row_token}};
 
-    INVAR_TRY(invar_gpu_bench_room(&a.out, b, INVAR_DTYPE_BF16, ROWS, HIDDEN));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.out, b, INVAR_DTYPE_BF16, ROWS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_indices(&a.row_token, b, ROWS, TOKENS, 1021));
     part = a;
@@ -93,7 +93,7 @@ static invar_status bench_gather_bwd(invar_gpu_bench *b)
     invar_moe_gather_bwd_args a = {0}, part;
     invar_gpu_row_check s = {&part, TOKENS, 3, 1, {&part.dx, &part.dout, &part.slot_row}};
 
-    INVAR_TRY(invar_gpu_bench_room(&a.dx, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.dx, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_make(&a.dout, b, INVAR_DTYPE_BF16, ROWS, HIDDEN));
     INVAR_TRY(make_slots(&a.slot_row, b));
     part = a;
@@ -107,7 +107,7 @@ static invar_status bench_combine(invar_gpu_bench *b)
     invar_gpu_row_check s = {
         &part, TOKENS, 4, 1, {&part.out, &part.y, &part.weights, &part.slot_row}};
 
-    INVAR_TRY(invar_gpu_bench_room(&a.out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_make(&a.y, b, INVAR_DTYPE_BF16, ROWS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_make(&a.weights, b, INVAR_DTYPE_F32, TOKENS, SLOTS));
     INVAR_TRY(make_slots(&a.slot_row, b));
@@ -126,8 +126,8 @@ static invar_status bench_combine_bwd(invar_gpu_bench *b)
         2,
         {&part.dy, &part.dweights, &part.dout, &part.y, &part.weights, &part.slot_row}};
 
-    INVAR_TRY(invar_gpu_bench_room(&a.dy, b, INVAR_DTYPE_BF16, ROWS, HIDDEN));
-    INVAR_TRY(invar_gpu_bench_room(&a.dweights, b, INVAR_DTYPE_F32, TOKENS, SLOTS));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.dy, b, INVAR_DTYPE_BF16, ROWS, HIDDEN));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.dweights, b, INVAR_DTYPE_F32, TOKENS, SLOTS));
     INVAR_TRY(invar_gpu_bench_make(&a.dout, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_make(&a.y, b, INVAR_DTYPE_BF16, ROWS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_make(&a.weights, b, INVAR_DTYPE_F32, TOKENS, SLOTS));
@@ -165,7 +165,7 @@ static invar_status compare_products(invar_gpu_bench *b, invar_op op, const char
                                   .work = 2.0 * ALL * FFN * WIDTH};
 
     INVAR_TRY(invar_gpu_bench_audit(&row, b));
-    return invar_gpu_bench_race(b, &row);
+    return invar_gpu_bench_time(b, &row);
 }
 
 #define GATE_SHAPE "E128 256x768x2048"
@@ -176,7 +176,7 @@ static invar_status linear_bf16(invar_gpu_bench *b)
     invar_moe_linear_fwd_args a = {.k_shards = 1};
 
     INVAR_TRY(make_experts(&a.experts, b));
-    INVAR_TRY(invar_gpu_bench_room(&a.y, b, INVAR_DTYPE_BF16, ALL, FFN));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.y, b, INVAR_DTYPE_BF16, ALL, FFN));
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, ALL, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.w, b, INVAR_DTYPE_BF16, EXPERTS * FFN, WIDTH));
     return compare_products(b, INVAR_OP_MOE_LINEAR_FWD, "bf16", GATE_SHAPE, &a);
@@ -187,7 +187,7 @@ static invar_status linear_fp8(invar_gpu_bench *b, int64_t out, int64_t in, cons
     invar_moe_linear_fwd_args a = {.k_shards = 1};
 
     INVAR_TRY(make_experts(&a.experts, b));
-    INVAR_TRY(invar_gpu_bench_room(&a.y, b, INVAR_DTYPE_BF16, ALL, out));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.y, b, INVAR_DTYPE_BF16, ALL, out));
     INVAR_TRY(invar_gpu_bench_quantized(&a.x, b, INVAR_DTYPE_FP8, 1, ALL, in));
     INVAR_TRY(
         invar_gpu_bench_quantized(&a.w, b, INVAR_DTYPE_FP8, INVAR_FP8_BLOCK, EXPERTS * out, in));
@@ -206,7 +206,7 @@ static invar_status bench_linear_dx(invar_gpu_bench *b)
     invar_moe_linear_dx_args a = {.n_parts = 1, .k_shards = 1};
 
     INVAR_TRY(make_experts(&a.experts, b));
-    INVAR_TRY(invar_gpu_bench_room(&a.dx, b, INVAR_DTYPE_BF16, ALL, WIDTH));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.dx, b, INVAR_DTYPE_BF16, ALL, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.parts[0].dy, b, INVAR_DTYPE_BF16, ALL, FFN));
     INVAR_TRY(invar_gpu_bench_make(&a.parts[0].w, b, INVAR_DTYPE_BF16, EXPERTS * FFN, WIDTH));
     return compare_products(b, INVAR_OP_MOE_LINEAR_DX, "bf16", GATE_SHAPE, &a);

@@ -32,7 +32,7 @@ static invar_status compare_with_copy(invar_gpu_bench *b, invar_gpu_compare_case
     INVAR_TRY(invar_gpu_bench_take(&row->copy_to, b, half));
     INVAR_TRY(invar_gpu_bench_take(&row->copy_from, b, half));
     INVAR_TRY(invar_gpu_bench_fill(b, row->copy_from, half));
-    return invar_gpu_bench_race(b, row);
+    return invar_gpu_bench_time(b, row);
 }
 
 invar_status invar_gpu_bench_moves(invar_gpu_bench *b, const invar_gpu_row_check *s, invar_op op,
@@ -52,7 +52,7 @@ static invar_status make_activations(invar_gpu_bench *b, invar_tensor *out, inva
 {
     INVAR_TRY(invar_gpu_bench_make(x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_make(y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
-    return invar_gpu_bench_room(out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN);
+    return invar_gpu_bench_alloc(out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN);
 }
 
 static invar_status bench_add(invar_gpu_bench *b)
@@ -71,7 +71,7 @@ static invar_status bench_rmsnorm(invar_gpu_bench *b)
     invar_gpu_row_check s = {&part, 2, 3, 1, {&part.y, &part.x, &part.weight}};
 
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
-    INVAR_TRY(invar_gpu_bench_room(&a.y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_make(&a.weight, b, INVAR_DTYPE_BF16, 1, HIDDEN));
     a.x = invar_tensor_3d(a.x.data, INVAR_DTYPE_BF16, TOKENS, 1, HIDDEN);
     a.y = invar_tensor_3d(a.y.data, INVAR_DTYPE_BF16, TOKENS, 1, HIDDEN);
@@ -288,8 +288,8 @@ static invar_status bench_logprob_sum(invar_gpu_bench *b)
     invar_gpu_row_check s = {&part, 2, 3, 1, {&part.sums, &part.logits, &part.targets}};
 
     INVAR_TRY(invar_gpu_bench_make(&a.logits, b, INVAR_DTYPE_F32, LOGIT_ROWS, IDS));
-    INVAR_TRY(invar_gpu_bench_room(&a.sums, b, INVAR_DTYPE_F32, LOGIT_ROWS,
-                                   invar_logprob_sum_columns(VOCABULARY, 2)));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.sums, b, INVAR_DTYPE_F32, LOGIT_ROWS,
+                                    invar_logprob_sum_columns(VOCABULARY, 2)));
     INVAR_TRY(invar_gpu_bench_indices(&a.targets, b, LOGIT_ROWS, IDS, 37));
     part = a;
     return invar_gpu_bench_moves(b, &s, INVAR_OP_LOGPROB_SUM, &a, "4096x75968",
@@ -405,7 +405,7 @@ static invar_status bench_logprob_bwd(invar_gpu_bench *b)
     a.logits = f.logits;
     a.targets = f.targets;
     a.dlogp = f.logp;
-    INVAR_TRY(invar_gpu_bench_room(&a.dlogits, b, INVAR_DTYPE_BF16, LOGIT_ROWS, VOCABULARY));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.dlogits, b, INVAR_DTYPE_BF16, LOGIT_ROWS, VOCABULARY));
     part = a;
     return invar_gpu_bench_moves(b, &s, INVAR_OP_LOGPROB_BWD, &a, "4096x151936",
                                  6.0 * LOGIT_ROWS * VOCABULARY);
@@ -436,7 +436,7 @@ static invar_status bench_embedding(invar_gpu_bench *b)
     invar_embedding_fwd_args a = {0}, part;
     invar_gpu_row_check s = {&part, 2, 3, 1, {&part.out, &part.table, &part.ids}};
 
-    INVAR_TRY(invar_gpu_bench_room(&a.out, b, INVAR_DTYPE_BF16, TOKENS, WIDTH));
+    INVAR_TRY(invar_gpu_bench_alloc(&a.out, b, INVAR_DTYPE_BF16, TOKENS, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.table, b, INVAR_DTYPE_BF16, VOCABULARY, WIDTH));
     INVAR_TRY(invar_gpu_bench_indices(&a.ids, b, TOKENS, VOCABULARY, 7919));
     part = a;
@@ -546,7 +546,7 @@ static invar_status bench_kv_write(invar_gpu_bench *b)
     for (int i = 0; i < 2; i++) {
         INVAR_TRY(invar_gpu_bench_make(rows[i], b, INVAR_DTYPE_BF16, TOKENS, HEADS * DIM));
         *rows[i] = invar_tensor_3d(rows[i]->data, INVAR_DTYPE_BF16, TOKENS, HEADS, DIM);
-        INVAR_TRY(invar_gpu_bench_room(cached[i], b, INVAR_DTYPE_BF16, TOKENS, HEADS * DIM));
+        INVAR_TRY(invar_gpu_bench_alloc(cached[i], b, INVAR_DTYPE_BF16, TOKENS, HEADS * DIM));
         *cached[i] = invar_tensor_4d(cached[i]->data, INVAR_DTYPE_BF16, ALL, PAGE, HEADS, DIM);
     }
     INVAR_TRY(invar_gpu_bench_indices(&a.cache.pages, b, ALL, ALL, 1021));

@@ -78,12 +78,12 @@ static const shape shapes[INVAR_BENCH_SHAPE_COUNT] = {
          .spec = {QWEN, .family = INVAR_FAMILY_QWEN3_MOE, .hidden = 2048, .layers = 48, .heads = 32,
                   .kv_heads = 4, .intermediate = 6144, .max_positions = 40960, .qk_norm = true,
                   .experts = 128, .experts_per_token = 8, .expert_intermediate = 768,
-                  .normalise_experts = true}},
+                  .normalize_experts = true}},
     [INVAR_BENCH_SHAPE_TINY] = {TINY_DEFAULT_SIZES, .spec = {TINY, .family = INVAR_FAMILY_QWEN3}},
     [INVAR_BENCH_SHAPE_TINY_MOE] = {TINY_DEFAULT_SIZES,
                                     .spec = {TINY, .family = INVAR_FAMILY_QWEN3_MOE, .experts = 8,
                                              .experts_per_token = 2, .expert_intermediate = 128,
-                                             .normalise_experts = true}},
+                                             .normalize_experts = true}},
 };
 
 static shape find_shape(const invar_bench_model_options *o)
@@ -252,14 +252,14 @@ double invar_bench_median(double *times, int64_t count)
     return times[count / 2];
 }
 
-invar_status invar_bench_profile_take(invar_bench_profile *out, invar_profiling_backend *meter,
+invar_status invar_bench_profile_take(invar_bench_profile *out, invar_profiling_backend *profiler,
                                       int64_t rounds)
 {
-    const invar_profile_row *rows = invar_profiling_backend_rows(&out->count, meter);
+    const invar_profile_row *rows = invar_profiling_backend_rows(&out->count, profiler);
 
     INVAR_TRY(invar_alloc((void **)&out->rows, (size_t)out->count, sizeof *rows, "a profile"));
     memcpy(out->rows, rows, (size_t)out->count * sizeof *rows);
-    out->seconds = invar_profiling_backend_seconds(meter);
+    out->seconds = invar_profiling_backend_seconds(profiler);
     out->rounds = rounds;
     return INVAR_OK;
 }
@@ -320,11 +320,11 @@ static double host_seconds(const invar_bench_profile *p)
 
 static void print_row(const invar_bench_profiles *p, const invar_profile_row *r, double peer)
 {
-    double rounds = (double)p->own.rounds;
+    double rounds = (double)p->ours.rounds;
 
     printf("%-16s %-26s %8" PRId64 " %11.1f %9.3f %6.1f%%", r->name, r->shape,
-           r->calls / p->own.rounds, 1e6 * r->seconds / (double)r->calls, 1e3 * r->seconds / rounds,
-           100.0 * r->seconds / p->own.seconds);
+           r->calls / p->ours.rounds, 1e6 * r->seconds / (double)r->calls,
+           1e3 * r->seconds / rounds, 100.0 * r->seconds / p->ours.seconds);
     if (p->peer.rows)
         printf(" %9.3f", 1e3 * peer / rounds);
     printf("\n");
@@ -332,7 +332,7 @@ static void print_row(const invar_bench_profiles *p, const invar_profile_row *r,
 
 static void print_profile(const invar_bench_profiles *p, const char *what)
 {
-    const invar_bench_profile *own = &p->own;
+    const invar_bench_profile *own = &p->ours;
     invar_profile_row host = {
         .name = "the host", .calls = own->rounds, .seconds = host_seconds(own)};
     invar_profile_row all = {.name = "all", .calls = own->rounds, .seconds = own->seconds};
@@ -435,8 +435,8 @@ static void print_draft_result(const invar_bench_draft_result *g,
 {
     printf("  %-38" PRId64 " %10.3f ms %12.0f tokens/s %6.2f times, %" PRId64 " passes, %" PRId64
            " of %" PRId64 " guesses held\n",
-           g->ahead, 1e3 * g->seconds, (double)g->tokens / g->seconds, none->seconds / g->seconds,
-           g->passes, g->accepted, g->drafted);
+           g->n_draft_tokens, 1e3 * g->seconds, (double)g->tokens / g->seconds,
+           none->seconds / g->seconds, g->passes, g->accepted, g->drafted);
 }
 
 static void print_speculation(const model_results *a)
@@ -449,14 +449,14 @@ static void print_speculation(const model_results *a)
     for (int text = 0; text < INVAR_BENCH_TEXT_COUNT; text++) {
         printf("\nspeculation, %s, %" PRId64 " sequences; tokens guessed at a time\n", texts[text],
                s->batch);
-        for (int i = 0; i < INVAR_BENCH_GUESSED; i++)
-            print_draft_result(&s->guessed[text][i], &s->guessed[text][0]);
+        for (int i = 0; i < INVAR_BENCH_DRAFTED; i++)
+            print_draft_result(&s->drafted[text][i], &s->drafted[text][0]);
     }
 }
 
 static void print_head(const model_results *a)
 {
-    bool color = invar_term_colour(stdout);
+    bool color = invar_term_has_color(stdout);
 
     printf("%s%s%s: %s, %s on %s, %" PRId64 " layers, %.1f M parameters\n",
            invar_term_escape(color, INVAR_TERM_STYLE_BOLD),
@@ -486,7 +486,7 @@ static void json_rows(const char *name, const invar_bench_profile *p)
 
 static void json_profile(const invar_bench_profiles *p)
 {
-    json_rows("profile", &p->own);
+    json_rows("profile", &p->ours);
     json_rows("peer_profile", &p->peer);
 }
 
@@ -579,12 +579,12 @@ static void json_speculation(const model_results *a)
     printf(",\n  \"speculation\": {\"batch\": %" PRId64, s->batch);
     for (int text = 0; text < INVAR_BENCH_TEXT_COUNT; text++) {
         printf(", \"%s\": [", invar_bench_text_choices.words[text]);
-        for (int i = 0; i < INVAR_BENCH_GUESSED; i++) {
-            const invar_bench_draft_result *g = &s->guessed[text][i];
+        for (int i = 0; i < INVAR_BENCH_DRAFTED; i++) {
+            const invar_bench_draft_result *g = &s->drafted[text][i];
             printf("%s{\"tokens_at_a_time\": %" PRId64 ", \"tokens\": %" PRId64
                    ", \"passes\": %" PRId64 ", \"drafted\": %" PRId64 ", \"accepted\": %" PRId64
                    ", \"seconds\": %.9g}",
-                   i ? ", " : "", g->ahead, g->tokens, g->passes, g->drafted, g->accepted,
+                   i ? ", " : "", g->n_draft_tokens, g->tokens, g->passes, g->drafted, g->accepted,
                    g->seconds);
         }
         printf("]");
@@ -692,9 +692,9 @@ static invar_status open_subject(invar_bench_subject *subject, const model_resul
 
     INVAR_TRY(invar_backend_find(&subject->backend, o->device));
     INVAR_TRY(find_peer(subject, o->peer));
-    INVAR_TRY(invar_profiling_backend_new(&subject->meter, subject->backend));
+    INVAR_TRY(invar_profiling_backend_new(&subject->profiler, subject->backend));
     INVAR_TRY(invar_pool_new(&subject->dev.pool, (int)o->threads));
-    subject->dev.backend = invar_profiling_backend_backend(subject->meter);
+    subject->dev.backend = invar_profiling_backend_backend(subject->profiler);
     subject->dev.numerics = o->numerics.value < 0 ? usual : (invar_numerics)o->numerics.value;
     INVAR_TRY(invar_device_open(&subject->dev));
     INVAR_TRY(invar_model_new(&subject->model, &a->shape.spec, format, NULL, &subject->dev));
@@ -704,10 +704,10 @@ static invar_status open_subject(invar_bench_subject *subject, const model_resul
 static void close_subject(invar_bench_subject *subject)
 {
     invar_model_free(subject->model);
-    if (subject->meter)
+    if (subject->profiler)
         invar_device_close(&subject->dev);
     invar_pool_free(subject->dev.pool);
-    invar_profiling_backend_free(subject->meter);
+    invar_profiling_backend_free(subject->profiler);
 }
 
 invar_status invar_bench_model(const invar_bench_model_options *options)
@@ -729,9 +729,9 @@ invar_status invar_bench_model(const invar_bench_model_options *options)
     status = open_subject(&subject, &a);
     if (status == INVAR_OK)
         status = measure_model(&a, &subject);
-    invar_free(a.train.profile.own.rows);
+    invar_free(a.train.profile.ours.rows);
     invar_free(a.train.profile.peer.rows);
-    invar_free(a.decode.profile.own.rows);
+    invar_free(a.decode.profile.ours.rows);
     invar_free(a.decode.profile.peer.rows);
     close_subject(&subject);
     return status;

@@ -57,9 +57,9 @@ typedef const invar_backend *(*invar_bench_peer_fn)(const invar_backend *own);
 
 /* The measured model and its device. */
 typedef struct invar_bench_subject {
-    invar_device dev; /* its backend is the one of `meter` */
-    invar_profiling_backend *meter;
-    const invar_backend *backend; /* backend behind `meter` */
+    invar_device dev; /* its backend is the one of `profiler` */
+    invar_profiling_backend *profiler;
+    const invar_backend *backend; /* backend behind `profiler` */
     const invar_backend *peer;    /* NULL if there is no peer */
     invar_model *model;
     int64_t repetitions;
@@ -82,11 +82,11 @@ typedef struct invar_bench_profile {
 
 /* Profiles of our backend and of the peer; `rows` is NULL if not requested. */
 typedef struct invar_bench_profiles {
-    invar_bench_profile own, peer;
+    invar_bench_profile ours, peer;
 } invar_bench_profiles;
 
 /* Copies the rows that the profiling backend has measured over `rounds`. */
-invar_status invar_bench_profile_take(invar_bench_profile *out, invar_profiling_backend *meter,
+invar_status invar_bench_profile_take(invar_bench_profile *out, invar_profiling_backend *profiler,
                                       int64_t rounds) INVAR_MUST_USE;
 
 enum { INVAR_BENCH_LEVELS = INVAR_PROBE_FULL + 1 };
@@ -156,18 +156,18 @@ invar_status invar_bench_rollout_run(invar_bench_rollout *rollout,
 
 /* Result of a rollout with given responses. */
 typedef struct invar_bench_draft_result {
-    int64_t ahead;  /* draft tokens per pass; 0 without speculation */
-    int64_t tokens; /* tokens of all responses */
+    int64_t n_draft_tokens; /* draft tokens per pass; 0 without speculation */
+    int64_t tokens;         /* tokens of all responses */
     int64_t passes, drafted, accepted;
     double seconds;
 } invar_bench_draft_result;
 
-enum { INVAR_BENCH_GUESSED = 4 }; /* number of measured draft lengths; the first one is 0 */
+enum { INVAR_BENCH_DRAFTED = 4 }; /* number of measured draft lengths; the first one is 0 */
 
 typedef struct invar_bench_speculation {
     int64_t batch; /* number of sequences */
     /* results of the measurement */
-    invar_bench_draft_result guessed[INVAR_BENCH_TEXT_COUNT][INVAR_BENCH_GUESSED];
+    invar_bench_draft_result drafted[INVAR_BENCH_TEXT_COUNT][INVAR_BENCH_DRAFTED];
 } invar_bench_speculation;
 
 invar_status invar_bench_speculation_run(invar_bench_speculation *speculation,

@@ -72,7 +72,7 @@ static invar_tensor make_quantized_output(invar_bench *b, invar_dtype format, in
     invar_tensor q = invar_case_zero(b, format, rows, cols);
 
     q.scale_rows = scale_rows;
-    q.scale = invar_bench_take(b, invar_tensor_scale_bytes(&q));
+    q.scale = invar_bench_alloc(b, invar_tensor_scale_bytes(&q));
     return q;
 }
 

@@ -262,71 +262,75 @@ invar_status invar_profiling_backend_new(invar_profiling_backend **out, const in
     return INVAR_OK;
 }
 
-void invar_profiling_backend_free(invar_profiling_backend *meter)
+void invar_profiling_backend_free(invar_profiling_backend *profiler)
 {
-    invar_free(meter);
+    invar_free(profiler);
 }
 
-const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *meter)
+const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *profiler)
 {
-    return &meter->table;
+    return &profiler->table;
 }
 
-void invar_profiling_backend_exchange(invar_profiling_backend *meter, const invar_backend *behind)
+void invar_profiling_backend_set_target(invar_profiling_backend *profiler,
+                                        const invar_backend *behind)
 {
-    meter->behind = behind;
+    profiler->behind = behind;
 }
 
-invar_status invar_profiling_backend_begin(invar_profiling_backend *meter, const invar_device *dev)
+invar_status invar_profiling_backend_begin(invar_profiling_backend *profiler,
+                                           const invar_device *dev)
 {
     enum { TRIES = 16 };
 
-    meter->idle = 1.0;
+    profiler->idle = 1.0;
     for (int i = 0; i <= TRIES; i++) {
         double begun = invar_bench_now(), seconds;
-        INVAR_TRY(meter->behind->memory.synchronize(dev));
+        INVAR_TRY(profiler->behind->memory.synchronize(dev));
         seconds = invar_bench_now() - begun;
         // the first synchronization may have waited for earlier work
-        if (i > 0 && seconds < meter->idle)
-            meter->idle = seconds;
+        if (i > 0 && seconds < profiler->idle)
+            profiler->idle = seconds;
     }
-    meter->n_rows = meter->waits = 0;
-    meter->on = true;
-    meter->begun = invar_bench_now();
+    profiler->n_rows = profiler->waits = 0;
+    profiler->on = true;
+    profiler->begun = invar_bench_now();
     return INVAR_OK;
 }
 
-void invar_profiling_backend_end(invar_profiling_backend *meter)
+void invar_profiling_backend_end(invar_profiling_backend *profiler)
 {
-    meter->seconds = invar_bench_now() - meter->begun - meter->idle * (double)meter->waits;
-    meter->on = false;
+    profiler->seconds =
+        invar_bench_now() - profiler->begun - profiler->idle * (double)profiler->waits;
+    profiler->on = false;
 }
 
-double invar_profiling_backend_seconds(const invar_profiling_backend *meter)
+double invar_profiling_backend_seconds(const invar_profiling_backend *profiler)
 {
-    return meter->seconds;
+    return profiler->seconds;
 }
 
 const invar_profile_row *invar_profiling_backend_rows(int64_t *count_out,
-                                                      invar_profiling_backend *meter)
+                                                      invar_profiling_backend *profiler)
 {
-    for (int64_t i = 1; i < meter->n_rows; i++) {
-        invar_profile_row row = meter->rows[i];
+    for (int64_t i = 1; i < profiler->n_rows; i++) {
+        invar_profile_row row = profiler->rows[i];
         int64_t at = i;
-        for (; at > 0 && meter->rows[at - 1].seconds < row.seconds; at--)
-            meter->rows[at] = meter->rows[at - 1];
-        meter->rows[at] = row;
+        for (; at > 0 && profiler->rows[at - 1].seconds < row.seconds; at--)
+            profiler->rows[at] = profiler->rows[at - 1];
+        profiler->rows[at] = row;
     }
-    *count_out = meter->n_rows;
-    return meter->rows;
+    *count_out = profiler->n_rows;
+    return profiler->rows;
 }
 
-size_t invar_profiling_backend_taken(const invar_profiling_backend *meter, const char *what)
+size_t invar_profiling_backend_allocated_bytes(const invar_profiling_backend *profiler,
+                                               const char *what)
 {
     size_t bytes = 0;
 
-    for (int i = 0; i < meter->n_blocks; i++)
-        if (!what || strncmp(meter->blocks[i].what, what, strlen(what)) == 0)
-            bytes += meter->blocks[i].bytes;
+    for (int i = 0; i < profiler->n_blocks; i++)
+        if (!what || strncmp(profiler->blocks[i].what, what, strlen(what)) == 0)
+            bytes += profiler->blocks[i].bytes;
     return bytes;
 }

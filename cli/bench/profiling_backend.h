@@ -18,20 +18,21 @@ typedef struct invar_profiling_backend invar_profiling_backend;
 
 invar_status invar_profiling_backend_new(invar_profiling_backend **out,
                                          const invar_backend *behind) INVAR_MUST_USE;
-void invar_profiling_backend_free(invar_profiling_backend *meter);
+void invar_profiling_backend_free(invar_profiling_backend *profiler);
 
 /*
  * Returns the backend for a device. The profiling backend must outlive the device and everything
  * allocated with it.
  */
-const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *meter);
+const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *profiler);
 
-void invar_profiling_backend_exchange(invar_profiling_backend *meter, const invar_backend *behind);
+void invar_profiling_backend_set_target(invar_profiling_backend *profiler,
+                                        const invar_backend *behind);
 
 /* Start and stop profiling. Starting discards earlier times; stopping keeps them. */
-invar_status invar_profiling_backend_begin(invar_profiling_backend *meter,
+invar_status invar_profiling_backend_begin(invar_profiling_backend *profiler,
                                            const invar_device *dev) INVAR_MUST_USE;
-void invar_profiling_backend_end(invar_profiling_backend *meter);
+void invar_profiling_backend_end(invar_profiling_backend *profiler);
 
 /*
  * Total time of all calls of an op with operands of equal extents, or of all copies in one
@@ -46,12 +47,13 @@ typedef struct invar_profile_row {
 
 /* Returns the rows, the longest time first; borrowed until profiling starts again. */
 const invar_profile_row *invar_profiling_backend_rows(int64_t *count_out,
-                                                      invar_profiling_backend *meter);
+                                                      invar_profiling_backend *profiler);
 
 /* Returns the seconds between start and stop, without the synchronizations. */
-double invar_profiling_backend_seconds(const invar_profiling_backend *meter);
+double invar_profiling_backend_seconds(const invar_profiling_backend *profiler);
 
 /* Returns the bytes that are allocated under a name with this prefix; NULL for all names. */
-size_t invar_profiling_backend_taken(const invar_profiling_backend *meter, const char *what);
+size_t invar_profiling_backend_allocated_bytes(const invar_profiling_backend *profiler,
+                                               const char *what);
 
 #endif

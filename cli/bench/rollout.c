@@ -114,8 +114,8 @@ static invar_status run_watched(invar_bench_rollout *r, const invar_bench_subjec
     r->tokens = w.tokens;
     invar_rollout_get_counters(&counted, rollout);
     r->recomputed_rows = counted.recomputed;
-    r->cache = invar_profiling_backend_taken(on->meter, "the KV cache");
-    r->activations = invar_profiling_backend_taken(on->meter, "activations");
+    r->cache = invar_profiling_backend_allocated_bytes(on->profiler, "the KV cache");
+    r->activations = invar_profiling_backend_allocated_bytes(on->profiler, "activations");
     invar_rollout_free(rollout);
     return status;
 }

@@ -114,9 +114,9 @@ static invar_status measure_drafts(invar_bench_draft_result *g, const invar_benc
         .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = MAX_TOKENS};
     const invar_rollout_exec_options limits = {
         .concurrency = count,
-        .speculation = {g->ahead ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
-                                 : INVAR_SPECULATIVE_ALGORITHM_NONE,
-                        g->ahead,
+        .speculation = {g->n_draft_tokens ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
+                                          : INVAR_SPECULATIVE_ALGORITHM_NONE,
+                        g->n_draft_tokens,
                         {2, 12},
                         NULL}};
     invar_rollout_counters counted;
@@ -140,12 +140,12 @@ static invar_status measure_drafts(invar_bench_draft_result *g, const invar_benc
 static invar_status measure_text(invar_bench_speculation *s, const invar_bench_subject *on,
                                  invar_rl_sample *samples, invar_bench_text text)
 {
-    static const int64_t ahead[INVAR_BENCH_GUESSED] = {0, 2, 4, 8};
+    static const int64_t ahead[INVAR_BENCH_DRAFTED] = {0, 2, 4, 8};
 
     INVAR_TRY(write_samples(samples, s->batch, on->model->spec.vocab, text));
-    for (int i = 0; i < INVAR_BENCH_GUESSED; i++) {
-        s->guessed[text][i].ahead = ahead[i];
-        INVAR_TRY(measure_drafts(&s->guessed[text][i], on, samples, s->batch));
+    for (int i = 0; i < INVAR_BENCH_DRAFTED; i++) {
+        s->drafted[text][i].n_draft_tokens = ahead[i];
+        INVAR_TRY(measure_drafts(&s->drafted[text][i], on, samples, s->batch));
     }
     return INVAR_OK;
 }

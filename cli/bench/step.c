@@ -124,7 +124,7 @@ static invar_status recorded_step(train_bench *l, recorder *r)
                               .samples = l->samples.items,
                               .flat = &l->flat,
                               .count = l->samples.count,
-                              .start = l->flat.start,
+                              .start = l->flat.offsets,
                               .own_weights = true,
                               .learners = {{.learner = &l->learner}},
                               .n_learners = 1};
@@ -158,9 +158,9 @@ static invar_status run_step(train_bench *l, const timed_variant *t)
         return recorded_step(l, t->recorder);
     if (!t->peer)
         return optimizer_step(l);
-    invar_profiling_backend_exchange(on->meter, t->peer);
+    invar_profiling_backend_set_target(on->profiler, t->peer);
     status = optimizer_step(l);
-    invar_profiling_backend_exchange(on->meter, on->backend);
+    invar_profiling_backend_set_target(on->profiler, on->backend);
     return status;
 }
 
@@ -231,10 +231,10 @@ static invar_status profile_step(invar_bench_profile *out, train_bench *l)
 {
     if (!l->on->profile)
         return INVAR_OK;
-    INVAR_TRY(invar_profiling_backend_begin(l->on->meter, &l->on->dev));
+    INVAR_TRY(invar_profiling_backend_begin(l->on->profiler, &l->on->dev));
     INVAR_TRY(optimizer_step(l));
-    invar_profiling_backend_end(l->on->meter);
-    return invar_bench_profile_take(out, l->on->meter, 1);
+    invar_profiling_backend_end(l->on->profiler);
+    return invar_bench_profile_take(out, l->on->profiler, 1);
 }
 
 /*
@@ -266,21 +266,21 @@ static invar_status check_peer(train_bench *l)
         return INVAR_OK;
     INVAR_TRY(forward_backward(l));
     INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
-    invar_profiling_backend_exchange(on->meter, on->peer);
+    invar_profiling_backend_set_target(on->profiler, on->peer);
     status = try_peer(l, l->learner.norm);
-    invar_profiling_backend_exchange(on->meter, on->backend);
+    invar_profiling_backend_set_target(on->profiler, on->backend);
     return status;
 }
 
 static void record_memory(invar_bench_train *t, const train_bench *l)
 {
-    const invar_profiling_backend *meter = l->on->meter;
+    const invar_profiling_backend *meter = l->on->profiler;
 
     t->gradients = l->learner.grads->bytes;
     t->optimizer = 2 * l->learner.optimizer->local_bytes;
-    t->activations = invar_profiling_backend_taken(meter, "activations");
-    t->head = invar_profiling_backend_taken(meter, "rows of the head");
-    t->scratch = invar_profiling_backend_taken(meter, "arena scratch of ops");
+    t->activations = invar_profiling_backend_allocated_bytes(meter, "activations");
+    t->head = invar_profiling_backend_allocated_bytes(meter, "rows of the head");
+    t->scratch = invar_profiling_backend_allocated_bytes(meter, "arena scratch of ops");
 }
 
 static invar_status measure_all(train_bench *l)
@@ -296,7 +296,7 @@ static invar_status measure_all(train_bench *l)
     INVAR_TRY(measure_step(l));
     INVAR_TRY(measure_finer(l, INVAR_PROBE_POINT));
     INVAR_TRY(measure_finer(l, INVAR_PROBE_FULL));
-    return profile_step(&t->profile.own, l);
+    return profile_step(&t->profile.ours, l);
 }
 
 /* ---- setup ----------------------------------------------------------------------------------- */
@@ -344,7 +344,8 @@ static invar_status open_train_bench(train_bench *l)
                                            .prefix = "",
                                            .schedule = {.style = INVAR_DECAY_CONSTANT, .lr = 1e-6},
                                            .adamw = {0.9f, 0.98f, 1e-8f, 0.1f, 1.0f},
-                                           .piece = on->offload ? INVAR_OPTIMIZER_PIECE : 0,
+                                           .offload_chunk_bytes =
+                                               on->offload ? INVAR_OPTIMIZER_CHUNK_BYTES : 0,
                                            .no_hashing = true};
 
     INVAR_TRY(make_samples(l));

@@ -89,11 +89,11 @@ static void print_next(const invar_ab_result *answer)
         invar_text_print_shell_word(stdout, answer->ledger);
         putchar('\n');
     }
-    if (answer->place.known) {
+    if (answer->divergence.known) {
         printf("next: %s diff ", invar_argv0());
-        invar_text_print_shell_word(stdout, answer->place.ledger_before);
+        invar_text_print_shell_word(stdout, answer->divergence.ledger_before);
         putchar(' ');
-        invar_text_print_shell_word(stdout, answer->place.ledger_after);
+        invar_text_print_shell_word(stdout, answer->divergence.ledger_after);
         putchar('\n');
     }
 }
@@ -107,7 +107,7 @@ static invar_status print_result(const invar_ab_result *answer, const settings *
         return INVAR_OK;
     if (s->shared.json)
         return invar_ab_json(stdout, answer);
-    INVAR_TRY(invar_ab_print(stdout, answer, invar_term_colour(stdout)));
+    INVAR_TRY(invar_ab_print(stdout, answer, invar_term_has_color(stdout)));
     if (answer->ledger[0])
         print_path("ledger", answer->ledger);
     if (page[0])

@@ -28,7 +28,7 @@ invar_status invar_archive_ci(const char *path, const invar_ci_result *results, 
                               int code) INVAR_MUST_USE;
 
 /* Writes answer.db next to the other forms of the result and replaces an earlier one. */
-invar_status invar_archive_answer(const invar_bisect_result *answer, int code) INVAR_MUST_USE;
+invar_status invar_archive_answer(const invar_bisect_result *result, int code) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

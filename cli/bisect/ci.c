@@ -145,7 +145,7 @@ static const char *separator_of(const invar_ci_result *result)
 
 void invar_ci_show(const invar_ci_result *result)
 {
-    bool color = invar_term_colour(stdout);
+    bool color = invar_term_has_color(stdout);
     char headline[INVAR_CI_LINE];
 
     invar_ci_headline(headline, result);

@@ -94,9 +94,9 @@ static void print_trial(const progress_screen *s, const invar_bisect_trial *t)
         fputs(", same program as before", stderr);
     else if (t->run_s > 0)
         fprintf(stderr, ", ran %.1f s", t->run_s);
-    if (!t->value[0] && t->story[0]) {
+    if (!t->value[0] && t->failure_reason[0]) {
         fputs("; ", stderr);
-        invar_safe_text_print(stderr, t->story);
+        invar_safe_text_print(stderr, t->failure_reason);
     }
     fputc('\n', stderr);
 }
@@ -169,7 +169,7 @@ static invar_status print_and_store_result(const invar_bisect_result *a,
     // printed first, so that a file that cannot be written hides nothing
     if (!s->html || strcmp(s->html, "-") != 0)
         INVAR_TRY(s->json ? invar_bisect_report_json(stdout, a)
-                          : invar_bisect_report_print(stdout, a, invar_term_colour(stdout)));
+                          : invar_bisect_report_print(stdout, a, invar_term_has_color(stdout)));
     INVAR_TRY(store_result(a));
     INVAR_TRY(invar_archive_answer(a, exit_code(a)));
     if (!s->html)
@@ -181,7 +181,7 @@ static invar_status print_and_store_result(const invar_bisect_result *a,
 int invar_bisect_run_and_print(const invar_bisect_case *what, const invar_bisect_settings *settings,
                                const char *log)
 {
-    progress_screen s = {.live = invar_term_live(stderr), .color = invar_term_colour(stderr)};
+    progress_screen s = {.live = invar_term_live(stderr), .color = invar_term_has_color(stderr)};
     invar_bisect_options options = {
         .work = settings->work,
         .log = log,

@@ -254,11 +254,11 @@ static int count_ranks(const recipe_draft *d)
     invar_rank_role_sizes sides;
     int least;
 
-    if (invar_train_settings_sides(&sides, d->recipe) != INVAR_OK) {
+    if (invar_train_settings_roles(&sides, d->recipe) != INVAR_OK) {
         invar_error_clear();
         return 0;
     }
-    least = invar_layout_parts(&sides.train) + sides.rollout_ranks;
+    least = invar_layout_model_ranks(&sides.train) + sides.rollout_ranks;
     return d->ranks > least ? d->ranks : least;
 }
 

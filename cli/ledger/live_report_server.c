@@ -145,9 +145,9 @@ static bool admit_request(void *payload, invar_http_transaction *e)
 {
     const invar_live_report_server *b = payload;
 
-    if (!invar_server_asked_here(e->host, b->port)) {
-        char text[INVAR_SERVER_NOT_HERE_SIZE];
-        invar_server_not_here(text, b->port);
+    if (!invar_server_host_is_loopback(e->host, b->port)) {
+        char text[INVAR_SERVER_HOST_ERROR_SIZE];
+        invar_server_host_error(text, b->port);
         send_text(e, 403, text);
     } else if (strcmp(e->method, "GET") != 0) {
         e->allow = "GET";
@@ -182,11 +182,11 @@ static invar_status start_listening(invar_live_report_server *b, int64_t port)
     const invar_serve_settings settings = {
         .port = (uint16_t)port,
         .connections = CONNECTIONS,
-        .client_seconds = CLIENT_SECONDS,
+        .client_timeout_s = CLIENT_SECONDS,
         .handler = {.payload = b, .admit = admit_request, .answer = answer_request}};
-    char why[INVAR_SERVE_WHY_SIZE] = "";
+    char why[INVAR_SERVE_REASON_SIZE] = "";
 
-    b->listener = invar_server_start_here(b->http, &settings, &b->port, why);
+    b->listener = invar_server_start_loopback(b->http, &settings, &b->port, why);
     if (b->listener)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_IO, 0,

@@ -40,7 +40,7 @@ static void report_damage(void *payload, const char *line)
     int64_t *count = payload;
 
     ++*count;
-    invar_interactive_say(NULL, line);
+    invar_interactive_print(NULL, line);
 }
 
 static invar_status write_and_count_damage(FILE *out, int64_t *damaged_out,

@@ -314,7 +314,7 @@ static invar_status select_rows(section_sink *s, const invar_located *at, int64_
 
 static void print_title(const char *title)
 {
-    bool color = invar_term_colour(stdout);
+    bool color = invar_term_has_color(stdout);
 
     printf("\n%s%s%s\n", invar_term_escape(color, INVAR_TERM_STYLE_CYAN), title,
            invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));

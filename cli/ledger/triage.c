@@ -183,7 +183,7 @@ static void print_finding(const invar_triage_finding *f, const settings *s, bool
 
 static void print_text(const invar_triage *t, const invar_ledger_summary *run, const settings *s)
 {
-    bool color = invar_term_colour(stdout);
+    bool color = invar_term_has_color(stdout);
 
     printf("%.8s %s: %" PRId64 " steps, %d rules, %d of them had data, ", run->uuid, run->name,
            invar_run_steps(run), t->rules, t->rules - t->n_idle);

@@ -75,7 +75,7 @@ static void write_options(FILE *out, const invar_manpage *page,
 {
     table_writer w = {out, page};
 
-    invar_help_give(page->verb, &(invar_help_sink){&w, NULL, options});
+    invar_help_send(page->command, &(invar_help_sink){&w, NULL, options});
 }
 
 /* ---- bash ------------------------------------------------------------------------------------ */
@@ -125,11 +125,12 @@ void invar_bash_write(FILE *out, const invar_embedded *script)
     fputs("' ;;\n", out);
     for (invar_manpage page = {0}; invar_manpage_next(&page);) {
         fprintf(out, "    '%s') subs='", page.words);
-        if (page.verb->subcommands)
-            put_names(out, page.verb->subcommands);
+        if (page.command->subcommands)
+            put_names(out, page.command->subcommands);
         fputs("' words='", out);
-        for (int i = 0; page.verb->first_argument_word && page.verb->first_argument_word(i); i++)
-            fprintf(out, "%s%s", i ? " " : "", page.verb->first_argument_word(i));
+        for (int i = 0; page.command->first_argument_word && page.command->first_argument_word(i);
+             i++)
+            fprintf(out, "%s%s", i ? " " : "", page.command->first_argument_word(i));
         fputs("'", out);
         write_options(out, &page, bash_list);
         fputs(" ;;\n", out);
@@ -214,13 +215,14 @@ void invar_zsh_write(FILE *out, const invar_embedded *script)
     fputs("        ) ;;\n", out);
     for (invar_manpage page = {0}; invar_manpage_next(&page);) {
         fprintf(out, "    '%s')", page.words);
-        if (page.verb->subcommands) {
-            zsh_commands(out, page.verb->subcommands);
+        if (page.command->subcommands) {
+            zsh_commands(out, page.command->subcommands);
             fputs("        )", out);
         }
         fputs(" words_=(", out);
-        for (int i = 0; page.verb->first_argument_word && page.verb->first_argument_word(i); i++)
-            fprintf(out, "%s%s", i ? " " : "", page.verb->first_argument_word(i));
+        for (int i = 0; page.command->first_argument_word && page.command->first_argument_word(i);
+             i++)
+            fprintf(out, "%s%s", i ? " " : "", page.command->first_argument_word(i));
         fputs(")", out);
         write_options(out, &page, zsh_options);
         fputs(" ;;\n", out);

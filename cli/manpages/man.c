@@ -155,7 +155,7 @@ static void put_paragraphs(FILE *out, const invar_cli_command *verb, const char 
 {
     help_reader r = {.out = out, .title = title, .codes = codes};
 
-    invar_help_give(verb, &(invar_help_sink){&r, read_text, skip_options});
+    invar_help_send(verb, &(invar_help_sink){&r, read_text, skip_options});
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -231,14 +231,15 @@ void invar_man_verb(FILE *out, const invar_manpage *page)
 {
     put_head(out, page->name, 1);
     put_text(out, ".SH NAME\n", page->name, " \\- ");
-    put_text(out, "", page->verb->summary, "\n");
+    put_text(out, "", page->command->summary, "\n");
     put_text(out, ".SH SYNOPSIS\n\\fBinvar ", page->words, "\\fR ");
-    put_text(out, "", page->verb->arguments ? page->verb->arguments : "[--option value ...]", "\n");
-    if (page->verb->subcommands)
-        put_commands(out, page->verb->name, page->verb->subcommands);
-    put_paragraphs(out, page->verb, "DESCRIPTION", false);
-    put_paragraphs(out, page->verb, "EXIT STATUS", true);
-    invar_help_give(page->verb, &(invar_help_sink){out, NULL, put_options});
+    put_text(out, "", page->command->arguments ? page->command->arguments : "[--option value ...]",
+             "\n");
+    if (page->command->subcommands)
+        put_commands(out, page->command->name, page->command->subcommands);
+    put_paragraphs(out, page->command, "DESCRIPTION", false);
+    put_paragraphs(out, page->command, "EXIT STATUS", true);
+    invar_help_send(page->command, &(invar_help_sink){out, NULL, put_options});
     put_end(out, ".BR invar (1)\n.PP\n");
 }
 

@@ -34,18 +34,18 @@ static const invar_cli_command *next_command(const invar_cli_command *const *lis
 
 bool invar_manpage_next(invar_manpage *page)
 {
-    const invar_cli_command *group = page->group ? page->group : page->verb;
-    const invar_cli_command *sub = page->group ? page->verb : NULL;
+    const invar_cli_command *group = page->group ? page->group : page->command;
+    const invar_cli_command *sub = page->group ? page->command : NULL;
 
     sub = group && group->subcommands ? next_command(group->subcommands, sub) : NULL;
     if (!sub)
-        *page = (invar_manpage){.verb = next_command(invar_cmds, group)};
+        *page = (invar_manpage){.command = next_command(invar_cmds, group)};
     else
-        *page = (invar_manpage){.verb = sub, .group = group};
-    if (!page->verb)
+        *page = (invar_manpage){.command = sub, .group = group};
+    if (!page->command)
         return false;
     (void)snprintf(page->words, sizeof page->words, "%s%s%s", sub ? group->name : "",
-                   sub ? " " : "", page->verb->name);
+                   sub ? " " : "", page->command->name);
     (void)snprintf(page->name, sizeof page->name, "invar-%s", page->words);
     if (sub)
         *strchr(page->name, ' ') = '-';
@@ -111,11 +111,11 @@ static invar_status write_manual(const char *folder)
 
 static invar_status write_keys(const char *folder)
 {
-    sheet s;
+    output_file s;
 
-    INVAR_TRY(open_sheet(&s, folder, ".", "keys.md"));
+    INVAR_TRY(open_output_file(&s, folder, ".", "keys.md"));
     invar_keys_page_write(s.out);
-    return close_sheet(&s);
+    return close_output_file(&s);
 }
 
 static invar_status write_completions(const char *folder)

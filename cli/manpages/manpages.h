@@ -15,9 +15,9 @@
 
 /* A command, with the words that name it and the name of its man page. */
 typedef struct invar_manpage {
-    const invar_cli_command *verb, *group; /* `group` is NULL for a command at the top level */
-    char words[64];                        /* words such as "ledger show" */
-    char name[72];                         /* name such as "invar-ledger-show" */
+    const invar_cli_command *command, *group; /* `group` is NULL for a command at the top level */
+    char words[64];                           /* words such as "ledger show" */
+    char name[72];                            /* name such as "invar-ledger-show" */
 } invar_manpage;
 
 /*

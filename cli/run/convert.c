@@ -144,7 +144,7 @@ static invar_status find_checkpoints(conversion *j)
         return INVAR_OK;
     INVAR_TRY(invar_run_paths_checkpoints(j->checkpoints, warning, j->from, j->set->step));
     if (warning[0])
-        invar_interactive_say(NULL, warning);
+        invar_interactive_print(NULL, warning);
     j->run = j->from;
     j->from = j->checkpoints;
     return INVAR_OK;
@@ -384,7 +384,7 @@ static invar_status find_base(conversion *j)
             continue;
         (void)snprintf(line, sizeof line, "warning: the base of the run is not known: %s",
                        invar_error_last()->message);
-        invar_interactive_say(NULL, line);
+        invar_interactive_print(NULL, line);
         invar_error_clear();
     }
     return INVAR_OK;
@@ -407,7 +407,7 @@ static void warn_of_base(const char *base)
                    shown, whole, invar_path_exists(base) ? "is another model" : "does not exist",
                    whole[0] ? "; to keep them, convert in the folder that the run was started in"
                             : "");
-    invar_interactive_say(NULL, line);
+    invar_interactive_print(NULL, line);
 }
 
 /*
@@ -459,7 +459,7 @@ static invar_status read_inputs(conversion *j)
     INVAR_TRY(invar_hf_files_read(&j->files, tokenizer, ""));
     invar_hf_files_warning(warning, &j->files);
     if (warning[0])
-        invar_interactive_say(NULL, warning);
+        invar_interactive_print(NULL, warning);
     if (j->set->tokenizer && j->files.count == 1)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "--tokenizer: the folder has no tokenizer");
     return INVAR_OK;

@@ -53,7 +53,7 @@ static invar_status print_diff(const invar_diff *diff, const settings *s, char *
     }
     if (s->json)
         return invar_diff_json(stdout, diff);
-    INVAR_TRY(invar_diff_print(stdout, diff, invar_term_colour(stdout)));
+    INVAR_TRY(invar_diff_print(stdout, diff, invar_term_has_color(stdout)));
     if (!diff->diverged) { // otherwise the output has named the next command
         putchar('\n');
         invar_print_next(stdout, "ledger verify", words[0], s->ledger, NULL);

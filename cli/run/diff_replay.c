@@ -96,7 +96,7 @@ static invar_status execute_step(const diff_replay_context *s, int i, const char
     bool answered;
 
     snprintf(line, sizeof line, "executing step %" PRId64 " of %c again", s->coarse->step, "AB"[i]);
-    invar_interactive_say(NULL, line);
+    invar_interactive_print(NULL, line);
     INVAR_TRY(invar_path_join(copy, sizeof copy, folder, "run"));
     INVAR_TRY(run_child(&ran, s, i, folder, (const char *const[MORE_WORDS]){NULL}));
     answered = ran.end == INVAR_CHILD_EXITED &&
@@ -115,7 +115,7 @@ static invar_status execute_step(const diff_replay_context *s, int i, const char
                           "--replay: executed again, %c has other bits than recorded; give the "
                           "program that made it (--program-%c): %.1000s",
                           "AB"[i], "ab"[i], ran.last_words);
-    invar_child_tell(story, &ran, 0);
+    invar_child_describe(story, &ran, 0);
     return INVAR_FAIL(status_of(&ran), ran.code, "--replay: %c cannot be executed again: %s",
                       "AB"[i], story);
 }
@@ -166,7 +166,7 @@ static invar_status refine_with_same_samples(invar_diff **fine, const diff_repla
     INVAR_TRY(invar_path_join(saved, sizeof saved, s->scratch, "a-saves"));
     INVAR_TRY(invar_path_join(given, sizeof given, s->scratch, "b-of-a"));
     INVAR_TRY(invar_path_join(samples, sizeof samples, s->scratch, "{rollout_id}.rollout"));
-    invar_interactive_say(NULL, "the samples differ: executing B again with those of A");
+    invar_interactive_print(NULL, "the samples differ: executing B again with those of A");
     INVAR_TRY(run_child(&ran, s, 0, saved,
                         (const char *const[MORE_WORDS]){"--save-debug-rollout-data", samples}));
     if (ran.end != INVAR_CHILD_EXITED || ran.code != INVAR_EXIT_OK)

@@ -60,15 +60,15 @@ static invar_status plan_memory(invar_memory_planning *out, const invar_recipe *
 
     if (ranks == 1)
         return invar_memory_planning_run(out, recipe, 0);
-    INVAR_TRY(invar_train_settings_sides(&sides, recipe));
+    INVAR_TRY(invar_train_settings_roles(&sides, recipe));
     train = ranks - sides.rollout_ranks;
     INVAR_TRY(invar_memory_planning_open(out, recipe, 0));
-    invar_memory_planning_take_sides(out, sides.rollout_ranks ? &sides : NULL, ranks);
+    invar_memory_planning_set_roles(out, sides.rollout_ranks ? &sides : NULL, ranks);
     for (int stage = 0; stage < sides.train.pipeline; stage++) {
         INVAR_TRY(invar_memory_planning_plan_stage(out, &sides.train, train, stage));
-        most = out->budget.need > most.need ? out->budget : most;
+        most = out->plan.need > most.need ? out->plan : most;
     }
-    out->budget = most;
+    out->plan = most;
     printf("# memory of the rank that needs most, of %d that train\n", train);
     return INVAR_OK;
 }
@@ -82,12 +82,12 @@ static invar_status print_memory(const invar_recipe *recipe, const char *path, i
     if (status == INVAR_OK)
         status = invar_memory_table_disk(&disk, &view, path);
     if (status == INVAR_OK)
-        status = invar_memory_table_show(&view.budget);
+        status = invar_memory_table_show(&view.plan);
     if (status == INVAR_OK)
         status = invar_disk_show(&disk);
     putchar('\n');
     if (status == INVAR_OK && fflush(stdout) == 0)
-        status = invar_memory_plan_check_fits(&view.budget, &view.ask);
+        status = invar_memory_plan_check_fits(&view.plan, &view.workload);
     invar_memory_planning_release(&view);
     return status;
 }
@@ -117,7 +117,7 @@ static invar_status check_rank(void *payload, invar_comm *comm, int threads)
                                          .until = -1,
                                          .comm = comm,
                                          .threads_for = threads,
-                                         .say = leads ? invar_interactive_say : NULL};
+                                         .say = leads ? invar_interactive_print : NULL};
     invar_train_inputs given;
 
     return invar_train_check(leads ? &s->given : &given, s->recipe, &options);

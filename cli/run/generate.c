@@ -150,7 +150,7 @@ static invar_status print_json(const invar_rl_sample *s, uint32_t seed, const co
 /* Prints a sample. If it is the only one, its text is printed without a heading. */
 static invar_status print_sample(const invar_rl_sample *s, bool alone)
 {
-    bool color = invar_term_colour(stdout);
+    bool color = invar_term_has_color(stdout);
 
     if (!alone)
         printf("%sprompt %" PRId64 ", draw %" PRIu32 ": %s after %" PRId64 " token%s%s\n",
@@ -168,7 +168,7 @@ static void print_weights_origin(const invar_run_context *session)
 
     invar_weights_from(from, session);
     (void)snprintf(line, sizeof line, "weights from %s", from);
-    invar_interactive_say(NULL, line);
+    invar_interactive_print(NULL, line);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -211,7 +211,7 @@ static invar_status sample_batch(const generate_job *g, invar_rl_samples *batch)
     const invar_reward_source none = {.plugin = NULL};
     const invar_generate_args how = {.rollout = g->rollout,
                                      .sampling = &g->sampling,
-                                     .judge = &none,
+                                     .reward_source = &none,
                                      .turns = &g->turns,
                                      .per_prompt = 1};
 
@@ -248,7 +248,7 @@ static void print_draft_stats(const invar_spec_decode_stats *s)
                    "speculation: %" PRId64 " of %" PRId64 " guessed tokens were drawn, %.2f tokens "
                    "a pass",
                    s->accepted, s->drafted, 1.0 + (double)s->accepted / (double)s->passes);
-    invar_interactive_say(NULL, line);
+    invar_interactive_print(NULL, line);
 }
 
 static invar_status run_prompts(generate_job *g)
@@ -290,7 +290,7 @@ static invar_status complete_prompts(const settings *set, invar_run_context *ses
     INVAR_TRY(invar_run_context_load_newest(session));
     if (!set->json)
         print_weights_origin(session);
-    g.turns.judged = false;
+    g.turns.needs_reward = false;
     INVAR_TRY(set->prompt ? invar_run_context_prompt(&data, session, set->prompt)
                           : invar_run_context_data(&data, session, set->prompts, false));
     g.data = data;
@@ -402,7 +402,7 @@ static int exit_code(verdict found)
  */
 static void print_verdict(const comparison *c)
 {
-    bool color = invar_term_colour(stdout), all = c->found == VERDICT_IDENTICAL;
+    bool color = invar_term_has_color(stdout), all = c->found == VERDICT_IDENTICAL;
     int left = 0;
 
     if (c->found == VERDICT_MISSING)

@@ -96,7 +96,8 @@ static double link_bandwidth(const layout_table *t, const layout_row *r, invar_p
  */
 static void update_time(layout_row *r, const layout_table *t, const invar_comm_volume *traffic)
 {
-    double bubble = (double)(r->sizes.pipeline - 1) / (double)(traffic->rounds * r->sizes.chunks);
+    double bubble =
+        (double)(r->sizes.pipeline - 1) / (double)(traffic->rounds * r->sizes.virtual_stages);
     double computing = traffic->flop / (t->options->tflops * 1e12) * (1.0 + bubble), moving = 0.0;
 
     for (int i = 0; i < INVAR_COMM_VOLUME_AXES; i++)
@@ -118,12 +119,12 @@ static invar_status plan_stage(layout_row *r, layout_table *t, int stage)
 
     INVAR_TRY(invar_memory_planning_plan_stage(v, &r->sizes, r->gpus, stage));
     r->data = v->layout.data.size;
-    if (v->budget.need > r->budget.need)
-        r->budget = v->budget;
-    r->fits = r->fits && v->budget.fits;
+    if (v->plan.need > r->budget.need)
+        r->budget = v->plan;
+    r->fits = r->fits && v->plan.fits;
     if (!r->fits && t->options->all)
         return INVAR_OK;
-    INVAR_TRY(invar_comm_volume_make_longest(&traffic, &v->ask, &v->budget.choice));
+    INVAR_TRY(invar_comm_volume_make_longest(&traffic, &v->workload, &v->plan.choice));
     update_time(r, t, &traffic);
     return INVAR_OK;
 }
@@ -144,31 +145,31 @@ static invar_status plan_row(layout_row *out, layout_table *t, const invar_layou
 static invar_status plan_trainers(layout_row *out, layout_table *t,
                                   const invar_rank_role_sizes *sizes, int gpus)
 {
-    const invar_memory_workload ask = t->view.ask;
+    const invar_memory_workload ask = t->view.workload;
     invar_rank_roles sides;
     invar_status status;
 
-    INVAR_TRY(invar_rank_roles_outline(&sides, sizes, gpus));
-    memset(t->view.ask.rollouts, 0, sizeof t->view.ask.rollouts);
+    INVAR_TRY(invar_rank_roles_init_sizes(&sides, sizes, gpus));
+    memset(t->view.workload.rollouts, 0, sizeof t->view.workload.rollouts);
     status = plan_row(out, t, &sizes->train, sides.first_rollout_rank);
-    t->view.ask = ask;
+    t->view.workload = ask;
     return status;
 }
 
 /* Plans the GPUs that only sample. With --all, the smallest engine that fits is chosen. */
 static invar_status plan_samplers(layout_row *out, layout_table *t, invar_rank_role_sizes *sizes)
 {
-    bool experts = t->view.ask.spec->experts > 0;
+    bool experts = t->view.workload.spec->experts > 0;
     int next;
 
     for (;; sizes->rollout.tensor = next, sizes->rollout.expert_tensor = experts ? next : 1) {
         INVAR_TRY(invar_memory_planning_plan_sampler(&t->view));
         next = 2 * sizes->rollout.tensor;
-        if (!t->options->all || t->view.budget.fits || next > MAX_ENGINE ||
+        if (!t->options->all || t->view.plan.fits || next > MAX_ENGINE ||
             sizes->rollout_ranks % next != 0)
             break;
     }
-    out->sampler = t->view.budget;
+    out->sampler = t->view.plan;
     out->fits = out->fits && out->sampler.fits;
     return INVAR_OK;
 }
@@ -185,9 +186,9 @@ static invar_status plan_separate_roles(layout_row *out, layout_table *t,
 {
     invar_status status;
 
-    invar_memory_planning_take_sides(&t->view, sizes, gpus);
+    invar_memory_planning_set_roles(&t->view, sizes, gpus);
     status = plan_train_and_sample(out, t, sizes, gpus);
-    invar_memory_planning_take_sides(&t->view, NULL, 0);
+    invar_memory_planning_set_roles(&t->view, NULL, 0);
     out->gpus = gpus;
     out->rollout_ranks = sizes->rollout_ranks;
     out->engine = sizes->rollout.tensor;
@@ -220,8 +221,8 @@ static invar_status ignore_misfit(invar_status status, bool *fits)
 /* Returns true if every data-parallel rank has at least one unit. */
 static bool has_enough_units(const layout_table *t, const invar_layout_sizes *s, int gpus)
 {
-    int parts = invar_layout_parts(s);
-    const invar_memory_workload *ask = &t->view.ask;
+    int parts = invar_layout_model_ranks(s);
+    const invar_memory_workload *ask = &t->view.workload;
     int64_t units =
         ask->plan.unit_count < ask->step_samples ? ask->plan.unit_count : ask->step_samples;
 
@@ -243,9 +244,10 @@ static int rollout_ranks(const layout_table *t, int gpus, int quarters)
  */
 static bool is_supported(const layout_table *t, const invar_rank_role_sizes *s)
 {
-    const invar_lora_spec *lora = &t->view.ask.spec->lora;
+    const invar_lora_spec *lora = &t->view.workload.spec->lora;
 
-    if (t->view.settings.overlap && (s->rollout_ranks > 0 || invar_layout_parts(&s->train) > 1))
+    if (t->view.settings.overlap &&
+        (s->rollout_ranks > 0 || invar_layout_model_ranks(&s->train) > 1))
         return false;
     return lora->rank == 0 || s->train.context <= invar_lora_rows(lora);
 }
@@ -299,11 +301,11 @@ static invar_status try_task(layout_table *t, const layout_task *k)
 
 static invar_status list_task(layout_table *t, const invar_layout_sizes *s, int gpus)
 {
-    const invar_model_spec *spec = t->view.ask.spec;
+    const invar_model_spec *spec = t->view.workload.spec;
     int trainers = gpus - t->recipe.rollout_ranks;
     bool stages = (s->pipeline & (s->pipeline - 1)) == 0 || trainers % s->pipeline == 0;
 
-    if (!stages || invar_layout_parts(s) > trainers || s->pipeline > spec->layers ||
+    if (!stages || invar_layout_model_ranks(s) > trainers || s->pipeline > spec->layers ||
         s->expert > (spec->experts > 0 ? spec->experts : 1))
         return INVAR_OK;
     if (t->n_tasks == MAX_ROWS)
@@ -316,14 +318,14 @@ static invar_status list_task(layout_table *t, const invar_layout_sizes *s, int 
 
 static invar_status list_tasks(layout_table *t, int gpus)
 {
-    bool experts = t->view.ask.spec->experts > 0;
-    invar_layout_sizes s = {.context = 1, .chunks = 1};
+    bool experts = t->view.workload.spec->experts > 0;
+    invar_layout_sizes s = {.context = 1, .virtual_stages = 1};
     invar_rank_role_sizes sides = t->recipe;
     invar_rank_roles outline;
 
     sides.train = (invar_layout_sizes){1, 1, 1, 1, 1, 1, false};
     if (sides.rollout_ranks > 0)
-        INVAR_TRY(invar_rank_roles_outline(&outline, &sides, gpus));
+        INVAR_TRY(invar_rank_roles_init_sizes(&outline, &sides, gpus));
     for (s.tensor = 1; s.tensor <= MAX_TENSOR; s.tensor *= 2)
         for (s.expert = 1; s.expert <= gpus; s.expert *= 2)
             for (s.pipeline = 1; s.pipeline <= gpus; s.pipeline++)
@@ -374,8 +376,8 @@ static invar_status plan_layouts(layout_table *t, const invar_recipe *recipe)
     const char *next = t->options->gpus;
     char *end;
 
-    INVAR_TRY(invar_train_settings_sides(&t->recipe, recipe));
-    t->view.ask.must_fit = t->options->all;
+    INVAR_TRY(invar_train_settings_roles(&t->recipe, recipe));
+    t->view.workload.must_fit = t->options->all;
 
     for (;; next = end + 1) {
         long gpus = strtol(next, &end, 10);
@@ -513,7 +515,7 @@ static void print_samplers(const layout_row *r)
 
 static invar_status print_text(const layout_table *t)
 {
-    const invar_memory_workload *ask = &t->view.ask;
+    const invar_memory_workload *ask = &t->view.workload;
     bool shown[COLUMNS];
 
     find_columns(shown, t);
@@ -584,15 +586,16 @@ static invar_status print_json(const layout_table *t)
         stdout,
         json_pack("{s:b, s:f, s:f, s:f, s:I, s:I, s:o}", "prediction", true, "tflops",
                   t->options->tflops, "node_gb_per_s", t->options->intra_node_gbps, "net_gb_per_s",
-                  t->options->inter_node_gbps, "samples", (json_int_t)t->view.ask.step_samples,
-                  "tokens", (json_int_t)invar_memory_plan_longest(&t->view.ask), "layouts", list));
+                  t->options->inter_node_gbps, "samples", (json_int_t)t->view.workload.step_samples,
+                  "tokens", (json_int_t)invar_memory_plan_longest(&t->view.workload), "layouts",
+                  list));
 }
 
 /* ---- entry point ----------------------------------------------------------------------------- */
 
 static invar_status show_layouts(bool *fits_out, layout_table *t, const invar_recipe *recipe)
 {
-    if (!t->view.ask.learns)
+    if (!t->view.workload.learns)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--gpus plans training steps, and this recipe only generates: leave out "
                           "debug-rollout-only");
@@ -617,7 +620,7 @@ invar_status invar_layouts_show(bool *fits_out, const invar_recipe *recipe,
     *t = (layout_table){.options = options};
     status = invar_memory_planning_open(&t->view, recipe, options->memory);
     if (status == INVAR_OK) {
-        status = invar_memory_table_judge(&t->view, options->path);
+        status = invar_memory_table_check_data(&t->view, options->path);
         if (status == INVAR_OK)
             status = show_layouts(fits_out, t, recipe);
         invar_memory_planning_release(&t->view);

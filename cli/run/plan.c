@@ -101,8 +101,8 @@ enum { MAX_PLANNED_KEYS = 4, VERDICT_SIZE = INVAR_PATH_SHOWN_SIZE + 100 };
 
 static int list_choices(planned_key out[MAX_PLANNED_KEYS], const invar_memory_planning *v)
 {
-    const invar_memory_plan_choice *c = &v->budget.choice;
-    const invar_memory_workload *a = &v->ask;
+    const invar_memory_plan_choice *c = &v->plan.choice;
+    const invar_memory_workload *a = &v->workload;
     int n = 0;
 
     out[n++] = (planned_key){"log-probs-chunk-size", c->head_rows, a->head_rows};
@@ -157,7 +157,7 @@ static invar_status show_choices(const invar_memory_planning *v)
 static void write_verdict(char out[VERDICT_SIZE], const invar_memory_planning *v,
                           const invar_disk *disk)
 {
-    const char *memory = v->budget.fits ? "fits" : "does not fit";
+    const char *memory = v->plan.fits ? "fits" : "does not fit";
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     (void)snprintf(out, VERDICT_SIZE, "%s", memory);
@@ -174,17 +174,18 @@ static void write_verdict(char out[VERDICT_SIZE], const invar_memory_planning *v
 static invar_status print_text(const invar_memory_planning *v, const invar_disk *disk)
 {
     const invar_model_spec *spec = &v->session.spec;
-    bool color = invar_term_colour(stdout);
+    bool color = invar_term_has_color(stdout);
     const char *plain = invar_term_escape(color, INVAR_TERM_STYLE_PLAIN);
     const char *begin =
-        invar_term_escape(color, v->budget.fits && invar_disk_fits(disk) ? INVAR_TERM_STYLE_GREEN
-                                                                         : INVAR_TERM_STYLE_RED);
+        invar_term_escape(color, v->plan.fits && invar_disk_fits(disk) ? INVAR_TERM_STYLE_GREEN
+                                                                       : INVAR_TERM_STYLE_RED);
     char verdict[VERDICT_SIZE];
 
-    INVAR_TRY(invar_memory_table_show(&v->budget));
+    INVAR_TRY(invar_memory_table_show(&v->plan));
     putchar('\n');
     INVAR_TRY(show_choices(v));
-    printf("\nlongest sample: %" PRId64 " tokens%s\n", invar_memory_plan_longest_sample(&v->ask),
+    printf("\nlongest sample: %" PRId64 " tokens%s\n",
+           invar_memory_plan_longest_sample(&v->workload),
            v->data.prompt ? "" : " (by the recipe's bounds: prompt-data was not read)");
     if (spec->logical_tp > 1 || spec->logical_etp > 1)
         printf("sums are made of: %" PRId64 " pieces (logical-tp), those of experts %" PRId64
@@ -215,11 +216,11 @@ static void choices_json(json_t **values_out, json_t **chosen_out, const invar_m
 
 static invar_status print_json(const invar_memory_planning *v, const invar_disk *disk)
 {
-    const invar_memory_plan *b = &v->budget;
+    const invar_memory_plan *b = &v->plan;
     char advice[INVAR_MEMORY_PLAN_ADVICE_SIZE], verdict[VERDICT_SIZE];
     json_t *choices, *chosen;
 
-    INVAR_TRY(invar_memory_plan_advice(advice, b, &v->ask));
+    INVAR_TRY(invar_memory_plan_advice(advice, b, &v->workload));
     write_verdict(verdict, v, disk);
     choices_json(&choices, &chosen, v);
     return invar_json_write(
@@ -231,12 +232,12 @@ static invar_status print_json(const invar_memory_planning *v, const invar_disk 
             "usable", (json_int_t)b->usable, "resident", (json_int_t)b->resident, "items",
             invar_memory_table_items(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block,
             "sampling", (json_int_t)b->sampling, "kv_cache", (json_int_t)b->cache, "checking",
-            (json_int_t)b->verify_bytes, "beside", (json_int_t)b->beside, "scoring",
+            (json_int_t)b->verify_bytes, "beside", (json_int_t)b->sampler_bytes, "scoring",
             (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
             (json_int_t)b->outside_block_bytes, "loading", (json_int_t)b->load_peak_bytes,
             "choices", choices, "chosen", chosen, "advice",
             advice[0] ? json_string(advice) : json_null(), "longest_sample",
-            (json_int_t)invar_memory_plan_longest_sample(&v->ask), "device_present",
+            (json_int_t)invar_memory_plan_longest_sample(&v->workload), "device_present",
             !v->session.imagined, "logical_tp", (json_int_t)v->session.spec.logical_tp,
             "logical_etp", (json_int_t)v->session.spec.logical_etp, "disk", invar_disk_json(disk),
             "verdict", verdict));
@@ -267,7 +268,7 @@ static invar_status turn_into_warning(invar_status status)
     (void)snprintf(line, sizeof line, "warning: train refuses this on this machine: %.1300s",
                    invar_error_last()->message);
     invar_error_clear();
-    invar_interactive_say(NULL, line);
+    invar_interactive_print(NULL, line);
     return INVAR_OK;
 }
 
@@ -303,14 +304,14 @@ static invar_status plan_run(int *code_out, const settings *s, const invar_recip
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--all is about many GPUs: say how many, as in --gpus 8");
     INVAR_TRY(invar_memory_planning_run(&view, recipe, memory));
-    status = invar_memory_table_judge(&view, path);
+    status = invar_memory_table_check_data(&view, path);
     if (status == INVAR_OK)
         status = invar_memory_table_disk(&disk, &view, path);
     if (status == INVAR_OK)
         status = s->json ? print_json(&view, &disk) : print_text(&view, &disk);
     if (status == INVAR_OK && fflush(stdout) == 0)
-        status = invar_memory_plan_check_fits(&view.budget, &view.ask);
-    if (!view.budget.fits && status == INVAR_E_NOMEM)
+        status = invar_memory_plan_check_fits(&view.plan, &view.workload);
+    if (!view.plan.fits && status == INVAR_E_NOMEM)
         *code_out = INVAR_EXIT_DIFFERENT; // the verdict of the plan is not an error
     invar_memory_planning_release(&view);
     return status;

@@ -242,7 +242,7 @@ static invar_status compare_ranks(ranks_report *r)
 
         for (int i = 0; i < r->size; i++)
             invar_hash_bytes(&digests[i], r->all[i].cell[c], strlen(r->all[i].cell[c]));
-        found = invar_ranks_find_odd(digests, r->size);
+        found = invar_ranks_find_outlier(digests, r->size);
         r->majority[c] = found.majority_rank;
         r->differing[c] = columns[c].advice ? found.differing_rank : -1;
         r->differ = r->differ || r->differing[c] >= 0;
@@ -359,7 +359,7 @@ static invar_status print_grid(const ranks_report *r, int width,
 /* Prints the heading of a line about a problem. */
 static void print_problem(const char *name)
 {
-    bool color = invar_term_colour(stdout);
+    bool color = invar_term_has_color(stdout);
 
     printf("%s%-8s%s ", invar_term_escape(color, INVAR_TERM_STYLE_RED), name,
            invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
@@ -542,17 +542,17 @@ static invar_status run_ranks(ranks_report *out, invar_launch *launch,
     return invar_launch_end(launch, invar_launch_run(launch, run_rank, &s));
 }
 
-int invar_doctor_ranks(const invar_doctor_ranks_options *ask)
+int invar_doctor_ranks(const invar_doctor_ranks_options *options)
 {
     invar_launch launch = {.count = 1};
     ranks_report found = {.all = NULL};
     int code = INVAR_EXIT_OK;
-    invar_status status = run_ranks(&found, &launch, ask);
+    invar_status status = run_ranks(&found, &launch, options);
 
     if (status == INVAR_OK && found.all)
         status = compare_ranks(&found);
     if (status == INVAR_OK && found.all)
-        status = ask->json ? print_json(&found) : print_text(&found);
+        status = options->json ? print_json(&found) : print_text(&found);
     if (status != INVAR_OK && !launch.comms)
         invar_open_ranks_queue();
     if (status != INVAR_OK)

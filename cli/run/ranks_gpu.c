@@ -23,7 +23,7 @@ static invar_status try_transport(invar_doctor_gpu_ranks *out, invar_layout *lay
     if (!layout->data.device_comm)
         return INVAR_OK;
     return invar_link_test_run_device(&out->trial, layout->world, layout->data.device_comm, dev,
-                                      layout->seconds);
+                                      layout->timeout_s);
 }
 
 invar_status invar_doctor_gpu_ranks_test(invar_doctor_gpu_ranks *out, const invar_layout *layout,

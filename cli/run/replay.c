@@ -60,7 +60,7 @@ static invar_status prepare_context(invar_replay_context *scene, const settings 
                                     const char *word, const invar_recipe *flags)
 {
     INVAR_TRY(invar_replay_context_open(scene, s->keep));
-    if (invar_tar_is(word))
+    if (invar_tar_is_archive(word))
         INVAR_TRY(open_pack(scene, s, word, flags));
     else
         INVAR_TRY(invar_replay_context_run(scene, word, flags, s->step));
@@ -117,7 +117,7 @@ static invar_status print_json(const invar_replay_context *scene, const invar_re
 static void print_text(const invar_replay_context *scene, const invar_replay_result *r,
                        const char *headline)
 {
-    bool color = invar_term_colour(stdout);
+    bool color = invar_term_has_color(stdout);
     char hex[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(hex, &r->chain);

@@ -41,20 +41,20 @@ void invar_replay_scratch_remove(const char *scratch);
  * Creates the scratch folder, `keep` or a temporary one that is removed on close, and in it the
  * folder of the replay. Returns INVAR_E_INVALID if `keep` is not empty.
  */
-invar_status invar_replay_context_open(invar_replay_context *scene,
+invar_status invar_replay_context_open(invar_replay_context *context,
                                        const char *keep) INVAR_MUST_USE;
 
 /*
  * Locates the run that `word` names, reads the keys of its `step` and overrides them with `flags`.
  */
-invar_status invar_replay_context_run(invar_replay_context *scene, const char *word,
+invar_status invar_replay_context_run(invar_replay_context *context, const char *word,
                                       const invar_recipe *flags, int64_t step) INVAR_MUST_USE;
 
 /*
  * Like invar_replay_context_run, if run and keys are known already: applies the flags and fills
  * scene->replay.
  */
-invar_status invar_replay_context_set(invar_replay_context *scene, const invar_recipe *flags,
+invar_status invar_replay_context_set(invar_replay_context *context, const invar_recipe *flags,
                                       int64_t step) INVAR_MUST_USE;
 
 /*
@@ -63,7 +63,7 @@ invar_status invar_replay_context_set(invar_replay_context *scene, const invar_r
 int invar_replay_exit(invar_status status, int code);
 
 /* Releases the context. A failure to remove the scratch folder is reported on stderr only. */
-void invar_replay_context_close(invar_replay_context *scene);
+void invar_replay_context_close(invar_replay_context *context);
 
 #ifdef __cplusplus
 }

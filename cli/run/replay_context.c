@@ -81,12 +81,12 @@ invar_status invar_replay_scratch(char out[INVAR_PATH_SIZE], const char *keep)
     return status;
 }
 
-invar_status invar_replay_context_open(invar_replay_context *scene, const char *keep)
+invar_status invar_replay_context_open(invar_replay_context *context, const char *keep)
 {
-    INVAR_TRY(invar_replay_scratch(scene->scratch, keep));
-    scene->kept = keep != NULL;
-    INVAR_TRY(invar_path_join(scene->folder, sizeof scene->folder, scene->scratch, "run"));
-    return invar_held_folder_make(scene->folder);
+    INVAR_TRY(invar_replay_scratch(context->scratch, keep));
+    context->kept = keep != NULL;
+    INVAR_TRY(invar_path_join(context->folder, sizeof context->folder, context->scratch, "run"));
+    return invar_held_folder_make(context->folder);
 }
 
 int invar_replay_exit(invar_status status, int code)
@@ -103,48 +103,48 @@ void invar_replay_scratch_remove(const char *scratch)
 
     invar_error_take(&first);
     if (scratch[0] && invar_held_folder_remove(scratch) != INVAR_OK)
-        invar_interactive_say(NULL, invar_error_last()->message);
+        invar_interactive_print(NULL, invar_error_last()->message);
     invar_error_put(&first);
 }
 
-void invar_replay_context_close(invar_replay_context *scene)
+void invar_replay_context_close(invar_replay_context *context)
 {
-    invar_progress_free(scene->progress);
-    invar_located_close(&scene->located);
-    invar_recorded_keys_release(&scene->keys);
-    if (!scene->kept)
-        invar_replay_scratch_remove(scene->scratch);
+    invar_progress_free(context->progress);
+    invar_located_close(&context->located);
+    invar_recorded_keys_release(&context->keys);
+    if (!context->kept)
+        invar_replay_scratch_remove(context->scratch);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-invar_status invar_replay_context_set(invar_replay_context *scene, const invar_recipe *flags,
+invar_status invar_replay_context_set(invar_replay_context *context, const invar_recipe *flags,
                                       int64_t step)
 {
-    INVAR_TRY(invar_recorded_keys_override(&scene->keys, flags));
-    scene->replay = (invar_replay){
-        .ledger = scene->located.ledger,
-        .run = &scene->located.run,
-        .keys = &scene->keys,
-        .folder = scene->folder,
+    INVAR_TRY(invar_recorded_keys_override(&context->keys, flags));
+    context->replay = (invar_replay){
+        .ledger = context->located.ledger,
+        .run = &context->located.run,
+        .keys = &context->keys,
+        .folder = context->folder,
         .first_step = step,
         .step = step,
         .progress = show_progress,
-        .say = invar_interactive_say,
+        .say = invar_interactive_print,
         .stop = invar_interactive_catch_signals("stopping after the current rollout"),
-        .payload = scene};
+        .payload = context};
     return INVAR_OK;
 }
 
-invar_status invar_replay_context_run(invar_replay_context *scene, const char *word,
+invar_status invar_replay_context_run(invar_replay_context *context, const char *word,
                                       const invar_recipe *flags, int64_t step)
 {
     const char *ledger = invar_recipe_string(flags, INVAR_KEY_LEDGER);
 
-    INVAR_TRY(invar_locate_run(&scene->located, word, ledger[0] ? ledger : NULL));
+    INVAR_TRY(invar_locate_run(&context->located, word, ledger[0] ? ledger : NULL));
     if (step < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--step is missing: which step?");
-    INVAR_TRY(invar_recorded_keys_read(&scene->keys, scene->located.ledger, scene->located.path,
-                                       &scene->located.run, step));
-    return invar_replay_context_set(scene, flags, step);
+    INVAR_TRY(invar_recorded_keys_read(&context->keys, context->located.ledger,
+                                       context->located.path, &context->located.run, step));
+    return invar_replay_context_set(context, flags, step);
 }

@@ -99,7 +99,7 @@ static invar_status check_recipe(const invar_recipe *recipe)
 {
     double temperature = invar_recipe_float(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE);
 
-    if (temperature > 0 && temperature < INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE)
+    if (temperature > 0 && temperature < INVAR_COMPLETION_REQUEST_MIN_TEMPERATURE)
         return invar_config_fail(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE,
                                  "is too near 0 to serve: give 0, or at least 0.001");
     if (invar_config_is_nonempty(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH))
@@ -161,15 +161,15 @@ static invar_status open_server(serve_context *s, const settings *set)
                                                      .port = set->port,
                                                      .key = s->key,
                                                      .connections = set->most + SPARE_CONNECTIONS,
-                                                     .most_body = set->most_body,
-                                                     .memory = set->memory,
-                                                     .seconds = set->seconds,
-                                                     .client_seconds = set->client_seconds,
-                                                     .facts = &s->facts,
+                                                     .max_body_bytes = set->most_body,
+                                                     .max_memory_bytes = set->memory,
+                                                     .request_timeout_s = set->seconds,
+                                                     .client_timeout_s = set->client_seconds,
+                                                     .server_info = &s->facts,
                                                      .sampling = &s->sampling,
                                                      .tokenizer = session->tokenizer,
-                                                     .dispatch = s->dispatch,
-                                                     .prompter = s->prompter});
+                                                     .engine = s->dispatch,
+                                                     .prompt_encoder = s->prompter});
 }
 
 static void close_server(serve_context *s)
@@ -190,16 +190,16 @@ static void print_ready(const serve_context *s, const settings *set)
 
     invar_weights_from(from, &s->session);
     (void)snprintf(line, sizeof line, "weights from %s", from);
-    invar_interactive_say(NULL, line);
+    invar_interactive_print(NULL, line);
     if (invar_prompt_encoder_no_chat(s->prompter)) {
         (void)snprintf(line, sizeof line, "no chats: %.600s",
                        invar_prompt_encoder_no_chat(s->prompter));
-        invar_interactive_say(NULL, line);
+        invar_interactive_print(NULL, line);
     }
     (void)snprintf(line, sizeof line, "serving %.200s at http://%s%.100s%s:%" PRId64 "/v1",
                    s->facts.model, six ? "[" : "", set->host, six ? "]" : "",
                    invar_server_port(s->server));
-    invar_interactive_say(NULL, line);
+    invar_interactive_print(NULL, line);
 }
 
 static invar_status serve_requests(serve_context *s, const settings *set)

@@ -86,9 +86,9 @@ static invar_status compare_identity(void *payload, const invar_digest *identity
                           "replaced; remove it, or give another name",
                           shown);
     }
-    invar_interactive_say(NULL,
-                          "the golden is of a run that was asked for something else: a semantic "
-                          "key, the data, the model or its weights differ");
+    invar_interactive_print(NULL,
+                            "the golden is of a run that was asked for something else: a semantic "
+                            "key, the data, the model or its weights differ");
     return INVAR_OK;
 }
 
@@ -181,7 +181,7 @@ static invar_status locate_difference(golden_result *out, const char *path,
     if (status == INVAR_OK)
         status = invar_golden_localise(&place, was, is, out->v.first);
     if (status == INVAR_OK)
-        invar_golden_divergence_tell(out->place, &place, out->v.first);
+        invar_golden_divergence_describe(out->place, &place, out->v.first);
     invar_golden_points_free(was);
     invar_golden_points_free(is);
     return status;
@@ -230,7 +230,7 @@ static invar_status check_golden(golden_result *out, int *code_out, const settin
 
 static void print_comparison(const golden_result *c, const char *path, bool stopped)
 {
-    bool color = invar_term_colour(stdout), same = strcmp(c->word, "identical") == 0;
+    bool color = invar_term_has_color(stdout), same = strcmp(c->word, "identical") == 0;
 
     printf("golden    %s%s%s",
            invar_term_escape(color, same ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED), c->word,
@@ -505,7 +505,7 @@ static invar_status run_training(int *code_out, invar_launch *launch, const char
                                    .fork_step = s->fork_step,
                                    .progress = show_progress,
                                    .identified = compare_identity,
-                                   .say = invar_interactive_say,
+                                   .say = invar_interactive_print,
                                    .payload = &shown};
     invar_train_summary run;
     invar_status status;

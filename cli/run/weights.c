@@ -39,7 +39,7 @@ invar_status invar_weights_choose(invar_recipe *recipe)
         invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND) {
         INVAR_TRY(invar_run_paths_checkpoints(at.save, warning, at.run, wanted));
         if (warning[0])
-            invar_interactive_say(NULL, warning);
+            invar_interactive_print(NULL, warning);
     }
     if (invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND) {
         INVAR_TRY(invar_hf_check_folder("run", at.run));
@@ -77,5 +77,5 @@ void invar_weights_hint(const invar_recipe *recipe, const char *path)
     (void)snprintf(line, sizeof line,
                    "these are the initial weights; %s has trained ones: --run %s takes them", shown,
                    shown);
-    invar_interactive_say(NULL, line);
+    invar_interactive_print(NULL, line);
 }

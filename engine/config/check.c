@@ -746,12 +746,12 @@ invar_status invar_config_check(const invar_recipe *recipe)
     INVAR_TRY(check_sampling(&f));
     INVAR_TRY(check_eval_data(recipe));
     INVAR_TRY(check_rewards(&f));
-    INVAR_TRY(invar_config_check_together(&f));
+    INVAR_TRY(invar_config_check_conflicts(&f));
     INVAR_TRY(check_algorithm(&f));
     INVAR_TRY(check_optimizer(recipe));
     INVAR_TRY(check_debug(&f));
     INVAR_TRY(check_dashboards(recipe));
-    return invar_config_check_uses(&f);
+    return invar_config_check_no_effect(&f);
 }
 
 invar_status invar_config_check_unused(invar_key *unused_out, const invar_recipe *recipe)
@@ -765,5 +765,5 @@ invar_status invar_config_check_unused(invar_key *unused_out, const invar_recipe
     INVAR_TRY(read_reward(&reward, recipe, INVAR_KEY_EVAL_RM_TYPE));
     derive_config(&f, recipe);
     f.unused = unused_out;
-    return invar_config_check_uses(&f);
+    return invar_config_check_no_effect(&f);
 }

@@ -56,7 +56,7 @@ static invar_status check_agents(const invar_config_derived *f)
     return fail_any(r, others, sizeof others / sizeof *others, offered);
 }
 
-bool invar_config_recorded(const invar_recipe *r)
+bool invar_config_is_recorded_schedule(const invar_recipe *r)
 {
     return INVAR_RECIPE_ENUM(invar_rollout_schedule, r, INVAR_KEY_ROLLOUT_SCHEDULE) ==
            INVAR_ROLLOUT_SCHEDULE_RECORDED;
@@ -86,7 +86,7 @@ static invar_status check_recorded(const invar_config_derived *f)
     };
     int64_t lag = invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG);
 
-    if (!invar_config_recorded(r))
+    if (!invar_config_is_recorded_schedule(r))
         return INVAR_OK;
     if (lag + invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_DELAY) > INVAR_CONFIG_MAX_LAG)
         return invar_config_fail(r, INVAR_KEY_ROLLOUT_MAX_DELAY,
@@ -94,7 +94,7 @@ static invar_status check_recorded(const invar_config_derived *f)
     return fail_any(r, others, sizeof others / sizeof *others, offered);
 }
 
-invar_status invar_config_check_together(const invar_config_derived *f)
+invar_status invar_config_check_conflicts(const invar_config_derived *f)
 {
     INVAR_TRY(check_agents(f));
     return check_recorded(f);

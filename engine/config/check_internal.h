@@ -50,15 +50,15 @@ invar_status invar_config_fail(const invar_recipe *recipe, invar_key key,
                                const char *why) INVAR_MUST_USE;
 
 /* Returns true if rollout-schedule = recorded. */
-bool invar_config_recorded(const invar_recipe *recipe);
+bool invar_config_is_recorded_schedule(const invar_recipe *recipe);
 
 #define INVAR_CONFIG_MAX_LAG 64 /* largest number of rollouts in flight, besides the current one */
 
 /* Rejects combinations of keys that are not supported yet. */
-invar_status invar_config_check_together(const invar_config_derived *facts) INVAR_MUST_USE;
+invar_status invar_config_check_conflicts(const invar_config_derived *derived) INVAR_MUST_USE;
 
 /* Rejects settings without effect. */
-invar_status invar_config_check_uses(const invar_config_derived *facts) INVAR_MUST_USE;
+invar_status invar_config_check_no_effect(const invar_config_derived *derived) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -62,7 +62,7 @@ static bool is_scaled(const invar_estimator_traits *e)
 
 static bool takes_kl_coef(const invar_estimator_traits *e)
 {
-    return e->penalised && !e->critic; // kl-coef must be 0 with a critic
+    return e->penalized && !e->critic; // kl-coef must be 0 with a critic
 }
 
 /* Formats the estimators with a trait, "advantage-estimator = grpo or gspo", followed by `rest`. */
@@ -248,8 +248,8 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
          "a rollout-lag above 0"},
         {INVAR_KEY_ROLLOUT_SCHEDULE, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
          "a rollout-lag above 0"},
-        {INVAR_KEY_ROLLOUT_MAX_DELAY, invar_config_recorded(r), recorded},
-        {INVAR_KEY_ROLLOUT_RECORD, invar_config_recorded(r), recorded},
+        {INVAR_KEY_ROLLOUT_MAX_DELAY, invar_config_is_recorded_schedule(r), recorded},
+        {INVAR_KEY_ROLLOUT_RECORD, invar_config_is_recorded_schedule(r), recorded},
         {INVAR_KEY_ROLLOUT_STOP, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, f->sampled, generation},
@@ -392,7 +392,7 @@ static invar_status check_advantage_uses(const invar_config_derived *f)
         {INVAR_KEY_NUM_CRITIC_ONLY_STEPS, e->critic, critic},
         {INVAR_KEY_CRITIC_LR, e->critic, critic},
         {INVAR_KEY_CRITIC_LR_WARMUP_ITERS, e->critic, critic},
-        {INVAR_KEY_KL_COEF, e->penalised, penalty},
+        {INVAR_KEY_KL_COEF, e->penalized, penalty},
         {INVAR_KEY_DISABLE_REWARDS_NORMALIZATION, e->grouped, grouped},
         {INVAR_KEY_DISABLE_GRPO_STD_NORMALIZATION, e->scaled && !raw, scaled},
     };
@@ -498,15 +498,15 @@ static invar_status check_step_uses(const invar_config_derived *f)
     return CHECK_USES(f, uses);
 }
 
-invar_status invar_config_check_uses(const invar_config_derived *facts)
+invar_status invar_config_check_no_effect(const invar_config_derived *derived)
 {
-    INVAR_TRY(check_model_uses(facts));
-    INVAR_TRY(check_ckpt_uses(facts));
-    INVAR_TRY(check_rollout_uses(facts));
-    INVAR_TRY(check_speculation_uses(facts));
-    INVAR_TRY(check_eval_uses(facts));
-    INVAR_TRY(check_advantage_uses(facts));
-    INVAR_TRY(check_loss_uses(facts));
-    INVAR_TRY(check_importance_uses(facts));
-    return check_step_uses(facts);
+    INVAR_TRY(check_model_uses(derived));
+    INVAR_TRY(check_ckpt_uses(derived));
+    INVAR_TRY(check_rollout_uses(derived));
+    INVAR_TRY(check_speculation_uses(derived));
+    INVAR_TRY(check_eval_uses(derived));
+    INVAR_TRY(check_advantage_uses(derived));
+    INVAR_TRY(check_loss_uses(derived));
+    INVAR_TRY(check_importance_uses(derived));
+    return check_step_uses(derived);
 }

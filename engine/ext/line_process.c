@@ -104,7 +104,7 @@ static invar_status start_process(invar_line_process *program, char *const *word
 static invar_status split_and_start(invar_line_process *program, const char *text)
 {
     invar_plugin_argv command = {0};
-    invar_status status = invar_plugin_argv_cut(&command, program->name, text);
+    invar_status status = invar_plugin_argv_split(&command, program->name, text);
 
     if (status == INVAR_OK)
         status = start_process(program, command.words);
@@ -378,15 +378,15 @@ static invar_status poll_pipes(bool *readable_out, bool *writable_out, invar_lin
     return INVAR_OK;
 }
 
-void invar_line_process_watch(invar_line_process *program, void (*waits)(void *payload),
-                              void *payload)
+void invar_line_process_set_wait_callback(invar_line_process *program, void (*waits)(void *payload),
+                                          void *payload)
 {
     program->waits = waits;
     program->payload = payload;
 }
 
-void invar_line_process_guard(invar_line_process *program, invar_status (*check)(void *payload),
-                              void *payload)
+void invar_line_process_set_check(invar_line_process *program, invar_status (*check)(void *payload),
+                                  void *payload)
 {
     program->check = check;
     program->check_payload = payload;

@@ -36,15 +36,15 @@ invar_status invar_line_process_open(invar_line_process **out, const char *name,
 void invar_line_process_close(invar_line_process *program);
 
 /* Sets a callback that runs at least once per second while a reply is awaited; NULL removes it. */
-void invar_line_process_watch(invar_line_process *program, void (*waits)(void *payload),
-                              void *payload);
+void invar_line_process_set_wait_callback(invar_line_process *program, void (*waits)(void *payload),
+                                          void *payload);
 
 /*
  * Sets a check that runs as often as the wait callback; its error ends the program and is returned
  * by the exchange. NULL removes it.
  */
-void invar_line_process_guard(invar_line_process *program, invar_status (*check)(void *payload),
-                              void *payload);
+void invar_line_process_set_check(invar_line_process *program, invar_status (*check)(void *payload),
+                                  void *payload);
 
 /*
  * Sends a line, including its newline, and receives one, without; *line_out is borrowed until the

@@ -118,7 +118,7 @@ static invar_status attach_plugin(invar_plugin *plugin, const invar_plugin_optio
 
     INVAR_TRY(invar_plugin_argv_locate(plugin->name, options->spec));
     INVAR_TRY(invar_plugin_argv_hash(&plugin->hashed, &plugin->hash, plugin->name, options->spec));
-    if (invar_plugin_argv_object(options->spec)) {
+    if (invar_plugin_argv_is_shared_object(options->spec)) {
         INVAR_TRY(invar_shared_object_open(&plugin->object, plugin->name, options->spec));
         memcpy(plugin->title, invar_shared_object_title(plugin->object), sizeof plugin->title);
         offered = invar_shared_object_kinds(plugin->object);
@@ -127,7 +127,7 @@ static invar_status attach_plugin(invar_plugin *plugin, const invar_plugin_optio
                                           options->timeout, options->log_fd));
         INVAR_TRY(handshake_first(&offered, plugin));
     }
-    if (options->titled)
+    if (options->identify_by_title)
         invar_hash_bytes(&plugin->hash, plugin->title, strlen(plugin->title));
     missing = options->kinds & ~offered;
     if (missing)
@@ -153,10 +153,10 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
     memset(plugin, 0, sizeof *plugin);
     memcpy(plugin->name, options->name, bytes);
     plugin->kinds = options->kinds;
-    plugin->apart = options->apart && options->spec;
+    plugin->apart = options->record_only && options->spec;
     plugin->step = -1;
     plugin->most_restarts = options->restarts;
-    plugin->titled = options->titled;
+    plugin->titled = options->identify_by_title;
     if (options->url)
         status = attach_server(plugin, options);
     else if (options->teacher)
@@ -178,11 +178,11 @@ void invar_plugin_set_wait_callback(invar_plugin *plugin, void (*waits)(void *pa
                                     void *payload)
 {
     if (plugin && plugin->program)
-        invar_line_process_watch(plugin->program, waits, payload);
+        invar_line_process_set_wait_callback(plugin->program, waits, payload);
     if (plugin && plugin->server)
-        invar_http_watch(plugin->server, waits, payload);
+        invar_http_set_wait_callback(plugin->server, waits, payload);
     if (plugin && plugin->teacher)
-        invar_remote_teacher_watch(plugin->teacher, waits, payload);
+        invar_remote_teacher_set_wait_callback(plugin->teacher, waits, payload);
 }
 
 static void clear_replies(invar_plugin *plugin)
@@ -678,7 +678,7 @@ invar_status invar_plugin_prompts(invar_plugin *plugin, const invar_plugin_wante
                                   int64_t *lines_out)
 {
     invar_plugin_call call = {
-        .kind = INVAR_PLUGIN_KIND_PROMPTS, .wanted = wanted, .lines = lines_out};
+        .kind = INVAR_PLUGIN_KIND_PROMPTS, .prompt_request = wanted, .lines = lines_out};
 
     return dispatch_call(plugin, &call);
 }

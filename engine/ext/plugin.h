@@ -63,9 +63,9 @@ typedef struct invar_plugin_options {
     const char *url;                             /* server that computes rewards; NULL if absent */
     const invar_remote_teacher_options *teacher; /* server that returns log-probs; NULL if absent */
     /* identify the plug-in by the name that it reports, not by the hash of its files */
-    bool titled;
-    bool apart;     /* another component starts `spec`; here replies are only recorded */
-    uint32_t kinds; /* kinds of calls that must be offered; a missing kind is an error */
+    bool identify_by_title;
+    bool record_only; /* another component starts `spec`; here replies are only recorded */
+    uint32_t kinds;   /* kinds of calls that must be offered; a missing kind is an error */
     /* time limit of a program for its start and for each reply, in seconds; 0 for no limit */
     double timeout;
     int log_fd;       /* file for the standard error of a program; -1 to discard it */

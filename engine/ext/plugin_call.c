@@ -111,8 +111,8 @@ void invar_plugin_call_hash(invar_digest *out, const invar_plugin_call *call)
         hash_tokens(&hasher, call->tokens);
     if (call->buffer)
         hash_buffer(&hasher, call->buffer, call->count);
-    if (call->wanted)
-        hash_wanted(&hasher, call->wanted);
+    if (call->prompt_request)
+        hash_wanted(&hasher, call->prompt_request);
     invar_hasher_final(out, &hasher);
 }
 
@@ -253,8 +253,8 @@ void invar_plugin_call_write(invar_json_text *text, const invar_plugin_call *cal
         write_event(text, call->event);
     if (call->buffer)
         write_buffer(text, call->buffer, call->count);
-    if (call->wanted)
-        write_wanted(text, call->wanted);
+    if (call->prompt_request)
+        write_wanted(text, call->prompt_request);
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
 }

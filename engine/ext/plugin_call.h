@@ -29,12 +29,12 @@ typedef struct invar_plugin_call {
     int64_t id;                         /* number of the call in the step */
     const invar_plugin_sample *samples; /* (count) rewards, filters and teacher */
     size_t count;
-    const invar_plugin_turn *turns;    /* (count) generate */
-    const invar_plugin_tokens *tokens; /* loss */
-    const invar_plugin_event *event;   /* hook */
-    const invar_plugin_buffer *buffer; /* buffer filter */
-    const invar_plugin_wanted *wanted; /* prompts */
-    double *reward;                    /* (count) answer */
+    const invar_plugin_turn *turns;            /* (count) generate */
+    const invar_plugin_tokens *tokens;         /* loss */
+    const invar_plugin_event *event;           /* hook */
+    const invar_plugin_buffer *buffer;         /* buffer filter */
+    const invar_plugin_wanted *prompt_request; /* prompts */
+    double *reward;                            /* (count) answer */
     invar_reward_parts *parts;    /* (count) parts of the rewards; zero-initialized by the caller */
     invar_reward_parts *measures; /* values reported by a hook; zero-initialized by the caller */
     double *factor;               /* factor of a hook for the loss; preset to 1 */

@@ -55,7 +55,7 @@ static int split_words(char **words, char *text)
     return count;
 }
 
-invar_status invar_plugin_argv_cut(invar_plugin_argv *out, const char *name, const char *text)
+invar_status invar_plugin_argv_split(invar_plugin_argv *out, const char *name, const char *text)
 {
     size_t bytes = strlen(text) + 1;
     int count;
@@ -80,7 +80,7 @@ void invar_plugin_argv_release(invar_plugin_argv *command)
     *command = (invar_plugin_argv){0};
 }
 
-bool invar_plugin_argv_object(const char *spec)
+bool invar_plugin_argv_is_shared_object(const char *spec)
 {
     size_t bytes = strlen(spec);
 
@@ -174,7 +174,7 @@ invar_status invar_plugin_argv_find(const invar_plugin_argv *command, const char
 static invar_status find_command(const char *name, const char *spec)
 {
     invar_plugin_argv command = {0};
-    invar_status status = invar_plugin_argv_cut(&command, name, spec);
+    invar_status status = invar_plugin_argv_split(&command, name, spec);
 
     if (status == INVAR_OK)
         status = invar_plugin_argv_find(&command, name);
@@ -186,7 +186,7 @@ invar_status invar_plugin_argv_locate(const char *name, const char *spec)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
-    if (!invar_plugin_argv_object(spec))
+    if (!invar_plugin_argv_is_shared_object(spec))
         return find_command(name, spec);
     if (invar_path_exists(spec))
         return INVAR_OK;
@@ -219,10 +219,10 @@ invar_status invar_plugin_argv_hash(bool *found_out, invar_digest *out, const ch
 
     *found_out = false;
     invar_hasher_init(&hasher);
-    if (invar_plugin_argv_object(spec)) {
+    if (invar_plugin_argv_is_shared_object(spec)) {
         INVAR_TRY(add_file(found_out, &hasher, spec));
     } else {
-        status = invar_plugin_argv_cut(&command, name, spec);
+        status = invar_plugin_argv_split(&command, name, spec);
         if (status == INVAR_OK)
             status = add_command(found_out, &hasher, &command);
         invar_plugin_argv_release(&command);

@@ -24,8 +24,8 @@ typedef struct invar_plugin_argv {
 } invar_plugin_argv;
 
 /* Splits `text` at blanks; '...' and "..." keep them. `name` is used in error messages only. */
-invar_status invar_plugin_argv_cut(invar_plugin_argv *out, const char *name,
-                                   const char *text) INVAR_MUST_USE;
+invar_status invar_plugin_argv_split(invar_plugin_argv *out, const char *name,
+                                     const char *text) INVAR_MUST_USE;
 void invar_plugin_argv_release(invar_plugin_argv *command);
 
 /* Returns INVAR_E_IO if the program does not exist; searches PATH as a shell does. */
@@ -33,7 +33,7 @@ invar_status invar_plugin_argv_find(const invar_plugin_argv *command,
                                     const char *name) INVAR_MUST_USE;
 
 /* Returns true if `spec` is a shared object, not a command. */
-bool invar_plugin_argv_object(const char *spec);
+bool invar_plugin_argv_is_shared_object(const char *spec);
 
 /*
  * Returns INVAR_E_IO if the shared object, or the program of the command, does not exist. Nothing

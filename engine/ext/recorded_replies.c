@@ -83,7 +83,7 @@ void invar_recorded_replies_release(invar_recorded_replies *stored)
     memset(stored, 0, sizeof *stored);
 }
 
-const invar_plugin_replies *invar_recorded_replies_replies(const invar_recorded_replies *stored)
+const invar_plugin_replies *invar_recorded_replies_get(const invar_recorded_replies *stored)
 {
     return stored->found ? &stored->replies : NULL;
 }
@@ -106,9 +106,9 @@ static invar_status read_maker(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-invar_status invar_recorded_replies_maker(char out[INVAR_DIGEST_HEX_SIZE],
-                                          const invar_plugin *plugin, invar_ledger *ledger,
-                                          int64_t run, int64_t step)
+invar_status invar_recorded_replies_plugin_hash(char out[INVAR_DIGEST_HEX_SIZE],
+                                                const invar_plugin *plugin, invar_ledger *ledger,
+                                                int64_t run, int64_t step)
 {
     static const char text[] =
         "SELECT f.value FROM timeline t JOIN fact f ON f.run = t.run AND f.seg = t.seg"
@@ -138,7 +138,7 @@ invar_status invar_recorded_replies_check(const invar_plugin *plugin, invar_ledg
 
     if (!invar_plugin_hash(plugin))
         return INVAR_OK;
-    INVAR_TRY(invar_recorded_replies_maker(was, plugin, ledger, run, step));
+    INVAR_TRY(invar_recorded_replies_plugin_hash(was, plugin, ledger, run, step));
     invar_digest_format(now, invar_plugin_hash(plugin));
     if (!was[0] || strcmp(was, now) == 0)
         return INVAR_OK;

@@ -38,9 +38,9 @@ void invar_recorded_replies_release(invar_recorded_replies *stored);
  * Writes the hash of the plug-in's files (invar_plugin_hash) in the newest segment that has the
  * step; empty if unknown.
  */
-invar_status invar_recorded_replies_maker(char out[INVAR_DIGEST_HEX_SIZE],
-                                          const invar_plugin *plugin, invar_ledger *ledger,
-                                          int64_t run, int64_t step) INVAR_MUST_USE;
+invar_status invar_recorded_replies_plugin_hash(char out[INVAR_DIGEST_HEX_SIZE],
+                                                const invar_plugin *plugin, invar_ledger *ledger,
+                                                int64_t run, int64_t step) INVAR_MUST_USE;
 
 /*
  * Returns INVAR_E_STATE if the replies of a step were given by a plug-in with other files
@@ -57,7 +57,7 @@ invar_status invar_recorded_replies_check_factor(const invar_plugin *plugin, inv
                                                  int64_t run, int64_t step) INVAR_MUST_USE;
 
 /* Argument for invar_plugin_begin_step: NULL for a step that the ledger does not have. Borrowed. */
-const invar_plugin_replies *invar_recorded_replies_replies(const invar_recorded_replies *stored);
+const invar_plugin_replies *invar_recorded_replies_get(const invar_recorded_replies *stored);
 
 #ifdef __cplusplus
 }

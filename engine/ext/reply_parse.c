@@ -169,8 +169,9 @@ static invar_status read_lines(const invar_plugin_call *call, const json_t *repl
 {
     const json_t *list;
 
-    INVAR_TRY(invar_plugin_list_read(&list, reply, "prompts", (size_t)call->wanted->count, where));
-    for (size_t i = 0; i < (size_t)call->wanted->count; i++) {
+    INVAR_TRY(invar_plugin_list_read(&list, reply, "prompts", (size_t)call->prompt_request->count,
+                                     where));
+    for (size_t i = 0; i < (size_t)call->prompt_request->count; i++) {
         const json_t *value = json_array_get(list, i);
         if (!json_is_integer(value))
             return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"prompts\" has no integer at %zu", where,
@@ -277,7 +278,8 @@ static invar_status read_values(const invar_plugin_call *call, const json_t *rep
     case INVAR_PLUGIN_KIND_PROMPTS: return read_lines(call, reply, where);
     case INVAR_PLUGIN_KIND_LOSS: return read_loss(call, reply, where);
     case INVAR_PLUGIN_KIND_HOOK: return read_measures(call, reply, where);
-    case INVAR_PLUGIN_KIND_GENERATE: return invar_turn_read(call->next, call->count, reply, where);
+    case INVAR_PLUGIN_KIND_GENERATE:
+        return invar_turn_actions_read(call->next, call->count, reply, where);
     case INVAR_PLUGIN_KIND_TEACHER:
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a teacher's reply is stored as plain numbers",
                           where);
@@ -331,7 +333,8 @@ static int list_answer_arrays(answer_array out[MAX_ARRAYS], const invar_plugin_c
         out[0] = (answer_array){call->verdict, call->count};
         return 1;
     case INVAR_PLUGIN_KIND_PROMPTS:
-        out[0] = (answer_array){call->lines, (size_t)call->wanted->count * sizeof *call->lines};
+        out[0] =
+            (answer_array){call->lines, (size_t)call->prompt_request->count * sizeof *call->lines};
         return 1;
     case INVAR_PLUGIN_KIND_LOSS:
         out[0] = (answer_array){call->dlogp, tokens};
@@ -370,12 +373,12 @@ static invar_status check_values(const invar_plugin_call *call)
                           "plug-in %.1000s: the verdict on sample %" PRId64 " is %d, not %s",
                           call->plugin, call->samples[i].index, call->verdict[i], known);
     }
-    for (int64_t i = 0; call->lines && i < call->wanted->count; i++)
-        if (call->lines[i] < 0 || call->lines[i] >= call->wanted->lines)
+    for (int64_t i = 0; call->lines && i < call->prompt_request->count; i++)
+        if (call->lines[i] < 0 || call->lines[i] >= call->prompt_request->lines)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                               "plug-in %.1000s: prompt %" PRId64 " is line %" PRId64
                               " of prompt-data, which has %" PRId64,
-                              call->plugin, i, call->lines[i], call->wanted->lines);
+                              call->plugin, i, call->lines[i], call->prompt_request->lines);
     for (int64_t i = 0; i < tokens; i++) {
         if (!isfinite(call->dlogp[i]) || !isfinite(call->loss[i]))
             return fail_not_finite(call, "the loss or dlogp of token", i);

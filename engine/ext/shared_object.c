@@ -281,7 +281,8 @@ static int call_function(const invar_plugin_table *t, void *self, const invar_pl
     case INVAR_PLUGIN_KIND_BUFFER_FILTER:
         return t->buffer_filter(self, call->buffer, call->samples, call->count, call->verdict,
                                 error);
-    case INVAR_PLUGIN_KIND_PROMPTS: return t->prompts(self, call->wanted, call->lines, error);
+    case INVAR_PLUGIN_KIND_PROMPTS:
+        return t->prompts(self, call->prompt_request, call->lines, error);
     default: return t->hook ? t->hook(self, call->event, error) : 0;
     }
 }
@@ -404,7 +405,7 @@ invar_status invar_shared_object_turns(invar_json_text *line_out, invar_shared_o
     memset(next, 0, call->count * sizeof *next);
     status = call_generate(object, call, next);
     if (status == INVAR_OK) {
-        invar_turn_write_next(line_out, next, call->count, object->table.part_names);
+        invar_turn_actions_write(line_out, next, call->count, object->table.part_names);
         status = line_out->status;
     }
     invar_free(next);

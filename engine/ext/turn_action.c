@@ -135,8 +135,8 @@ static invar_status read_next(invar_turn_action *out, const json_t *object, cons
     return ends ? read_end(out, object, where) : read_insertion(out, object, where);
 }
 
-invar_status invar_turn_read(invar_turn_action *out, size_t count, const json_t *reply,
-                             const char *where)
+invar_status invar_turn_actions_read(invar_turn_action *out, size_t count, const json_t *reply,
+                                     const char *where)
 {
     const json_t *list;
 
@@ -188,8 +188,8 @@ static void write_insertion(invar_json_text *text, const invar_plugin_next *next
     invar_json_text_close(text, ']');
 }
 
-void invar_turn_write_next(invar_json_text *text, const invar_plugin_next *next, size_t count,
-                           const char *const *names)
+void invar_turn_actions_write(invar_json_text *text, const invar_plugin_next *next, size_t count,
+                              const char *const *names)
 {
     invar_json_text_open(text, '{');
     invar_json_text_key(text, "turns");

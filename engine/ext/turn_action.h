@@ -45,15 +45,15 @@ void invar_turn_action_release(invar_turn_action *next);
  * Writes the actions as the line that a program would send. `names` of reward parts end with a
  * NULL.
  */
-void invar_turn_write_next(invar_json_text *text, const invar_plugin_next *next, size_t count,
-                           const char *const *names);
+void invar_turn_actions_write(invar_json_text *text, const invar_plugin_next *next, size_t count,
+                              const char *const *names);
 
 /*
  * Parses `count` actions into out (count), which the caller releases. Returns INVAR_E_CORRUPT if
  * `reply` is not an answer to `count` turns.
  */
-invar_status invar_turn_read(invar_turn_action *out, size_t count, const json_t *reply,
-                             const char *where) INVAR_MUST_USE;
+invar_status invar_turn_actions_read(invar_turn_action *out, size_t count, const json_t *reply,
+                                     const char *where) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -164,7 +164,7 @@ void invar_journal_read(invar_journal_reader *out, const char *kind, const char 
                         const char *file)
 {
     *out = (invar_journal_reader){
-        .at = text, .end = bytes ? text + bytes : text, .file = file, .kind = kind};
+        .position = text, .end = bytes ? text + bytes : text, .file = file, .kind = kind};
 }
 
 /* Returns true if the line ends with the text of a sum, right or wrong. */
@@ -195,12 +195,12 @@ static invar_status check_sum(invar_journal_reader *r, const char *line, size_t 
  */
 static invar_status check_tail(invar_journal_reader *r)
 {
-    size_t rest = (size_t)(r->end - r->at);
+    size_t rest = (size_t)(r->end - r->position);
     char sum[SUM_BYTES + 1];
 
-    if (rest <= SUM_BYTES + 1 || !has_sum(r->at, rest - 1))
+    if (rest <= SUM_BYTES + 1 || !has_sum(r->position, rest - 1))
         return INVAR_OK;
-    make_sum(sum, &r->sum, r->at, rest - 1 - SUM_BYTES);
+    make_sum(sum, &r->sum, r->position, rest - 1 - SUM_BYTES);
     if (memcmp(sum, r->end - 1 - SUM_BYTES, SUM_BYTES) != 0)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -222,15 +222,15 @@ static invar_status check_version(const invar_journal_reader *r, const json_t *h
 
 invar_status invar_journal_next(json_t **out, invar_journal_reader *r)
 {
-    size_t rest = (size_t)(r->end - r->at), bytes;
-    const char *line = r->at, *newline = rest ? memchr(line, '\n', rest) : NULL;
+    size_t rest = (size_t)(r->end - r->position), bytes;
+    const char *line = r->position, *newline = rest ? memchr(line, '\n', rest) : NULL;
     invar_status status = INVAR_OK;
 
     *out = NULL;
     if (!newline)
         return check_tail(r);
     bytes = (size_t)(newline - line);
-    r->at = newline + 1;
+    r->position = newline + 1;
     r->line++;
     (void)snprintf(r->where, sizeof r->where, "%.*s:%" PRId64, INVAR_PATH_SHOWN_SIZE, r->file,
                    r->line);

@@ -75,12 +75,12 @@ invar_status invar_journal_add_sums(invar_json_text *out, invar_digest *chain, c
 
 /* A pass over the text of a journal. Holds no resources. */
 typedef struct invar_journal_reader {
-    const char *at, *end; /* the text that was not read yet; borrowed */
-    const char *file;     /* used in error messages only */
-    const char *kind;     /* first member of the first line; NULL for lines without a head */
-    int64_t line;         /* number of the last line that was read, from 1 */
-    bool checked;         /* the lines have sums (version 2) */
-    invar_digest sum;     /* sum of the last line */
+    const char *position, *end; /* the text that was not read yet; borrowed */
+    const char *file;           /* used in error messages only */
+    const char *kind;           /* first member of the first line; NULL for lines without a head */
+    int64_t line;               /* number of the last line that was read, from 1 */
+    bool checked;               /* the lines have sums (version 2) */
+    invar_digest sum;           /* sum of the last line */
     char where[INVAR_JOURNAL_WHERE_SIZE]; /* "FILE:LINE" of the last line */
 } invar_journal_reader;
 

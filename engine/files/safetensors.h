@@ -130,8 +130,8 @@ invar_status invar_safetensors_write(invar_safetensors_writer *writer, const voi
  * Like invar_safetensors_write, from f32 to a tensor of F32, or of BF16 with rounding to nearest
  * even.
  */
-invar_status invar_safetensors_put_f32(invar_safetensors_writer *writer, const float *data,
-                                       int64_t count) INVAR_MUST_USE;
+invar_status invar_safetensors_write_f32(invar_safetensors_writer *writer, const float *data,
+                                         int64_t count) INVAR_MUST_USE;
 
 /* Syncs the file and gives it its name, after all data were written. Only close may follow. */
 invar_status invar_safetensors_commit(invar_safetensors_writer *writer) INVAR_MUST_USE;

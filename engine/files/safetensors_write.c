@@ -262,8 +262,8 @@ invar_status invar_safetensors_write(invar_safetensors_writer *writer, const voi
     return INVAR_OK;
 }
 
-invar_status invar_safetensors_put_f32(invar_safetensors_writer *writer, const float *data,
-                                       int64_t count)
+invar_status invar_safetensors_write_f32(invar_safetensors_writer *writer, const float *data,
+                                         int64_t count)
 {
     uint16_t rounded[CHUNK];
     const invar_safetensor *t;

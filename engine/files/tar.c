@@ -470,7 +470,7 @@ invar_status invar_tar_unpack(invar_tar_list *out, const char *path, const char 
     return status;
 }
 
-bool invar_tar_is(const char *path)
+bool invar_tar_is_archive(const char *path)
 {
     char magic[5] = "";
     int fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);

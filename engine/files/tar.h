@@ -68,7 +68,7 @@ void invar_tar_writer_close(invar_tar_writer *writer);
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* Returns true if the file begins like a tar archive. */
-bool invar_tar_is(const char *path);
+bool invar_tar_is_archive(const char *path);
 
 /*
  * Unpacks all members into `folder`, which must exist. Returns INVAR_E_CORRUPT if the archive is

@@ -93,12 +93,12 @@ invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
                        .all_rows = 1};
     invar_status status;
 
-    INVAR_TRY(invar_op_graph_new(&b.program));
+    INVAR_TRY(invar_op_graph_new(&b.graph));
     declare_all(&b, spec);
-    status = b.program->status;
+    status = b.graph->status;
     *count_out = b.next_param;
     invar_builder_release(&b);
-    invar_op_graph_free(b.program);
+    invar_op_graph_free(b.graph);
     return status;
 }
 
@@ -109,20 +109,20 @@ static invar_tensor rope_table_input(invar_op_graph *program, const invar_model 
 {
     invar_tensor named = *t;
 
-    named.data = (char *)invar_op_graph_input(program, INVAR_GIVEN_MODEL) +
+    named.data = (char *)invar_op_graph_input(program, INVAR_INPUT_MODEL) +
                  ((char *)t->data - (char *)model->memory);
     return named;
 }
 
-void invar_decoder_begin(invar_builder *b, invar_op_graph *program, const invar_model *model,
+void invar_decoder_begin(invar_builder *b, invar_op_graph *graph, const invar_model *model,
                          int64_t rows)
 {
     invar_builder lists = *b;
 
-    invar_op_graph_clear(program);
+    invar_op_graph_clear(graph);
     if (lists.built_bytes)
         memset(lists.built, 0, lists.built_bytes);
-    *b = (invar_builder){.program = program,
+    *b = (invar_builder){.graph = graph,
                          .params = model->base,
                          .param_base = model->memory,
                          .frozen_base = model->base_memory,
@@ -140,11 +140,11 @@ void invar_decoder_begin(invar_builder *b, invar_op_graph *program, const invar_
                          .backward_records = lists.backward_records,
                          .noted_bytes = lists.noted_bytes,
                          .args = lists.args,
-                         .args_room = lists.args_room,
+                         .args_capacity = lists.args_capacity,
                          .groups = lists.groups,
                          .group_bytes = lists.group_bytes};
-    b->cosine = rope_table_input(program, model, &model->cosine);
-    b->sine = rope_table_input(program, model, &model->sine);
+    b->cosine = rope_table_input(graph, model, &model->cosine);
+    b->sine = rope_table_input(graph, model, &model->sine);
 }
 
 /*
@@ -162,7 +162,7 @@ static void rebuild_layer(invar_builder *b, const invar_model *model, int64_t i,
     y = build_layer(b, &model->spec, i, x[0]);
     b->hide_points = false;
     d = invar_build_grad_in(b, &x[1]);
-    invar_gradient_set(b, &y, &d);
+    invar_build_grad_set(b, &y, &d);
 }
 
 /* Appends the backward. Backward records from number `before` on belong to the layers. */
@@ -177,20 +177,20 @@ static void build_backward(invar_builder *b, invar_decoder *out, const invar_mod
     invar_build_backward(b, 0);
     if (invar_tensor_present(&out->first)) {
         out->d_first = invar_build_grad_in(b, &out->first);
-        invar_op_graph_host_access(b->program, &out->d_first);
+        invar_op_graph_host_access(b->graph, &out->d_first);
     }
     if (recompute) // drops results of a recomputed layer that only the next layer reads
-        invar_op_graph_eliminate_dead(b->program, b->program->section_start[1]);
+        invar_op_graph_eliminate_dead(b->graph, b->graph->section_start[1]);
 }
 
 /* Declares the input of a first layer that is not layer 0. */
 static invar_tensor begin_at_layer(invar_builder *b, const invar_model *model, int64_t i)
 {
-    invar_tensor x = invar_build_stream_room(b, b->storage, 1, model->spec.hidden);
+    invar_tensor x = invar_build_residual_buffer(b, b->storage, 1, model->spec.hidden);
 
     b->next_param = model->first[i];
-    invar_op_graph_host_access(b->program, &x);
-    invar_op_graph_initial_point(b->program,
+    invar_op_graph_host_access(b->graph, &x);
+    invar_op_graph_initial_point(b->graph,
                                  &(invar_graph_point){.name = "mlp", .layer = i - 1, .rows = x});
     invar_build_value_info(b, &x)->stream = true;
     return x;
@@ -213,26 +213,26 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
             invar_build_discard_backward(b, before);
     }
     out.stream = x[layers->count];
-    invar_op_graph_host_access(b->program, &out.stream);
+    invar_op_graph_host_access(b->graph, &out.stream);
     if (layers->first + layers->count == model->spec.layers) {
         out.all = invar_build_all_rows(b, &out.stream);
-        invar_op_graph_host_access(b->program, &out.all);
+        invar_op_graph_host_access(b->graph, &out.all);
     }
     if (invar_tensor_present(&b->routing))
-        invar_op_graph_host_access(b->program, &b->routing);
-    invar_op_graph_end_section(b->program);
+        invar_op_graph_host_access(b->graph, &b->routing);
+    invar_op_graph_end_section(b->graph);
     if (!b->train)
         return out;
-    out.d_stream = invar_build_stream_room(b, b->storage, 1, model->spec.hidden);
-    invar_op_graph_host_access(b->program, &out.d_stream);
+    out.d_stream = invar_build_residual_buffer(b, b->storage, 1, model->spec.hidden);
+    invar_op_graph_host_access(b->graph, &out.d_stream);
     if (layers->first + layers->count < model->spec.layers)
-        invar_op_graph_initial_point(b->program,
+        invar_op_graph_initial_point(b->graph,
                                      &(invar_graph_point){.name = "x",
                                                           .gradient = true,
                                                           .layer = layers->first + layers->count,
                                                           .rows = out.d_stream});
-    invar_gradient_set(b, &out.stream, &out.d_stream);
+    invar_build_grad_set(b, &out.stream, &out.d_stream);
     build_backward(b, &out, model, layers, x, before, recompute);
-    invar_op_graph_end_section(b->program);
+    invar_op_graph_end_section(b->graph);
     return out;
 }

@@ -19,9 +19,9 @@ invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
                                    invar_format format) INVAR_MUST_USE;
 
 /*
- * Clears `program` and resets the builder for a graph of the model; the builder's lists are reused.
+ * Clears `graph` and resets the builder for a graph of the model; the builder's lists are reused.
  */
-void invar_decoder_begin(invar_builder *b, invar_op_graph *program, const invar_model *model,
+void invar_decoder_begin(invar_builder *b, invar_op_graph *graph, const invar_model *model,
                          int64_t rows);
 
 /*

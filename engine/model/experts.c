@@ -13,7 +13,7 @@ static invar_moe_router router_of(const invar_model_spec *s)
                               .groups = 1,
                               .groups_kept = 1,
                               .group_score_top = 1,
-                              .normalise = s->normalise_experts,
+                              .normalise = s->normalize_experts,
                               .scale = 1.0f};
 }
 

@@ -1,7 +1,7 @@
 /*
  * forward.c - forward and backward of a pass: runs the op graph of the layers on packed rows.
  *
- * The op graph is rebuilt only if its key changes (invar_body_key: shapes, spec, row ranges);
+ * The op graph is rebuilt only if its key changes (invar_layers_key: shapes, spec, row ranges);
  * otherwise the last one runs with new addresses. All arrays of a run are uploaded in one copy.
  * Hooks, audit and CUDA graph cache act on the op runner of the pass.
  *
@@ -28,10 +28,10 @@ invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
     INVAR_TRY(invar_alloc((void **)&pass, 1, sizeof *pass, "a pass"));
     memset(pass, 0, sizeof *pass);
     pass->options = *options;
-    invar_op_runner_init(&pass->caller, dev);
-    status = invar_op_graph_new(&pass->layers_graph.program);
+    invar_op_runner_init(&pass->op_runner, dev);
+    status = invar_op_graph_new(&pass->layers_graph.graph);
     if (status == INVAR_OK)
-        status = invar_op_graph_new(&pass->head_graph.program);
+        status = invar_op_graph_new(&pass->head_graph.graph);
     if (status != INVAR_OK) {
         invar_pass_free(pass);
         return status;
@@ -43,7 +43,7 @@ invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
 static void release_graph(invar_pass_graph *part, const invar_device *dev)
 {
     invar_builder_release(&part->builder);
-    invar_op_graph_free(part->program);
+    invar_op_graph_free(part->graph);
     invar_device_free(dev, part->memory);
 }
 
@@ -51,73 +51,73 @@ void invar_pass_free(invar_pass *pass)
 {
     if (!pass)
         return;
-    invar_op_runner_release(&pass->caller);
-    invar_dataflow_memory_release(&pass->watched, &pass->caller.dev);
-    invar_upload_buffer_release(&pass->staging, &pass->caller.dev);
-    invar_upload_buffer_release(&pass->head_staging, &pass->caller.dev);
-    invar_upload_buffer_release(&pass->back_staging, &pass->caller.dev);
-    invar_transfer_runner_release(&pass->mover, &pass->caller.dev);
+    invar_op_runner_release(&pass->op_runner);
+    invar_hook_buffers_release(&pass->hook_buffers, &pass->op_runner.dev);
+    invar_upload_buffer_release(&pass->staging, &pass->op_runner.dev);
+    invar_upload_buffer_release(&pass->head_staging, &pass->op_runner.dev);
+    invar_upload_buffer_release(&pass->back_staging, &pass->op_runner.dev);
+    invar_transfer_runner_release(&pass->transfers, &pass->op_runner.dev);
     invar_vocab_parallel_release(&pass->vocab);
     invar_free(pass->own_units);
     invar_free(pass->in_order);
-    release_graph(&pass->layers_graph, &pass->caller.dev);
-    release_graph(&pass->head_graph, &pass->caller.dev);
+    release_graph(&pass->layers_graph, &pass->op_runner.dev);
+    release_graph(&pass->head_graph, &pass->op_runner.dev);
     invar_free(pass->array_memory);
     invar_free(pass);
 }
 
 invar_status invar_pass_alloc_scratch(invar_pass *pass)
 {
-    return invar_op_runner_settle(&pass->caller);
+    return invar_op_runner_alloc_scratch(&pass->op_runner);
 }
 
 void invar_pass_probe(invar_pass *pass, const invar_forward_hooks *probe)
 {
-    pass->probe = probe ? *probe : (invar_forward_hooks){0};
+    pass->hooks = probe ? *probe : (invar_forward_hooks){0};
 }
 
 void invar_pass_audit(invar_pass *pass, invar_audit *audit)
 {
-    pass->caller.audit = audit;
+    pass->op_runner.audit = audit;
 }
 
-bool invar_pass_tape(invar_pass *pass, invar_cuda_graph_cache *tape)
+bool invar_pass_tape(invar_pass *pass, invar_cuda_graph_cache *graph_cache)
 {
-    bool watched = (pass->probe.take && !pass->probe.taped) || pass->caller.audit;
+    bool watched = (pass->hooks.on_value && !pass->hooks.graph_safe) || pass->op_runner.audit;
 
-    pass->caller.tape = watched ? NULL : tape;
+    pass->op_runner.graph_cache = watched ? NULL : graph_cache;
     return !watched;
 }
 
 /* ---- op graphs ------------------------------------------------------------------------------- */
 
-invar_graph_exec_args invar_pass_how(invar_pass *pass, const invar_pass_graph *part)
+invar_graph_exec_args invar_pass_exec_args(invar_pass *pass, const invar_pass_graph *part)
 {
-    return (invar_graph_exec_args){.caller = &pass->caller,
+    return (invar_graph_exec_args){.op_runner = &pass->op_runner,
                                    .block = part->memory,
                                    .poison = pass->options.poison,
-                                   .given = pass->inputs,
-                                   .probe = &pass->probe,
-                                   .memory = &pass->watched,
+                                   .inputs = pass->inputs,
+                                   .hooks = &pass->hooks,
+                                   .memory = &pass->hook_buffers,
                                    .samples = &pass->rows.samples,
-                                   .there = &pass->samples,
-                                   .mover = &pass->mover};
+                                   .device_samples = &pass->samples,
+                                   .transfers = &pass->transfers};
 }
 
 /* Allocates some headroom, so that growing stops soon. */
-invar_status invar_pass_place(invar_pass *pass, invar_pass_graph *part, const char *what)
+invar_status invar_pass_plan(invar_pass *pass, invar_pass_graph *part, const char *what)
 {
     size_t need, room;
 
-    INVAR_TRY(invar_op_graph_plan(part->program));
-    need = part->program->block;
-    room = invar_device_growth_bytes(&pass->caller.dev, need, 8);
+    INVAR_TRY(invar_op_graph_plan(part->graph));
+    need = part->graph->block;
+    room = invar_device_growth_bytes(&pass->op_runner.dev, need, 8);
     if (need <= part->bytes)
         return INVAR_OK;
-    invar_device_free(&pass->caller.dev, part->memory);
+    invar_device_free(&pass->op_runner.dev, part->memory);
     part->memory = NULL;
     part->bytes = 0;
-    INVAR_TRY(invar_device_alloc(&pass->caller.dev, &part->memory, room, what));
+    INVAR_TRY(invar_device_alloc(&pass->op_runner.dev, &part->memory, room, what));
     part->bytes = room;
     return INVAR_OK;
 }
@@ -133,7 +133,7 @@ static invar_tensor routing_array(invar_builder *b, const invar_model *model,
 {
     int64_t first = b->context ? invar_row_partition_first(b->context) : 0, route = route_of(model);
 
-    return invar_tensor_2d((int32_t *)invar_op_graph_input(b->program, which) + first * route,
+    return invar_tensor_2d((int32_t *)invar_op_graph_input(b->graph, which) + first * route,
                            INVAR_DTYPE_I32, b->rows, route);
 }
 
@@ -144,7 +144,7 @@ static invar_tensor routing_array(invar_builder *b, const invar_model *model,
 static void set_cache_inputs(invar_kv_pages *out, invar_builder *b, const invar_packed_rows *rows,
                              const invar_index_range *layers)
 {
-    char *name = invar_op_graph_input(b->program, INVAR_GIVEN_CACHE);
+    char *name = invar_op_graph_input(b->graph, INVAR_INPUT_CACHE);
     const char *base = rows->cache ? rows->cache[0].k.data : NULL;
 
     for (int64_t i = 0; rows->cache && i < layers->count; i++) {
@@ -152,10 +152,10 @@ static void set_cache_inputs(invar_kv_pages *out, invar_builder *b, const invar_
         *to = rows->cache[i];
         to->k.data = name + ((const char *)to->k.data - base);
         to->v.data = name + ((const char *)to->v.data - base);
-        to->pages.data = invar_op_graph_input(b->program, INVAR_GIVEN_PAGES);
+        to->pages.data = invar_op_graph_input(b->graph, INVAR_INPUT_PAGES);
     }
     b->cache = rows->cache ? out : NULL;
-    b->lengths = invar_op_graph_input(b->program, INVAR_GIVEN_LENGTHS);
+    b->lengths = invar_op_graph_input(b->graph, INVAR_INPUT_LENGTHS);
 }
 
 /*
@@ -232,22 +232,22 @@ static void set_row_inputs(invar_builder *b, invar_pass *pass)
     int64_t first = invar_row_partition_first(&d->context);
 
     b->all_rows = rows->count;
-    b->all_ids = b->ids = invar_build_array(b, INVAR_GIVEN_IDS, INVAR_DTYPE_I32, rows->count);
-    b->positions = invar_build_array(b, INVAR_GIVEN_POSITIONS, INVAR_DTYPE_I32, b->rows);
-    b->samples = (invar_row_offsets){invar_op_graph_input(b->program, INVAR_GIVEN_SAMPLES),
+    b->all_ids = b->ids = invar_build_array(b, INVAR_INPUT_IDS, INVAR_DTYPE_I32, rows->count);
+    b->positions = invar_build_array(b, INVAR_INPUT_POSITIONS, INVAR_DTYPE_I32, b->rows);
+    b->samples = (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_SAMPLES),
                                      rows->samples.count};
     b->all_units = b->units =
-        (invar_row_offsets){invar_op_graph_input(b->program, INVAR_GIVEN_UNITS), rows->units.count};
+        (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_UNITS), rows->units.count};
     if (d->stream.size > 1) {
         b->stream = &d->stream;
-        b->stream_units = (invar_row_offsets){
-            invar_op_graph_input(b->program, INVAR_GIVEN_OWN_UNITS), d->residual.units};
+        b->stream_units = (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_OWN_UNITS),
+                                              d->residual.units};
     }
     if (d->context.size > 1) {
-        invar_op_graph_reserve_rows(b->program, b->rows,
+        invar_op_graph_reserve_rows(b->graph, b->rows,
                                     invar_row_partition_max(b->all_rows, d->context.size));
         b->context = &d->context;
-        b->units = (invar_row_offsets){invar_op_graph_input(b->program, INVAR_GIVEN_CONTEXT_UNITS),
+        b->units = (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_CONTEXT_UNITS),
                                        d->context.units};
         b->ids = invar_tensor_1d((int32_t *)b->ids.data + first, INVAR_DTYPE_I32, b->rows);
         b->positions.data = (int32_t *)b->positions.data + first;
@@ -262,7 +262,7 @@ static invar_status build_layers_graph(invar_pass *pass)
     invar_kv_pages cache[INVAR_SPEC_MAX_LAYERS];
     invar_index_range layers = layers_of(pass);
 
-    invar_decoder_begin(b, pass->layers_graph.program, model,
+    invar_decoder_begin(b, pass->layers_graph.graph, model,
                         invar_row_partition_count(&pass->division.context));
     b->train = pass->options.train;
     set_row_inputs(b, pass);
@@ -270,21 +270,21 @@ static invar_status build_layers_graph(invar_pass *pass)
     b->q_span = span_of(rows, model->spec.q_span);
     set_cache_inputs(cache, b, rows, &layers);
     if (rows->routing_replay)
-        b->replay = routing_array(b, model, INVAR_GIVEN_REPLAY);
+        b->replay = routing_array(b, model, INVAR_INPUT_REPLAY);
     // if the host can access the memory, the routers write directly to the caller's array
     if (rows->routing)
         b->routing =
-            invar_device_is_local(&pass->caller.dev)
-                ? invar_op_graph_tensor(b->program, INVAR_DTYPE_I32, b->rows, route_of(model))
-                : routing_array(b, model, INVAR_GIVEN_ROUTING);
+            invar_device_is_local(&pass->op_runner.dev)
+                ? invar_op_graph_tensor(b->graph, INVAR_DTYPE_I32, b->rows, route_of(model))
+                : routing_array(b, model, INVAR_INPUT_ROUTING);
     pass->layers_io =
         invar_decoder_build(b, model, &layers, pass->options.train && pass->options.recompute);
     if (b->train)
-        invar_op_graph_source(b->program, pass->layers_io.d_stream.data, &invar_head_stream);
-    return invar_pass_place(pass, &pass->layers_graph, "activations");
+        invar_op_graph_source(b->graph, pass->layers_io.d_stream.data, &invar_head_stream);
+    return invar_pass_plan(pass, &pass->layers_graph, "activations");
 }
 
-static void fill_key(invar_body_key *key, const invar_pass *pass)
+static void fill_key(invar_layers_key *key, const invar_pass *pass)
 {
     const invar_packed_rows *r = &pass->rows;
 
@@ -310,7 +310,7 @@ static void fill_key(invar_body_key *key, const invar_pass *pass)
 /* Builds the op graph for the rows, unless the last one differs in addresses only. */
 static invar_status prepare_layers_graph(invar_pass *pass)
 {
-    invar_body_key key;
+    invar_layers_key key;
 
     fill_key(&key, pass);
     if (memcmp(&key, &pass->key, sizeof key) == 0)
@@ -333,14 +333,14 @@ static invar_status ensure_copy_ids(invar_pass *pass)
 {
     int64_t rows = pass->division.context.size > 1 ? pass->rows.count : 0;
 
-    if (rows <= pass->in_order_room)
+    if (rows <= pass->in_order_capacity)
         return INVAR_OK;
     invar_free(pass->in_order);
     pass->in_order = NULL;
-    pass->in_order_room = 0;
+    pass->in_order_capacity = 0;
     INVAR_TRY(invar_alloc((void **)&pass->in_order, (size_t)rows, sizeof *pass->in_order,
                           "the order of rows"));
-    pass->in_order_room = rows;
+    pass->in_order_capacity = rows;
     for (int32_t i = 0; i < rows; i++)
         pass->in_order[i] = i;
     return INVAR_OK;
@@ -357,13 +357,13 @@ static invar_status list_own_units(invar_pass *pass)
 
     if (d->residual.size == 1)
         return INVAR_OK;
-    if (need > pass->own_units_room) {
+    if (need > pass->own_units_capacity) {
         invar_free(pass->own_units);
         pass->own_units = NULL;
-        pass->own_units_room = 0;
+        pass->own_units_capacity = 0;
         INVAR_TRY(invar_alloc((void **)&pass->own_units, 2 * (size_t)need, sizeof *pass->own_units,
                               "units of rows"));
-        pass->own_units_room = 2 * need;
+        pass->own_units_capacity = 2 * need;
     }
     invar_row_partition_units(pass->own_units, &d->residual, &pass->rows.units);
     invar_row_partition_units(pass->own_units + d->residual.units + 1, &d->context,
@@ -384,53 +384,53 @@ static invar_status upload_rows(invar_pass *pass)
                                 own.count};
     size_t divided = invar_vocab_parallel_divided(pass->model->embedding) ? sizeof *r->ids : 0;
     const invar_upload arrays[] = {
-        {&g[INVAR_GIVEN_IDS], rows * sizeof *r->ids},
-        {&g[INVAR_GIVEN_POSITIONS], rows * sizeof *r->positions},
-        {&g[INVAR_GIVEN_SAMPLES], segment_bytes(&r->samples)},
-        {&g[INVAR_GIVEN_UNITS], segment_bytes(&r->units)},
-        {&g[INVAR_GIVEN_OWN_UNITS], (size_t)(d->residual.units + 1) * sizeof *pass->own_units},
-        {&g[INVAR_GIVEN_CONTEXT_UNITS], (size_t)(d->context.units + 1) * sizeof *pass->own_units},
-        {&g[INVAR_GIVEN_IN_ORDER], rows * sizeof *pass->in_order},
-        {&g[INVAR_GIVEN_PAGES],
+        {&g[INVAR_INPUT_IDS], rows * sizeof *r->ids},
+        {&g[INVAR_INPUT_POSITIONS], rows * sizeof *r->positions},
+        {&g[INVAR_INPUT_SAMPLES], segment_bytes(&r->samples)},
+        {&g[INVAR_INPUT_UNITS], segment_bytes(&r->units)},
+        {&g[INVAR_INPUT_OWN_UNITS], (size_t)(d->residual.units + 1) * sizeof *pass->own_units},
+        {&g[INVAR_INPUT_CONTEXT_UNITS], (size_t)(d->context.units + 1) * sizeof *pass->own_units},
+        {&g[INVAR_INPUT_IN_ORDER], rows * sizeof *pass->in_order},
+        {&g[INVAR_INPUT_PAGES],
          table ? (size_t)(table->shape[0] * table->row_stride) * sizeof(int32_t) : 0},
-        {&g[INVAR_GIVEN_SLOTS], rows * sizeof *r->kv_slots},
-        {&g[INVAR_GIVEN_LENGTHS], (size_t)r->samples.count * sizeof *r->lengths},
-        {&g[INVAR_GIVEN_REPLAY], rows * (size_t)route_of(pass->model) * sizeof *r->routing_replay},
-        {&g[INVAR_GIVEN_OWN_IDS],
+        {&g[INVAR_INPUT_SLOTS], rows * sizeof *r->kv_slots},
+        {&g[INVAR_INPUT_LENGTHS], (size_t)r->samples.count * sizeof *r->lengths},
+        {&g[INVAR_INPUT_REPLAY], rows * (size_t)route_of(pass->model) * sizeof *r->routing_replay},
+        {&g[INVAR_INPUT_OWN_IDS],
          (size_t)invar_row_partition_count(&pass->division.context) * divided},
-        {&g[INVAR_GIVEN_OWN_D_IDS], rows * divided},
-        {&g[INVAR_GIVEN_PICKED], (size_t)own.count * divided},
+        {&g[INVAR_INPUT_OWN_D_IDS], rows * divided},
+        {&g[INVAR_INPUT_PICKED], (size_t)own.count * divided},
     };
 
     INVAR_TRY(list_own_units(pass));
     INVAR_TRY(ensure_copy_ids(pass));
-    g[INVAR_GIVEN_MODEL] = pass->model->memory;
-    g[INVAR_GIVEN_BASE] = pass->model->base_memory;
-    g[INVAR_GIVEN_CACHE] = r->cache ? r->cache[0].k.data : NULL;
-    g[INVAR_GIVEN_IDS] = r->ids;
-    g[INVAR_GIVEN_POSITIONS] = r->positions;
-    g[INVAR_GIVEN_SAMPLES] = r->samples.offsets;
-    g[INVAR_GIVEN_UNITS] = r->units.offsets;
-    g[INVAR_GIVEN_OWN_UNITS] = d->stream.size > 1 ? pass->own_units : NULL;
-    g[INVAR_GIVEN_CONTEXT_UNITS] =
+    g[INVAR_INPUT_MODEL] = pass->model->memory;
+    g[INVAR_INPUT_BASE] = pass->model->base_memory;
+    g[INVAR_INPUT_CACHE] = r->cache ? r->cache[0].k.data : NULL;
+    g[INVAR_INPUT_IDS] = r->ids;
+    g[INVAR_INPUT_POSITIONS] = r->positions;
+    g[INVAR_INPUT_SAMPLES] = r->samples.offsets;
+    g[INVAR_INPUT_UNITS] = r->units.offsets;
+    g[INVAR_INPUT_OWN_UNITS] = d->stream.size > 1 ? pass->own_units : NULL;
+    g[INVAR_INPUT_CONTEXT_UNITS] =
         d->context.size > 1 ? pass->own_units + d->residual.units + 1 : NULL;
-    g[INVAR_GIVEN_IN_ORDER] = d->context.size > 1 ? pass->in_order : NULL;
-    g[INVAR_GIVEN_PAGES] = table ? table->data : NULL;
-    g[INVAR_GIVEN_SLOTS] = pass->probe.take ? r->kv_slots : NULL;
-    g[INVAR_GIVEN_LENGTHS] = r->lengths;
-    g[INVAR_GIVEN_REPLAY] = r->routing_replay;
-    g[INVAR_GIVEN_ROUTING] = r->routing;
+    g[INVAR_INPUT_IN_ORDER] = d->context.size > 1 ? pass->in_order : NULL;
+    g[INVAR_INPUT_PAGES] = table ? table->data : NULL;
+    g[INVAR_INPUT_SLOTS] = pass->hooks.on_value ? r->kv_slots : NULL;
+    g[INVAR_INPUT_LENGTHS] = r->lengths;
+    g[INVAR_INPUT_REPLAY] = r->routing_replay;
+    g[INVAR_INPUT_ROUTING] = r->routing;
     if (divided > 0)
         INVAR_TRY(invar_vocab_parallel_rows(&pass->vocab, pass->model->embedding,
                                             &pass->model->part, r->ids, r->count, &picked));
-    g[INVAR_GIVEN_OWN_IDS] =
+    g[INVAR_INPUT_OWN_IDS] =
         divided > 0 ? pass->vocab.own_ids + invar_row_partition_first(&pass->division.context)
                     : NULL;
-    g[INVAR_GIVEN_OWN_D_IDS] = pass->vocab.own_d_ids;
-    g[INVAR_GIVEN_PICKED] = pass->vocab.picked;
-    INVAR_TRY(invar_upload_buffer_send(&pass->staging, &pass->caller.dev, arrays,
+    g[INVAR_INPUT_OWN_D_IDS] = pass->vocab.own_d_ids;
+    g[INVAR_INPUT_PICKED] = pass->vocab.picked;
+    INVAR_TRY(invar_upload_buffer_send(&pass->staging, &pass->op_runner.dev, arrays,
                                        sizeof arrays / sizeof *arrays));
-    pass->samples = (invar_row_offsets){g[INVAR_GIVEN_SAMPLES], r->samples.count};
+    pass->samples = (invar_row_offsets){g[INVAR_INPUT_SAMPLES], r->samples.count};
     return INVAR_OK;
 }
 
@@ -441,7 +441,7 @@ static invar_status gather_routing(invar_pass *pass, size_t row_bytes)
     size_t bytes[INVAR_ROW_PARTITION_MAX_RANKS];
 
     if (pass->division.context.size == 1 ||
-        invar_layout_skips_transfers(layout, pass->caller.dev.backend->memory.dry_run))
+        invar_layout_skips_transfers(layout, pass->op_runner.dev.backend->memory.dry_run))
         return INVAR_OK;
     for (int r = 0; r < pass->division.context.size; r++)
         bytes[r] =
@@ -452,18 +452,19 @@ static invar_status gather_routing(invar_pass *pass, size_t row_bytes)
 
 invar_status invar_pass_routing(invar_pass *pass)
 {
-    invar_graph_exec_args how = invar_pass_how(pass, &pass->layers_graph);
+    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers_graph);
     int64_t route = route_of(pass->model);
     size_t row_bytes = (size_t)route * sizeof *pass->rows.routing;
     invar_tensor chosen;
 
     if (!pass->rows.routing)
         return INVAR_OK;
-    if (invar_device_is_local(&pass->caller.dev) && !pass->caller.dev.backend->memory.dry_run) {
-        chosen = invar_op_graph_find(pass->layers_graph.program,
-                                     &pass->layers_graph.builder.routing, &how);
-        INVAR_TRY(invar_op_runner_get(
-            &pass->caller,
+    if (invar_device_is_local(&pass->op_runner.dev) &&
+        !pass->op_runner.dev.backend->memory.dry_run) {
+        chosen = invar_op_graph_find(pass->layers_graph.graph, &pass->layers_graph.builder.routing,
+                                     &how);
+        INVAR_TRY(invar_op_runner_download(
+            &pass->op_runner,
             pass->rows.routing + invar_row_partition_first(&pass->division.context) * route,
             chosen.data, (size_t)invar_row_partition_count(&pass->division.context) * row_bytes));
     }
@@ -481,24 +482,24 @@ size_t invar_pass_stream_bytes(const invar_model *model, const invar_packed_rows
 
 static invar_status upload_residual(invar_pass *pass, const invar_tensor *to, const void *from)
 {
-    invar_graph_exec_args how = invar_pass_how(pass, &pass->layers_graph);
+    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers_graph);
 
     if (!from)
         return INVAR_OK;
-    return invar_device_upload(&pass->caller.dev,
-                               invar_op_graph_find(pass->layers_graph.program, to, &how).data, from,
+    return invar_device_upload(&pass->op_runner.dev,
+                               invar_op_graph_find(pass->layers_graph.graph, to, &how).data, from,
                                invar_pass_stream_bytes(pass->model, &pass->rows));
 }
 
 static invar_status download_residual(void *out, invar_pass *pass, const invar_tensor *from)
 {
-    invar_graph_exec_args how = invar_pass_how(pass, &pass->layers_graph);
+    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers_graph);
 
-    if (pass->caller.dev.backend->memory.dry_run) // nothing was computed
+    if (pass->op_runner.dev.backend->memory.dry_run) // nothing was computed
         return INVAR_OK;
-    return invar_op_runner_get(&pass->caller, out,
-                               invar_op_graph_find(pass->layers_graph.program, from, &how).data,
-                               invar_pass_stream_bytes(pass->model, &pass->rows));
+    return invar_op_runner_download(&pass->op_runner, out,
+                                    invar_op_graph_find(pass->layers_graph.graph, from, &how).data,
+                                    invar_pass_stream_bytes(pass->model, &pass->rows));
 }
 
 invar_status invar_pass_get_residual(invar_pass *pass, void *out)
@@ -514,7 +515,7 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
     invar_graph_exec_args how;
 
     pass->model = model;
-    pass->mover.layout = model->layout;
+    pass->transfers.layout = model->layout;
     pass->rows = *rows;
     pass->state = INVAR_PASS_EMPTY;
     if (rows->cache && pass->options.train)
@@ -525,9 +526,9 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
         return INVAR_FAIL(INVAR_E_INVALID, 0, "layers behind the first ones begin with a stream");
     INVAR_TRY(upload_rows(pass));
     INVAR_TRY(upload_residual(pass, &pass->layers_io.first, rows->residual_in));
-    how = invar_pass_how(pass, &pass->layers_graph);
-    INVAR_TRY(invar_op_graph_run(pass->layers_graph.program, 0, &how));
-    pass->caller.layer = -1;
+    how = invar_pass_exec_args(pass, &pass->layers_graph);
+    INVAR_TRY(invar_op_graph_run(pass->layers_graph.graph, 0, &how));
+    pass->op_runner.layer = -1;
     pass->state = INVAR_PASS_RUN;
     return INVAR_OK;
 }
@@ -536,11 +537,11 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
 
 static invar_status run_layers_backward(invar_pass *pass, invar_grads *grads)
 {
-    invar_graph_exec_args how = invar_pass_how(pass, &pass->layers_graph);
+    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers_graph);
 
-    how.fresh = grads->overwrite_next;
-    INVAR_TRY(invar_op_graph_run(pass->layers_graph.program, 1, &how));
-    pass->caller.layer = -1;
+    how.overwrite = grads->overwrite_next;
+    INVAR_TRY(invar_op_graph_run(pass->layers_graph.graph, 1, &how));
+    pass->op_runner.layer = -1;
     grads->overwrite_next = false;
     return INVAR_OK;
 }
@@ -548,7 +549,7 @@ static invar_status run_layers_backward(invar_pass *pass, invar_grads *grads)
 invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
                                  invar_grads *grads)
 {
-    pass->inputs[INVAR_GIVEN_GRADS] = grads->memory;
+    pass->inputs[INVAR_INPUT_GRADS] = grads->memory;
     INVAR_TRY(invar_head_backward(pass, dlogp, dentropy, grads));
     return run_layers_backward(pass, grads);
 }
@@ -556,7 +557,7 @@ invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const flo
 invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
                                         const invar_row_offsets *units, invar_grads *grads)
 {
-    pass->inputs[INVAR_GIVEN_GRADS] = grads->memory;
+    pass->inputs[INVAR_INPUT_GRADS] = grads->memory;
     INVAR_TRY(invar_head_backward_values(pass, dvalue, units, grads));
     return run_layers_backward(pass, grads);
 }
@@ -566,7 +567,7 @@ invar_status invar_pass_backward_stream(invar_pass *pass, const void *d_stream, 
     if (pass->state != INVAR_PASS_RUN || !pass->options.train)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward needs a training pass whose layers have just run");
-    pass->inputs[INVAR_GIVEN_GRADS] = grads->memory;
+    pass->inputs[INVAR_INPUT_GRADS] = grads->memory;
     pass->state = INVAR_PASS_EMPTY;
     INVAR_TRY(upload_residual(pass, &pass->layers_io.d_stream, d_stream));
     return run_layers_backward(pass, grads);

@@ -136,7 +136,10 @@ invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
                             const invar_pass_options *options) INVAR_MUST_USE;
 void invar_pass_free(invar_pass *pass);
 
-/* Dry run: allocates the scratch that the ops of the pass asked for (invar_op_runner_settle). */
+/*
+ * Dry run: allocates the scratch that the ops of the pass asked for
+ * (invar_op_runner_alloc_scratch).
+ */
 invar_status invar_pass_alloc_scratch(invar_pass *pass) INVAR_MUST_USE;
 
 /* Installs hooks for the values of the pass; NULL removes them. */
@@ -149,7 +152,7 @@ void invar_pass_audit(invar_pass *pass, invar_audit *audit);
  * Uses a CUDA graph cache for the pass's ops; borrowed, NULL removes it. Returns false and uses
  * none while an audit or hooks that need values after each op (not `taped`) are installed.
  */
-bool invar_pass_tape(invar_pass *pass, invar_cuda_graph_cache *tape);
+bool invar_pass_tape(invar_pass *pass, invar_cuda_graph_cache *graph_cache);
 
 /*
  * Runs rows through the layers. The arrays of `rows` are borrowed until the backward or the next

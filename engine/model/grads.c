@@ -224,7 +224,7 @@ static invar_status exchange_bucket(const tied_exchange *t, size_t at, size_t by
     int other = axis->rank == 0 ? axis->size - 1 : 0;
     invar_comm_transfer move = {.op = INVAR_COMM_SENDRECV,
                                 .phase = "gradients of a tied head",
-                                .timeout_s = t->layout->seconds,
+                                .timeout_s = t->layout->timeout_s,
                                 .in = t->room,
                                 .out = t->room + bytes,
                                 .dst_rank = other,
@@ -257,7 +257,7 @@ static invar_status exchange_tied(invar_grads *grads, const invar_model *model,
     if (model->part.stages == 1 || t.bytes == 0 ||
         invar_layout_skips_transfers(layout, grads->dev.backend->memory.dry_run))
         return INVAR_OK;
-    bucket = layout->bucket < t.bytes ? layout->bucket : t.bytes;
+    bucket = layout->bucket_bytes < t.bytes ? layout->bucket_bytes : t.bytes;
     INVAR_TRY(invar_alloc((void **)&t.room, 2, bucket, "gradients on their way"));
     for (size_t at = 0; at < t.bytes && status == INVAR_OK; at += bucket)
         status = exchange_bucket(&t, at, bucket < t.bytes - at ? bucket : t.bytes - at);
@@ -339,9 +339,9 @@ static invar_status gather_rows(grad_gatherer *g, const invar_tensor *grad, int6
         start[r] = clamp_i64(start[r], first, end) - first;
     return invar_transfer_runner_run(
         &g->mover, g->caller,
-        &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
+        &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
                                 .axis = axis,
-                                .whole = invar_tensor_rows(&all, first, end - first),
+                                .full = invar_tensor_rows(&all, first, end - first),
                                 .start = start});
 }
 

@@ -135,7 +135,7 @@ static invar_status init_param(invar_param_loader *fill, const invar_param *p, i
 
     if (p->local.experts == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_param_loader_room_all(&out, fill, p));
+    INVAR_TRY(invar_param_loader_buffer_all(&out, fill, p));
     INVAR_TRY(initial_values(out, fill->model, p, i, seed, fill->dev->pool));
     return invar_param_loader_put(fill);
 }

@@ -25,25 +25,26 @@
 
 static bool is_split_by_columns(const invar_param *p)
 {
-    return p->cut.shards > 1 && p->cut.columns;
+    return p->split.shards > 1 && p->split.columns;
 }
 
 int64_t invar_logical_shards_of(const invar_param *p)
 {
-    return p->cut.shards > 1 ? p->stack * p->cut.shards : 1;
+    return p->split.shards > 1 ? p->stack * p->split.shards : 1;
 }
 
 int64_t invar_logical_shards_here(const invar_param *p)
 {
-    if (p->cut.shards > 1)
-        return p->local.experts * p->local.pieces;
+    if (p->split.shards > 1)
+        return p->local.experts * p->local.n_shards;
     return p->local.experts > 0 ? 1 : 0;
 }
 
 /* First row or column of logical shard v of an expert, along the split. */
 static int64_t shard_start(const invar_param *p, int32_t v)
 {
-    return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.shards, v);
+    return invar_shard_start(p->split.columns ? p->cols : p->rows, p->split.atom, p->split.shards,
+                             v);
 }
 
 invar_index_range invar_logical_shard_share(const invar_param *p, int32_t v)
@@ -51,22 +52,22 @@ invar_index_range invar_logical_shard_share(const invar_param *p, int32_t v)
     return (invar_index_range){shard_start(p, v), shard_start(p, v + 1) - shard_start(p, v)};
 }
 
-invar_tensor invar_logical_shard_of(const invar_param *p, const invar_tensor *t, int64_t piece)
+invar_tensor invar_logical_shard_of(const invar_param *p, const invar_tensor *t, int64_t shard)
 {
     const invar_param_shard *own = &p->local;
     int64_t row, first, size;
     invar_tensor rows;
     int32_t v;
 
-    if (p->cut.shards == 1)
+    if (p->split.shards == 1)
         return *t;
-    row = piece / own->pieces * own->rows;
-    v = own->piece + (int32_t)(piece % own->pieces);
-    first = shard_start(p, v) - (p->cut.columns ? own->col : own->row);
+    row = shard / own->n_shards * own->rows;
+    v = own->first_shard + (int32_t)(shard % own->n_shards);
+    first = shard_start(p, v) - (p->split.columns ? own->col : own->row);
     size = shard_start(p, v + 1) - shard_start(p, v);
-    rows =
-        invar_tensor_rows(t, row + (p->cut.columns ? 0 : first), p->cut.columns ? own->rows : size);
-    return p->cut.columns ? invar_tensor_columns(&rows, first, size) : rows;
+    rows = invar_tensor_rows(t, row + (p->split.columns ? 0 : first),
+                             p->split.columns ? own->rows : size);
+    return p->split.columns ? invar_tensor_columns(&rows, first, size) : rows;
 }
 
 static int64_t leaves_in(int64_t elements)
@@ -76,14 +77,14 @@ static int64_t leaves_in(int64_t elements)
     return bytes / INVAR_TREE_LEAF_BYTES + (bytes % INVAR_TREE_LEAF_BYTES != 0);
 }
 
-invar_index_range invar_logical_shard_rows(const invar_param *p, int64_t piece)
+invar_index_range invar_logical_shard_rows(const invar_param *p, int64_t shard)
 {
-    int64_t first = p->cut.shards > 1 ? piece / p->local.pieces * p->local.rows : 0;
-    int32_t v = p->local.piece + (int32_t)(piece % p->local.pieces);
+    int64_t first = p->split.shards > 1 ? shard / p->local.n_shards * p->local.rows : 0;
+    int32_t v = p->local.first_shard + (int32_t)(shard % p->local.n_shards);
 
-    if (p->cut.shards == 1)
+    if (p->split.shards == 1)
         return (invar_index_range){0, p->local.experts * p->local.rows};
-    if (p->cut.columns)
+    if (p->split.columns)
         return (invar_index_range){first, p->local.rows};
     return (invar_index_range){first + shard_start(p, v) - p->local.row,
                                shard_start(p, v + 1) - shard_start(p, v)};
@@ -91,7 +92,7 @@ invar_index_range invar_logical_shard_rows(const invar_param *p, int64_t piece)
 
 int64_t invar_logical_shard_at(const invar_param *p, int64_t row)
 {
-    int64_t piece = p->cut.shards > 1 ? row / p->local.rows * p->local.pieces : 0;
+    int64_t piece = p->split.shards > 1 ? row / p->local.rows * p->local.n_shards : 0;
 
     while (row >=
            invar_logical_shard_rows(p, piece).first + invar_logical_shard_rows(p, piece).count)
@@ -108,11 +109,11 @@ static invar_index_range intersect_ranges(const invar_index_range *a, const inva
     return (invar_index_range){first, end > first ? end - first : 0};
 }
 
-int64_t invar_logical_shard_leaves(const invar_param *p, int64_t piece,
+int64_t invar_logical_shard_leaves(const invar_param *p, int64_t shard,
                                    const invar_index_range *rows)
 {
-    invar_index_range own = invar_logical_shard_rows(p, piece);
-    int32_t v = p->local.piece + (int32_t)(piece % p->local.pieces);
+    invar_index_range own = invar_logical_shard_rows(p, shard);
+    int32_t v = p->local.first_shard + (int32_t)(shard % p->local.n_shards);
     int64_t cols =
         is_split_by_columns(p) ? shard_start(p, v + 1) - shard_start(p, v) : p->local.cols;
 
@@ -133,20 +134,20 @@ static void list_leaves(invar_tensor *out, const invar_tensor *t, const invar_in
 }
 
 int64_t invar_logical_shard_parts(invar_tensor *out, const invar_param *p, const invar_tensor *t,
-                                  int64_t piece, const invar_index_range *rows)
+                                  int64_t shard, const invar_index_range *rows)
 {
-    invar_index_range own = invar_logical_shard_rows(p, piece), some = intersect_ranges(&own, rows);
+    invar_index_range own = invar_logical_shard_rows(p, shard), some = intersect_ranges(&own, rows);
 
     if (some.count == 0)
         return 0;
     if (some.count == own.count) {
         if (out)
-            *out = invar_logical_shard_of(p, t, piece);
+            *out = invar_logical_shard_of(p, t, shard);
         return 1;
     }
     if (out)
         list_leaves(out, t, &some);
-    return invar_logical_shard_leaves(p, piece, rows);
+    return invar_logical_shard_leaves(p, shard, rows);
 }
 
 /* Number of leaves of logical shard v of an expert, or of a parameter that is not split. */
@@ -154,10 +155,10 @@ static int64_t leaves_of(const invar_param *p, int32_t v)
 {
     int64_t cols = p->cols ? p->cols : 1;
 
-    if (p->cut.shards == 1)
+    if (p->split.shards == 1)
         return leaves_in(invar_param_all_elements(p));
     return leaves_in((shard_start(p, v + 1) - shard_start(p, v)) *
-                     (p->cut.columns ? p->rows : cols));
+                     (p->split.columns ? p->rows : cols));
 }
 
 /* Number of leaves of all local shards of one expert. */
@@ -165,7 +166,7 @@ static int64_t leaves_per_expert(const invar_param *p)
 {
     int64_t leaves = 0;
 
-    for (int32_t v = p->local.piece; v < p->local.piece + p->local.pieces; v++)
+    for (int32_t v = p->local.first_shard; v < p->local.first_shard + p->local.n_shards; v++)
         leaves += leaves_of(p, v);
     return leaves;
 }
@@ -179,7 +180,7 @@ invar_index_range invar_logical_shards_among(const invar_param *p, const invar_i
     first = invar_logical_shard_at(p, rows->first);
     last = invar_logical_shard_at(p, rows->first + rows->count - 1);
     return (invar_index_range){first,
-                               last - first + (is_split_by_columns(p) ? p->local.pieces : 1)};
+                               last - first + (is_split_by_columns(p) ? p->local.n_shards : 1)};
 }
 
 static int64_t leaves_among(const invar_param *p, const invar_index_range *rows)
@@ -203,7 +204,7 @@ int invar_logical_shards_contributor(const invar_model *model, const invar_param
 bool invar_logical_shards_is_contributor(const invar_model *model, const invar_param *p)
 {
     return p->local.experts > 0 &&
-           invar_logical_shards_contributor(model, p, p->local.expert, p->local.piece) ==
+           invar_logical_shards_contributor(model, p, p->local.expert, p->local.first_shard) ==
                invar_model_partition_number(&model->part);
 }
 
@@ -236,10 +237,10 @@ static void find_contributors(contributors *out, const invar_model *model, const
     invar_model_partition first;
     invar_param_shard box;
 
-    for (int32_t v = 0; v < p->cut.shards; v++)
+    for (int32_t v = 0; v < p->split.shards; v++)
         out->of[v] = invar_logical_shards_contributor(model, p, expert, v);
     first = invar_model_partition_numbered(&model->part, out->of[0]);
-    box = invar_model_partition_box(&first, &model->spec, p);
+    box = invar_model_partition_shard(&first, &model->spec, p);
     out->end = box.expert + box.experts;
 }
 
@@ -260,9 +261,9 @@ static size_t walk_shards(shard_gather *g, char *out)
         for (int64_t k = 0; k < invar_logical_shards_of(p); k++, piece++) {
             size_t bytes = shard_bytes(g, piece);
             int giver;
-            if (k / p->cut.shards >= who.end)
-                find_contributors(&who, model, p, k / p->cut.shards);
-            giver = who.of[k % p->cut.shards];
+            if (k / p->split.shards >= who.end)
+                find_contributors(&who, model, p, k / p->split.shards);
+            giver = who.of[k % p->split.shards];
             if (out)
                 memcpy(out + total, g->all + g->at[giver], bytes);
             *(out ? &g->at[giver] : &g->bytes[giver]) += bytes;
@@ -423,7 +424,7 @@ static void count_leaves(shard_hasher *h)
         invar_index_range own = rows_to_hash(h, i), here = {0, p->local.experts * p->local.rows};
 
         for (int64_t k = 0; k < invar_logical_shards_of(p); k++) {
-            h->counts[piece] = leaves_of(p, (int32_t)(k % p->cut.shards));
+            h->counts[piece] = leaves_of(p, (int32_t)(k % p->split.shards));
             h->all += h->counts[piece++];
         }
         h->own += leaves_among(p, &own);
@@ -463,7 +464,8 @@ static invar_status hash_param(shard_hasher *h, int64_t param, const invar_index
     invar_row_offsets seen = {(const int64_t *)h->starts_seen + starts, here.count};
     bool columns = is_split_by_columns(p);
 
-    for (int32_t v = p->local.piece; v < p->local.piece + (columns ? p->local.pieces : 1); v++) {
+    for (int32_t v = p->local.first_shard;
+         v < p->local.first_shard + (columns ? p->local.n_shards : 1); v++) {
         int64_t first = columns ? shard_start(p, v) : 0, end = columns ? shard_start(p, v + 1) : 0;
         invar_tensor x = columns ? invar_tensor_columns(&t, first - p->local.col, end - first) : t;
         int64_t leaves = invar_hash_leaf_count(&x, &here);
@@ -487,9 +489,9 @@ static invar_status hash_owned_rows(shard_hasher *h)
         starts += row_ranges_of(&h->model->params[i], &rows) + 1;
     }
     INVAR_CHECK(used == h->own);
-    return used > 0 && !h->dry
-               ? invar_op_runner_get(&h->caller, h->came, h->there, (size_t)used * sizeof *h->came)
-               : INVAR_OK;
+    return used > 0 && !h->dry ? invar_op_runner_download(&h->caller, h->came, h->there,
+                                                          (size_t)used * sizeof *h->came)
+                               : INVAR_OK;
 }
 
 /*
@@ -505,7 +507,7 @@ static void reorder_leaves(invar_digest *out, const invar_digest *came, const in
         memcpy(out, came, (size_t)leaves_among(p, rows) * sizeof *out);
         return;
     }
-    for (int32_t v = p->local.piece; v < p->local.piece + p->local.pieces; v++) {
+    for (int32_t v = p->local.first_shard; v < p->local.first_shard + p->local.n_shards; v++) {
         int64_t count = leaves_of(p, v);
         for (int64_t e = 0; e < rows->count / p->local.rows; e++, came += count)
             memcpy(out + e * each + before, came, (size_t)count * sizeof *out);

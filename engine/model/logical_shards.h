@@ -27,15 +27,15 @@ extern "C" {
 int64_t invar_logical_shards_of(const invar_param *param);
 int64_t invar_logical_shards_here(const invar_param *param);
 
-/* View of local shard number `piece` in a tensor with the extents of the weight. */
+/* View of local shard number `shard` in a tensor with the extents of the weight. */
 invar_tensor invar_logical_shard_of(const invar_param *param, const invar_tensor *tensor,
-                                    int64_t piece);
+                                    int64_t shard);
 
 /*
- * Rows of local shard number `piece` in a tensor with the extents of the weight, of which it has
+ * Rows of local shard number `shard` in a tensor with the extents of the weight, of which it has
  * all columns or some; and the number of the first local shard that has a row.
  */
-invar_index_range invar_logical_shard_rows(const invar_param *param, int64_t piece);
+invar_index_range invar_logical_shard_rows(const invar_param *param, int64_t shard);
 int64_t invar_logical_shard_at(const invar_param *param, int64_t row);
 
 /*
@@ -44,7 +44,7 @@ int64_t invar_logical_shard_at(const invar_param *param, int64_t row);
  * unless it is NULL. REDUCE over the sums of all row ranges is the sum of the shard.
  */
 int64_t invar_logical_shard_parts(invar_tensor *out, const invar_param *param,
-                                  const invar_tensor *tensor, int64_t piece,
+                                  const invar_tensor *tensor, int64_t shard,
                                   const invar_index_range *rows);
 
 /* Range of the local shards that have some of the rows. */
@@ -54,7 +54,7 @@ invar_index_range invar_logical_shards_among(const invar_param *param,
 /*
  * Number of tree-hash leaves of a shard in some rows, which must begin and end at leaf boundaries.
  */
-int64_t invar_logical_shard_leaves(const invar_param *param, int64_t piece,
+int64_t invar_logical_shard_leaves(const invar_param *param, int64_t shard,
                                    const invar_index_range *rows);
 
 /* Range of rows or columns, along the split, of logical shard v of an expert. */
@@ -65,7 +65,7 @@ invar_index_range invar_logical_shard_share(const invar_param *param, int32_t v)
  * an expert.
  */
 int invar_logical_shards_contributor(const invar_model *model, const invar_param *param,
-                                     int64_t expert, int32_t piece);
+                                     int64_t expert, int32_t logical_shard);
 
 /* Returns true if this rank contributes the logical shards of the parameter that it holds. */
 bool invar_logical_shards_is_contributor(const invar_model *model, const invar_param *param);

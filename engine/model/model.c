@@ -224,7 +224,7 @@ static void assign_grad_offsets(invar_model *model)
         if (i == model->n_params && !tied)
             break;
         if (of->local.experts > 0)
-            *grad = invar_param_here(of, (void *)next); // offset, not an address
+            *grad = invar_param_local_tensor(of, (void *)next); // offset, not an address
         next += (size_t)invar_param_elements(of) * sizeof(float);
         // a tied head's gradient comes from a product and needs no spare rows
         if (i < model->n_params)
@@ -349,9 +349,9 @@ static invar_status declare_params(invar_model *model)
         invar_model_partition_check(&model->part, spec, model->base, model->n_base,
                                     invar_dtype_scale_block(formats[model->format].linear) > 0));
     for (int64_t i = 0; i < model->n_base; i++)
-        model->base[i].local = invar_model_partition_box(&model->part, spec, &model->base[i]);
+        model->base[i].local = invar_model_partition_shard(&model->part, spec, &model->base[i]);
     for (int64_t i = 0; i < model->n_params; i++)
-        model->params[i].local = invar_model_partition_box(&model->part, spec, &model->params[i]);
+        model->params[i].local = invar_model_partition_shard(&model->part, spec, &model->params[i]);
     return check_extents(model, model->format);
 }
 
@@ -672,7 +672,7 @@ bool invar_model_is_cut(const invar_model *model)
     if (invar_model_is_divided(model))
         return true;
     for (int64_t i = 0; i < model->n_params; i++)
-        if (model->params[i].cut.shards > 1)
+        if (model->params[i].split.shards > 1)
             return true;
     return false;
 }
@@ -688,7 +688,7 @@ invar_status invar_model_digests(invar_digest *out, const invar_model *model,
     invar_tensor_hasher_init(&digests, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
-        status = invar_tensor_hasher_add_cut(&digests, of ? &of[i] : &p->master, &p->cut);
+        status = invar_tensor_hasher_add_cut(&digests, of ? &of[i] : &p->master, &p->split);
     }
     if (status == INVAR_OK)
         status = invar_tensor_hasher_read(out, &digests);

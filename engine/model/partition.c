@@ -108,18 +108,18 @@ static bool is_split_by_experts(const invar_param *p)
 /* Returns the number of ranks that divide the parameter. */
 static int32_t ranks_that_divide(const invar_model_partition *part, const invar_param *p)
 {
-    if (p->cut.shards == 1)
+    if (p->split.shards == 1)
         return 1;
     return is_split_by_experts(p) ? part->expert_tensors : part->tensors;
 }
 
-invar_param_shard invar_model_partition_box(const invar_model_partition *part,
-                                            const invar_model_spec *spec, const invar_param *p)
+invar_param_shard invar_model_partition_shard(const invar_model_partition *part,
+                                              const invar_model_spec *spec, const invar_param *p)
 {
     invar_param_shard box = {
-        .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.shards};
+        .experts = p->stack, .rows = p->rows, .cols = p->cols, .n_shards = p->split.shards};
     int32_t ranks = ranks_that_divide(part, p);
-    int64_t whole = p->cut.columns ? p->cols : p->rows, first, end;
+    int64_t whole = p->split.columns ? p->cols : p->rows, first, end;
 
     if (!holds_param(part, spec, p))
         return (invar_param_shard){0};
@@ -130,12 +130,12 @@ invar_param_shard invar_model_partition_box(const invar_model_partition *part,
     }
     if (ranks == 1)
         return box;
-    box.pieces = p->cut.shards / ranks;
-    box.piece = part->tensor * box.pieces;
-    first = invar_shard_start(whole, p->cut.atom, p->cut.shards, box.piece);
-    end = invar_shard_start(whole, p->cut.atom, p->cut.shards, box.piece + box.pieces);
-    *(p->cut.columns ? &box.col : &box.row) = first;
-    *(p->cut.columns ? &box.cols : &box.rows) = end - first;
+    box.n_shards = p->split.shards / ranks;
+    box.first_shard = part->tensor * box.n_shards;
+    first = invar_shard_start(whole, p->split.atom, p->split.shards, box.first_shard);
+    end = invar_shard_start(whole, p->split.atom, p->split.shards, box.first_shard + box.n_shards);
+    *(p->split.columns ? &box.col : &box.row) = first;
+    *(p->split.columns ? &box.cols : &box.rows) = end - first;
     return box;
 }
 
@@ -155,7 +155,7 @@ int32_t invar_model_partition_first(const invar_model_partition *any, const inva
     invar_model_partition part = *any;
     int32_t ranks = ranks_that_divide(any, p);
 
-    part.tensor = ranks == 1 ? 0 : v / (p->cut.shards / ranks);
+    part.tensor = ranks == 1 ? 0 : v / (p->split.shards / ranks);
     part.expert = is_split_by_experts(p) ? rank_of_expert(any, p, expert) : 0;
     part.stage = 0;
     while (!holds_param(&part, spec, p))
@@ -165,38 +165,38 @@ int32_t invar_model_partition_first(const invar_model_partition *any, const inva
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-invar_shard_runs invar_param_shard_runs_of(const invar_param *p, const invar_param_shard *box)
+invar_shard_runs invar_param_shard_runs_of(const invar_param *p, const invar_param_shard *shard)
 {
-    int64_t cols = p->cols ? p->cols : 1, own = p->cols ? box->cols : 1;
+    int64_t cols = p->cols ? p->cols : 1, own = p->cols ? shard->cols : 1;
     bool whole_rows = own == cols; // rows of an expert are then contiguous
-    invar_shard_runs runs = {.in_expert = whole_rows ? 1 : box->rows,
-                             .length = whole_rows ? box->rows * cols : own,
-                             .first = (box->expert * p->rows + box->row) * cols + box->col,
+    invar_shard_runs runs = {.in_expert = whole_rows ? 1 : shard->rows,
+                             .length = whole_rows ? shard->rows * cols : own,
+                             .first = (shard->expert * p->rows + shard->row) * cols + shard->col,
                              .step = cols,
                              .jump = p->rows * cols};
 
-    runs.count = box->experts * runs.in_expert;
+    runs.count = shard->experts * runs.in_expert;
     return runs;
 }
 
-void invar_param_shard_take(float *out, const invar_param *p, const invar_param_shard *box,
-                            const float *whole)
+void invar_param_shard_extract(float *out, const invar_param *p, const invar_param_shard *shard,
+                               const float *full)
 {
-    invar_shard_runs runs = invar_param_shard_runs_of(p, box);
+    invar_shard_runs runs = invar_param_shard_runs_of(p, shard);
 
     for (int64_t k = 0; k < runs.count; k++)
-        memcpy(out + k * runs.length, whole + invar_param_shard_run_at(&runs, k),
+        memcpy(out + k * runs.length, full + invar_param_shard_run_at(&runs, k),
                (size_t)runs.length * sizeof *out);
 }
 
-void invar_param_shard_put(float *whole, const invar_param *p, const invar_param_shard *box,
-                           const float *values)
+void invar_param_shard_insert(float *full, const invar_param *p, const invar_param_shard *shard,
+                              const float *values)
 {
-    invar_shard_runs runs = invar_param_shard_runs_of(p, box);
+    invar_shard_runs runs = invar_param_shard_runs_of(p, shard);
 
     for (int64_t k = 0; k < runs.count; k++)
-        memcpy(whole + invar_param_shard_run_at(&runs, k), values + k * runs.length,
-               (size_t)runs.length * sizeof *whole);
+        memcpy(full + invar_param_shard_run_at(&runs, k), values + k * runs.length,
+               (size_t)runs.length * sizeof *full);
 }
 
 /* ---- checks of tensor parallelism ------------------------------------------------------------ */
@@ -204,12 +204,13 @@ void invar_param_shard_put(float *whole, const invar_param *p, const invar_param
 /* First value of a logical shard along the split. */
 static int64_t shard_start(const invar_param *p, int32_t piece)
 {
-    return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.shards, piece);
+    return invar_shard_start(p->split.columns ? p->cols : p->rows, p->split.atom, p->split.shards,
+                             piece);
 }
 
 static bool has_empty_shard(const invar_param *p, int32_t step)
 {
-    for (int32_t v = 0; v < p->cut.shards; v += step)
+    for (int32_t v = 0; v < p->split.shards; v += step)
         if (shard_start(p, v) == shard_start(p, v + step))
             return true;
     return false;
@@ -222,11 +223,11 @@ static bool has_empty_shard(const invar_param *p, int32_t step)
  */
 static bool can_divide_param(const invar_param *p, int32_t tensors, bool quantized)
 {
-    int64_t whole = p->cut.columns ? p->cols : p->rows;
+    int64_t whole = p->split.columns ? p->cols : p->rows;
 
-    if (p->cut.shards % tensors != 0 || has_empty_shard(p, p->cut.shards / tensors))
+    if (p->split.shards % tensors != 0 || has_empty_shard(p, p->split.shards / tensors))
         return false;
-    if (invar_shards_divide_evenly(whole, p->cut.atom, p->cut.shards, tensors))
+    if (invar_shards_divide_evenly(whole, p->split.atom, p->split.shards, tensors))
         return true;
     return p->kind != INVAR_PARAM_EXPERT && !(quantized && p->kind == INVAR_PARAM_LINEAR) &&
            !has_empty_shard(p, 1);
@@ -240,10 +241,10 @@ static bool keeps_head_groups(const invar_model_spec *spec, const invar_param *q
                               const invar_param *k, int32_t tensors)
 {
     int64_t group = spec->heads / spec->kv_heads;
-    bool even = invar_shards_divide_evenly(q->rows, q->cut.atom, q->cut.shards, tensors);
-    int32_t step = even ? q->cut.shards / tensors : 1;
+    bool even = invar_shards_divide_evenly(q->rows, q->split.atom, q->split.shards, tensors);
+    int32_t step = even ? q->split.shards / tensors : 1;
 
-    for (int32_t v = step; v < q->cut.shards; v += step)
+    for (int32_t v = step; v < q->split.shards; v += step)
         if (shard_start(q, v) != group * shard_start(k, v))
             return false;
     return true;
@@ -282,13 +283,13 @@ static bool fits_logical(candidate *c, int32_t tensors)
 
 static bool fits_param(candidate *c, const invar_param *p, int32_t tensors)
 {
-    int64_t whole = p->cut.columns ? p->cols : p->rows;
+    int64_t whole = p->split.columns ? p->cols : p->rows;
     bool divided = p->kind != INVAR_PARAM_EXPERT || c->part->expert_tensors > 1;
 
-    if (p->cut.shards == 1 || !divided || can_divide_param(p, tensors, c->quantized))
+    if (p->split.shards == 1 || !divided || can_divide_param(p, tensors, c->quantized))
         return true;
     (void)snprintf(c->why, sizeof c->why, "%s has %" PRId64 " %s in atoms of %" PRId64, p->name,
-                   whole, p->cut.columns ? "columns" : "rows", p->cut.atom);
+                   whole, p->split.columns ? "columns" : "rows", p->split.atom);
     return false;
 }
 
@@ -338,7 +339,7 @@ static bool divides_heads(const candidate *c, const invar_param *k, int32_t cont
     invar_model_partition part = *c->part;
 
     for (part.tensor = 0; part.tensor < part.tensors; part.tensor++)
-        if (invar_model_partition_box(&part, c->spec, k).rows / c->spec->head_dim % contexts != 0)
+        if (invar_model_partition_shard(&part, c->spec, k).rows / c->spec->head_dim % contexts != 0)
             return false;
     return true;
 }
@@ -350,7 +351,7 @@ static bool divides_heads(const candidate *c, const invar_param *k, int32_t cont
 static bool divides_shards(const candidate *c, const invar_param *q, int32_t contexts)
 {
     int64_t dim = c->spec->head_dim, group = c->spec->heads / c->spec->kv_heads;
-    invar_logical_split cut = q->cut;
+    invar_logical_split cut = q->split;
 
     cut.atom /= dim;
     return invar_heads_shards(c->spec->heads, &cut, c->part->tensors * contexts) > 1 ||

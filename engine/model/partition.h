@@ -63,20 +63,23 @@ bool invar_model_partition_has(const invar_model_partition *part, int64_t layers
  * Returns the shard of a parameter that the partition holds. `param` must be complete except for
  * its tensors.
  */
-invar_param_shard invar_model_partition_box(const invar_model_partition *part,
-                                            const invar_model_spec *spec, const invar_param *param);
+invar_param_shard invar_model_partition_shard(const invar_model_partition *part,
+                                              const invar_model_spec *spec,
+                                              const invar_param *param);
 
-/* Returns true if a logical shard of an expert is in the shard `box`. */
-static inline bool invar_param_shard_has(const invar_param_shard *box, int64_t expert,
-                                         int32_t piece)
+/* Returns true if a logical shard of an expert is in the shard `shard`. */
+static inline bool invar_param_shard_has(const invar_param_shard *shard, int64_t expert,
+                                         int32_t logical_shard)
 {
-    return expert >= box->expert && expert < box->expert + box->experts && piece >= box->piece &&
-           piece < box->piece + box->pieces;
+    return expert >= shard->expert && expert < shard->expert + shard->experts &&
+           logical_shard >= shard->first_shard &&
+           logical_shard < shard->first_shard + shard->n_shards;
 }
 
 /* Returns the number of the first partition that holds a logical shard of an expert. */
 int32_t invar_model_partition_first(const invar_model_partition *any, const invar_model_spec *spec,
-                                    const invar_param *param, int64_t expert, int32_t piece);
+                                    const invar_param *param, int64_t expert,
+                                    int32_t logical_shard);
 
 /*
  * A local shard in the order of its memory, as runs of elements that are contiguous in the full
@@ -91,7 +94,8 @@ typedef struct invar_shard_runs {
                            expert to that of the next */
 } invar_shard_runs;
 
-invar_shard_runs invar_param_shard_runs_of(const invar_param *param, const invar_param_shard *box);
+invar_shard_runs invar_param_shard_runs_of(const invar_param *param,
+                                           const invar_param_shard *shard);
 
 static inline int64_t invar_param_shard_run_at(const invar_shard_runs *runs, int64_t run)
 {
@@ -99,10 +103,10 @@ static inline int64_t invar_param_shard_run_at(const invar_shard_runs *runs, int
 }
 
 /* Copy the elements of a shard out of the full parameter, and into it. */
-void invar_param_shard_take(float *out, const invar_param *param, const invar_param_shard *box,
-                            const float *whole);
-void invar_param_shard_put(float *whole, const invar_param *param, const invar_param_shard *box,
-                           const float *values);
+void invar_param_shard_extract(float *out, const invar_param *param, const invar_param_shard *shard,
+                               const float *full);
+void invar_param_shard_insert(float *full, const invar_param *param, const invar_param_shard *shard,
+                              const float *values);
 
 #ifdef __cplusplus
 }

@@ -29,7 +29,7 @@ typedef struct invar_row_partitions {
 } invar_row_partitions;
 
 /* Everything that the op graph of the layers depends on; compared byte by byte. */
-typedef struct invar_body_key {
+typedef struct invar_layers_key {
     invar_model_spec spec;
     int64_t format;
     invar_index_range layers;
@@ -39,7 +39,7 @@ typedef struct invar_body_key {
     int64_t replayed, routed;
     invar_model_partition part;
     invar_row_partitions division;
-} invar_body_key;
+} invar_layers_key;
 
 /* Activations of the head for the R selected of T rows. Tensors are symbolic. */
 typedef struct invar_head_activations {
@@ -86,30 +86,30 @@ typedef enum invar_pass_state {
 
 /* An op graph with its builder and memory. */
 typedef struct invar_pass_graph {
-    invar_op_graph *program;
+    invar_op_graph *graph;
     invar_builder builder;
     void *memory;
     size_t bytes;
 } invar_pass_graph;
 
 struct invar_pass {
-    invar_op_runner caller;
+    invar_op_runner op_runner;
     invar_pass_options options;
-    invar_forward_hooks probe;
-    invar_hook_buffers watched;
+    invar_forward_hooks hooks;
+    invar_hook_buffers hook_buffers;
     const invar_model *model;
     invar_packed_rows rows;    /* the caller's, on the host */
     invar_row_offsets samples; /* rows.samples in memory that ops read */
     invar_row_partitions division;
     int64_t *own_units; /* unit offsets of this rank's rows; host memory */
-    int64_t own_units_room;
+    int64_t own_units_capacity;
     int32_t *in_order; /* (rows) 0, 1, ...; only if context-parallel ranks divide rows */
-    int64_t in_order_room;
+    int64_t in_order_capacity;
     invar_pass_graph layers_graph;
-    invar_body_key key; /* key of the current graph of the layers */
+    invar_layers_key key; /* key of the current graph of the layers */
     invar_decoder layers_io;
     invar_upload_buffer staging;
-    invar_transfer_runner mover;
+    invar_transfer_runner transfers;
     invar_vocab_parallel vocab;
     invar_logit_rows head;                             /* the caller's, on the host */
     int64_t chosen[INVAR_ROW_PARTITION_MAX_RANKS + 1]; /* index of the first selected row of each
@@ -122,7 +122,7 @@ struct invar_pass {
     invar_upload_buffer head_staging, back_staging;
     void *array_memory; /* host memory of `arrays` */
     size_t array_bytes;
-    const void *inputs[INVAR_OP_GRAPH_MAX_GIVEN]; /* address of each input buffer, by
+    const void *inputs[INVAR_OP_GRAPH_MAX_INPUTS]; /* address of each input buffer, by
                                                      invar_graph_input */
     invar_pass_state state;
 };
@@ -134,14 +134,14 @@ extern const invar_graph_point invar_head_stream;
 invar_index_range invar_pass_own_rows(const invar_pass *pass);
 
 /* Arguments to execute the op graph `part` now. */
-invar_graph_exec_args invar_pass_how(invar_pass *pass, const invar_pass_graph *part);
+invar_graph_exec_args invar_pass_exec_args(invar_pass *pass, const invar_pass_graph *part);
 
 /*
  * Plans the complete op graph and ensures that its memory is large enough; `what` names the memory
  * in an error.
  */
-invar_status invar_pass_place(invar_pass *pass, invar_pass_graph *part,
-                              const char *what) INVAR_MUST_USE;
+invar_status invar_pass_plan(invar_pass *pass, invar_pass_graph *part,
+                             const char *what) INVAR_MUST_USE;
 
 /* Head part of a backward, down to the gradient of the residual stream. */
 invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,

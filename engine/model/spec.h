@@ -90,7 +90,7 @@ typedef struct invar_model_spec {
     int64_t experts;                    /* 0 for a dense model */
     int64_t experts_per_token;          /* slots: experts per token */
     int64_t expert_intermediate;        /* width of one expert */
-    bool normalise_experts;             /* norm_topk_prob */
+    bool normalize_experts;             /* norm_topk_prob */
     bool sparse[INVAR_SPEC_MAX_LAYERS]; /* layers with experts */
     int32_t eos[INVAR_SPEC_MAX_EOS];    /* end-of-sequence ids, including those of
                                            generation_config.json */

@@ -16,25 +16,25 @@
 
 #define FIRST_ROOM 64
 
-void invar_tensor_hasher_init(invar_tensor_hasher *digests, const invar_device *dev)
+void invar_tensor_hasher_init(invar_tensor_hasher *hasher, const invar_device *dev)
 {
-    *digests = (invar_tensor_hasher){.count = 0};
-    invar_op_runner_init(&digests->caller, dev);
+    *hasher = (invar_tensor_hasher){.count = 0};
+    invar_op_runner_init(&hasher->op_runner, dev);
 }
 
-void invar_tensor_hasher_release(invar_tensor_hasher *digests)
+void invar_tensor_hasher_release(invar_tensor_hasher *hasher)
 {
-    invar_op_runner_release(&digests->caller);
-    if (digests->device)
-        invar_device_free(&digests->caller.dev, digests->device);
-    invar_free(digests->tensors);
-    invar_free(digests->shards);
-    invar_free(digests->cuts);
-    digests->device = NULL;
-    digests->tensors = NULL;
-    digests->shards = NULL;
-    digests->cuts = NULL;
-    digests->count = digests->capacity = digests->room = 0;
+    invar_op_runner_release(&hasher->op_runner);
+    if (hasher->device)
+        invar_device_free(&hasher->op_runner.dev, hasher->device);
+    invar_free(hasher->tensors);
+    invar_free(hasher->shards);
+    invar_free(hasher->cuts);
+    hasher->device = NULL;
+    hasher->tensors = NULL;
+    hasher->shards = NULL;
+    hasher->cuts = NULL;
+    hasher->count = hasher->capacity = hasher->device_capacity = 0;
 }
 
 /* Replaces *list by one with `capacity` elements that keeps the first `used`. */
@@ -74,31 +74,31 @@ static invar_status add_tensor(invar_tensor_hasher *digests, const invar_tensor 
     return INVAR_OK;
 }
 
-invar_status invar_tensor_hasher_add(invar_tensor_hasher *digests, const invar_tensor *tensor,
+invar_status invar_tensor_hasher_add(invar_tensor_hasher *hasher, const invar_tensor *tensor,
                                      int32_t shards)
 {
-    return add_tensor(digests, tensor, shards, &(invar_logical_split){.shards = 1, .experts = 1});
+    return add_tensor(hasher, tensor, shards, &(invar_logical_split){.shards = 1, .experts = 1});
 }
 
-invar_status invar_tensor_hasher_add_cut(invar_tensor_hasher *digests, const invar_tensor *tensor,
+invar_status invar_tensor_hasher_add_cut(invar_tensor_hasher *hasher, const invar_tensor *tensor,
                                          const invar_logical_split *cut)
 {
-    return add_tensor(digests, tensor, 1, cut);
+    return add_tensor(hasher, tensor, 1, cut);
 }
 
 static invar_status ensure_digests(invar_tensor_hasher *digests)
 {
-    const invar_device *dev = &digests->caller.dev;
+    const invar_device *dev = &digests->op_runner.dev;
 
-    if (digests->count <= digests->room)
+    if (digests->count <= digests->device_capacity)
         return INVAR_OK;
     if (digests->device)
         invar_device_free(dev, digests->device);
     digests->device = NULL;
-    digests->room = 0;
+    digests->device_capacity = 0;
     INVAR_TRY(invar_device_alloc(dev, (void **)&digests->device,
                                  (size_t)digests->capacity * sizeof *digests->device, "digests"));
-    digests->room = digests->capacity;
+    digests->device_capacity = digests->capacity;
     return INVAR_OK;
 }
 
@@ -109,7 +109,7 @@ static invar_status hash_runs(invar_tensor_hasher *digests, int64_t count)
         end = first + 1;
         while (end < count && digests->shards[end] == digests->shards[first])
             end++;
-        INVAR_TRY(INVAR_CALL(&digests->caller, HASH_TREE, hash_tree,
+        INVAR_TRY(INVAR_CALL(&digests->op_runner, HASH_TREE, hash_tree,
                              .digest = &digests->device[first], .x = &digests->tensors[first],
                              .count = end - first, .shards = digests->shards[first],
                              .cuts = digests->shards[first] == 1 ? &digests->cuts[first] : NULL));
@@ -117,15 +117,15 @@ static invar_status hash_runs(invar_tensor_hasher *digests, int64_t count)
     return INVAR_OK;
 }
 
-invar_status invar_tensor_hasher_read(invar_digest *out, invar_tensor_hasher *digests)
+invar_status invar_tensor_hasher_read(invar_digest *out, invar_tensor_hasher *hasher)
 {
-    int64_t count = digests->count;
+    int64_t count = hasher->count;
 
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(ensure_digests(digests));
-    digests->count = 0;
-    INVAR_TRY(hash_runs(digests, count));
-    return invar_device_download(&digests->caller.dev, out, digests->device,
+    INVAR_TRY(ensure_digests(hasher));
+    hasher->count = 0;
+    INVAR_TRY(hash_runs(hasher, count));
+    return invar_device_download(&hasher->op_runner.dev, out, hasher->device,
                                  (size_t)count * sizeof *out);
 }

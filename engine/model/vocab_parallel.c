@@ -23,14 +23,14 @@ void invar_vocab_parallel_release(invar_vocab_parallel *vocab)
 
 bool invar_vocab_parallel_divided(const invar_param *param)
 {
-    return param->local.pieces > 0 && param->local.pieces < param->cut.shards;
+    return param->local.n_shards > 0 && param->local.n_shards < param->split.shards;
 }
 
 /* First id of a rank; the number of ids for the rank after the last. */
 static int64_t first_id(const invar_param *p, const invar_model_partition *part, int32_t rank)
 {
-    return invar_shard_start(p->rows, p->cut.atom, p->cut.shards,
-                             rank * (p->cut.shards / part->tensors));
+    return invar_shard_start(p->rows, p->split.atom, p->split.shards,
+                             rank * (p->split.shards / part->tensors));
 }
 
 static int32_t owner_of(const invar_param *p, const invar_model_partition *part, int32_t id)

@@ -39,7 +39,7 @@ static invar_status unpack_all(invar_recorder *r, const invar_layout *layout, co
 
 static bool is_contributor(const invar_layout *layout, bool sampled)
 {
-    bool gives = sampled ? invar_layout_engine_gives(layout, layout->rollout_group.rank)
+    bool gives = sampled ? invar_layout_engine_sends(layout, layout->rollout_group.rank)
                          : layout->context.rank == 0;
 
     return gives && layout->tensor.rank == 0 && layout->expert.rank == 0;
@@ -58,7 +58,7 @@ static invar_status gather_on_leader(invar_recorder *r, const invar_layout *layo
         status = invar_ranks_gather(&gathered, layout, k->phase, own.data, own.bytes);
     if (status == INVAR_OK && leads)
         status = unpack_all(r, layout, k, &gathered);
-    invar_ranks_pile_release(&gathered);
+    invar_rank_gathered_release(&gathered);
     invar_rank_buffer_release(&own);
     return status;
 }
@@ -181,7 +181,7 @@ static invar_status unpack_stages(invar_recorder *r, const invar_rank_gathered *
         at += gathered->bytes[i];
     }
     if (status == INVAR_OK)
-        status = invar_recorder_define(r);
+        status = invar_recorder_define_listed_points(r);
     for (int64_t round = 0; round <= last && status == INVAR_OK; round++)
         for (int i = 0; i < ranks && status == INVAR_OK; i++)
             if (rest[i].bytes > 0)
@@ -201,7 +201,7 @@ invar_status invar_gather_points_stages(invar_recorder *r)
                                     own.bytes);
     if (status == INVAR_OK && invar_ranks_is_leader(r->options.layout))
         status = unpack_stages(r, &gathered);
-    invar_ranks_pile_release(&gathered);
+    invar_rank_gathered_release(&gathered);
     invar_rank_buffer_release(&own);
     return status;
 }

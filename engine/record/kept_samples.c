@@ -132,7 +132,7 @@ static invar_status put_response(invar_json_text *out, const invar_tokenizer *to
         status = invar_text_stream_push(&stream, tokenizer, s->tokens[i], false);
         if (status == INVAR_OK && last)
             status = invar_text_stream_flush(&stream, tokenizer);
-        size_t end = last ? stream.bytes : stream.settled;
+        size_t end = last ? stream.bytes : stream.stable_bytes;
         if (status != INVAR_OK)
             break;
         invar_json_text_string(out, end > written ? stream.text + written : "",
@@ -149,7 +149,7 @@ static invar_status put_sample(invar_json_text *out, const invar_recorder *r,
 {
     const invar_rl_sample *s = &step->samples[at];
     const invar_token_arrays *f = step->flat;
-    int64_t first = f->start[at], count = f->start[at + 1] - first;
+    int64_t first = f->offsets[at], count = f->offsets[at + 1] - first;
 
     invar_json_text_open(out, '{');
     invar_json_text_key(out, "group");
@@ -198,7 +198,7 @@ static invar_status pack_chosen(invar_kept_samples *out, const invar_recorder *r
     invar_json_text text = {0};
 
     memset(chosen, 0, (size_t)step->count * sizeof *chosen);
-    invar_status status = choose_samples(chosen, step, r->options.keep);
+    invar_status status = choose_samples(chosen, step, r->options.n_keep_samples);
     for (int64_t i = 0; i < step->count && status == INVAR_OK; i++) {
         if (!chosen[i])
             continue;
@@ -218,10 +218,10 @@ invar_status invar_kept_samples_make(invar_kept_samples *out, const invar_record
     bool *chosen;
 
     *out = (invar_kept_samples){0};
-    if (!recorder->ledger || o->keep == 0 || !o->tokenizer || step->count == 0 ||
+    if (!recorder->ledger || o->n_keep_samples == 0 || !o->tokenizer || step->count == 0 ||
         !invar_kept_samples_wants(step->number, recorder->kept_bytes))
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&out->items, (size_t)o->keep, sizeof *out->items,
+    INVAR_TRY(invar_alloc((void **)&out->items, (size_t)o->n_keep_samples, sizeof *out->items,
                           "samples that are kept"));
     INVAR_TRY(invar_alloc((void **)&chosen, (size_t)step->count, sizeof *chosen,
                           "samples that are kept"));

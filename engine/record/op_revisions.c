@@ -22,7 +22,8 @@
 static const char sql[] =
     "SELECT t.seg, f.key, f.value, c.value, d.value FROM "
     "(SELECT DISTINCT seg FROM timeline WHERE run = :run AND step BETWEEN :first AND :last) t "
-    "LEFT JOIN fact f ON f.run = :run AND f.seg = t.seg AND f.scope = '" INVAR_REVISIONS_SCOPE "' "
+    "LEFT JOIN fact f ON f.run = :run AND f.seg = t.seg AND f.scope = '" INVAR_OP_REVISIONS_SCOPE
+    "' "
     "LEFT JOIN fact c ON c.run = :run AND c.seg = t.seg AND c.scope = 'build' AND c.key = 'commit' "
     "LEFT JOIN fact d ON d.run = :run AND d.seg = t.seg AND d.scope = 'build' AND d.key = 'dirty' "
     "ORDER BY t.seg, f.key";
@@ -98,9 +99,9 @@ static invar_status on_op_fact(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-invar_status invar_revisions_check(bool *known_out, invar_ledger *ledger,
-                                   const invar_ledger_summary *run, int64_t first, int64_t last,
-                                   const char *otherwise)
+invar_status invar_op_revisions_check(bool *known_out, invar_ledger *ledger,
+                                      const invar_ledger_summary *run, int64_t first, int64_t last,
+                                      const char *otherwise)
 {
     const invar_ledger_argument arguments[3] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run->run}},

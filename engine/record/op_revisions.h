@@ -21,10 +21,10 @@ extern "C" {
 #endif
 
 /* Scope of the facts: the key is an op name, the value its revision. */
-#define INVAR_REVISIONS_SCOPE "op"
+#define INVAR_OP_REVISIONS_SCOPE "op"
 
 /* Message for segments without such facts, which another program wrote. */
-#define INVAR_REVISIONS_UNKNOWN                                                                    \
+#define INVAR_OP_REVISIONS_UNKNOWN                                                                 \
     "the ledger does not say which revisions of the ops computed these steps: bits may differ"
 
 /*
@@ -33,9 +33,9 @@ extern "C" {
  * ops and the commit that has their revisions, followed by `otherwise`, an alternative as part of a
  * sentence, or "".
  */
-invar_status invar_revisions_check(bool *known_out, invar_ledger *ledger,
-                                   const invar_ledger_summary *run, int64_t first, int64_t last,
-                                   const char *otherwise) INVAR_MUST_USE;
+invar_status invar_op_revisions_check(bool *known_out, invar_ledger *ledger,
+                                      const invar_ledger_summary *run, int64_t first, int64_t last,
+                                      const char *otherwise) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

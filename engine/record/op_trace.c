@@ -229,45 +229,45 @@ static invar_status convert_rows(invar_op_trace_result *out, invar_op_trace *t)
     return INVAR_OK;
 }
 
-invar_status invar_op_trace_collect(invar_op_trace_result *out, invar_op_trace *tracks)
+invar_status invar_op_trace_collect(invar_op_trace_result *out, invar_op_trace *trace)
 {
     bool complete;
 
     *out = (invar_op_trace_result){0};
     // one more step: sampling that overlapped the last step of the window may have ended since
-    if (!tracks || tracks->step < tracks->first || tracks->step > tracks->end)
+    if (!trace || trace->step < trace->first || trace->step > trace->end)
         return INVAR_OK;
-    invar_ranks_pile_release(&tracks->gathered_text);
-    invar_ranks_pile_release(&tracks->gathered_rows);
-    out->local_status = take_local(tracks);
+    invar_rank_gathered_release(&trace->gathered_text);
+    invar_rank_gathered_release(&trace->gathered_rows);
+    out->local_status = take_local(trace);
     complete =
         out->local_status == INVAR_OK; // rank 0 waits for this rank's data, also after a failure
-    INVAR_TRY(invar_ranks_gather(&tracks->gathered_text, tracks->layout, COMM_PHASE,
-                                 tracks->text.data, complete ? tracks->text.bytes : 0));
-    INVAR_TRY(invar_ranks_gather(&tracks->gathered_rows, tracks->layout, COMM_PHASE, tracks->rows,
-                                 complete ? tracks->n_rows * sizeof *tracks->rows : 0));
-    for (int r = 0; r < invar_ranks_size(tracks->layout); r++)
-        out->bytes += tracks->gathered_text.bytes[r];
-    out->text = tracks->gathered_text.data;
-    return convert_rows(out, tracks);
+    INVAR_TRY(invar_ranks_gather(&trace->gathered_text, trace->layout, COMM_PHASE, trace->text.data,
+                                 complete ? trace->text.bytes : 0));
+    INVAR_TRY(invar_ranks_gather(&trace->gathered_rows, trace->layout, COMM_PHASE, trace->rows,
+                                 complete ? trace->n_rows * sizeof *trace->rows : 0));
+    for (int r = 0; r < invar_ranks_size(trace->layout); r++)
+        out->bytes += trace->gathered_text.bytes[r];
+    out->text = trace->gathered_text.data;
+    return convert_rows(out, trace);
 }
 
 /* ---- window ---------------------------------------------------------------------------------- */
 
-void invar_op_trace_step(invar_op_trace *tracks, int64_t step)
+void invar_op_trace_step(invar_op_trace *trace, int64_t step)
 {
-    if (!tracks)
+    if (!trace)
         return;
-    tracks->step = step;
+    trace->step = step;
     for (int s = 0; s < STREAMS; s++)
-        if (tracks->profiles[s])
-            invar_profile_switch(tracks->profiles[s], step >= tracks->first && step < tracks->end);
+        if (trace->profiles[s])
+            invar_profile_switch(trace->profiles[s], step >= trace->first && step < trace->end);
 }
 
-void invar_op_trace_phase(invar_op_trace *tracks, const char *phase)
+void invar_op_trace_phase(invar_op_trace *trace, const char *phase)
 {
-    if (tracks)
-        invar_profile_phase(tracks->profiles[DEVICE], phase);
+    if (trace)
+        invar_profile_phase(trace->profiles[DEVICE], phase);
 }
 
 /* ---- new and free ---------------------------------------------------------------------------- */
@@ -292,14 +292,14 @@ invar_status invar_op_trace_new(invar_op_trace **out, const invar_op_trace_optio
     return INVAR_OK;
 }
 
-void invar_op_trace_free(invar_op_trace *tracks)
+void invar_op_trace_free(invar_op_trace *trace)
 {
-    if (!tracks)
+    if (!trace)
         return;
-    invar_ranks_pile_release(&tracks->gathered_text);
-    invar_ranks_pile_release(&tracks->gathered_rows);
-    invar_free(tracks->ledger_rows);
-    invar_free(tracks->rows);
-    invar_json_text_release(&tracks->text);
-    invar_free(tracks);
+    invar_rank_gathered_release(&trace->gathered_text);
+    invar_rank_gathered_release(&trace->gathered_rows);
+    invar_free(trace->ledger_rows);
+    invar_free(trace->rows);
+    invar_json_text_release(&trace->text);
+    invar_free(trace);
 }

@@ -50,20 +50,20 @@ typedef struct invar_op_trace_result {
  */
 invar_status invar_op_trace_new(invar_op_trace **out,
                                 const invar_op_trace_options *options) INVAR_MUST_USE;
-void invar_op_trace_free(invar_op_trace *tracks);
+void invar_op_trace_free(invar_op_trace *trace);
 
 /* Sets the step of the following ops, and switches measuring on or off. */
-void invar_op_trace_step(invar_op_trace *tracks, int64_t step);
+void invar_op_trace_step(invar_op_trace *trace, int64_t step);
 
 /* Sets the innermost phase of the following ops; a constant, or NULL outside of phases. */
-void invar_op_trace_phase(invar_op_trace *tracks, const char *phase);
+void invar_op_trace_phase(invar_op_trace *trace, const char *phase);
 
 /*
  * Gathers the ops that ended since the last call. Sends nothing for steps outside of the window and
  * the step after it. Collective: all ranks must call it.
  */
 invar_status invar_op_trace_collect(invar_op_trace_result *out,
-                                    invar_op_trace *tracks) INVAR_MUST_USE;
+                                    invar_op_trace *trace) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -97,29 +97,29 @@ static timer_row *add_compute_time(invar_rank_timer *work, int64_t now_ns, int64
     return computed;
 }
 
-void invar_rank_timer_begin(invar_rank_timer *work, const char *phase)
+void invar_rank_timer_begin(invar_rank_timer *timer, const char *phase)
 {
-    if (!work)
+    if (!timer)
         return;
-    INVAR_CHECK(work->depth < INVAR_RANK_TIMER_DEPTH);
-    add_compute_time(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
-    work->stack[work->depth++] = (open_phase){phase, work->mark_ns};
+    INVAR_CHECK(timer->depth < INVAR_RANK_TIMER_DEPTH);
+    add_compute_time(timer, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
+    timer->stack[timer->depth++] = (open_phase){phase, timer->mark_ns};
 }
 
-void invar_rank_timer_end(invar_rank_timer *work)
+void invar_rank_timer_end(invar_rank_timer *timer)
 {
     const open_phase *phase;
     timer_row is;
 
-    if (!work)
+    if (!timer)
         return;
-    INVAR_CHECK(work->depth > 0);
-    add_compute_time(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0)->calls++;
-    phase = &work->stack[--work->depth];
+    INVAR_CHECK(timer->depth > 0);
+    add_compute_time(timer, invar_process_clock_ns(CLOCK_MONOTONIC), 0)->calls++;
+    phase = &timer->stack[--timer->depth];
     is = make_row(phase->name, "");
-    is.start_ns = work->unix_ns + phase->begin_ns;
-    is.duration_ns = work->mark_ns - phase->begin_ns;
-    add_slice(work, &is);
+    is.start_ns = timer->unix_ns + phase->begin_ns;
+    is.duration_ns = timer->mark_ns - phase->begin_ns;
+    add_slice(timer, &is);
 }
 
 /* Observer: a transfer has ended. */
@@ -151,9 +151,10 @@ static void on_transfer(void *payload, const invar_comm_event *done)
 
 /* ---- new and free ---------------------------------------------------------------------------- */
 
-invar_status invar_rank_timer_new(invar_rank_timer **out, const invar_layout *layout, bool slices)
+invar_status invar_rank_timer_new(invar_rank_timer **out, const invar_layout *layout,
+                                  bool intervals)
 {
-    size_t most = slices ? INVAR_RANK_TIMER_SLICES : 0, rows = INVAR_RANK_TIMER_ROWS + most;
+    size_t most = intervals ? INVAR_RANK_TIMER_INTERVALS : 0, rows = INVAR_RANK_TIMER_ROWS + most;
     invar_rank_timer *work = NULL;
     invar_status status;
 
@@ -174,16 +175,16 @@ invar_status invar_rank_timer_new(invar_rank_timer **out, const invar_layout *la
     return INVAR_OK;
 }
 
-void invar_rank_timer_free(invar_rank_timer *work)
+void invar_rank_timer_free(invar_rank_timer *timer)
 {
-    if (!work)
+    if (!timer)
         return;
-    invar_comm_set_observer(work->layout->world, NULL, NULL);
-    invar_free(work->slices);
-    invar_free(work->ledger_rows);
-    invar_ranks_pile_release(&work->gathered);
-    invar_free(work->rows);
-    invar_free(work);
+    invar_comm_set_observer(timer->layout->world, NULL, NULL);
+    invar_free(timer->slices);
+    invar_free(timer->ledger_rows);
+    invar_rank_gathered_release(&timer->gathered);
+    invar_free(timer->rows);
+    invar_free(timer);
 }
 
 /* Moves all rows to send_rows and returns their number; counting starts again from 0. */
@@ -224,7 +225,7 @@ static void add_result(invar_rank_timer *work, invar_rank_times *out, int rank, 
     is->phase[sizeof is->phase - 1] = '\0'; // data of another rank: terminate the strings
     is->move[sizeof is->move - 1] = '\0';
     if (is->start_ns)
-        work->slices[out->n_slices++] = (invar_rank_interval){
+        work->slices[out->n_intervals++] = (invar_rank_interval){
             rank, host, is->phase, is->move, is->start_ns, is->duration_ns, is->sent, is->received};
     else
         work->ledger_rows[out->n_rows++] = (invar_ledger_rank_time){
@@ -246,20 +247,20 @@ static invar_status convert_rows(invar_rank_times *out, invar_rank_timer *work)
         for (size_t i = 0; i < bytes[r] / sizeof *next; i++)
             add_result(work, out, r, next++);
     out->rows = work->ledger_rows;
-    out->slices = work->slices;
+    out->intervals = work->slices;
     return INVAR_OK;
 }
 
-invar_status invar_rank_timer_collect(invar_rank_times *out, invar_rank_timer *work)
+invar_status invar_rank_timer_collect(invar_rank_times *out, invar_rank_timer *timer)
 {
     int64_t rows;
 
     *out = (invar_rank_times){0};
-    if (!work)
+    if (!timer)
         return INVAR_OK;
-    invar_ranks_pile_release(&work->gathered);
-    rows = take_rows(work);
-    INVAR_TRY(invar_ranks_gather(&work->gathered, work->layout, COLLECT_KIND, work->send_rows,
-                                 (size_t)rows * sizeof *work->send_rows));
-    return convert_rows(out, work);
+    invar_rank_gathered_release(&timer->gathered);
+    rows = take_rows(timer);
+    INVAR_TRY(invar_ranks_gather(&timer->gathered, timer->layout, COLLECT_KIND, timer->send_rows,
+                                 (size_t)rows * sizeof *timer->send_rows));
+    return convert_rows(out, timer);
 }

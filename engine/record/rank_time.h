@@ -23,17 +23,17 @@ extern "C" {
 
 typedef struct invar_rank_timer invar_rank_timer;
 
-#define INVAR_RANK_TIMER_DEPTH 16      /* largest number of nested phases */
-#define INVAR_RANK_TIMER_ROWS 256      /* rows of a step; further kinds share the last row */
-#define INVAR_RANK_TIMER_SLICES 4096   /* intervals of a step; later ones are left out */
-#define INVAR_RANK_TIMER_SHORT 1000000 /* ns; shorter waits are no intervals */
-#define INVAR_RANK_TIMER_PHASE_SIZE 24 /* bytes of a name with NUL; longer names are cut */
+#define INVAR_RANK_TIMER_DEPTH 16       /* largest number of nested phases */
+#define INVAR_RANK_TIMER_ROWS 256       /* rows of a step; further kinds share the last row */
+#define INVAR_RANK_TIMER_INTERVALS 4096 /* intervals of a step; later ones are left out */
+#define INVAR_RANK_TIMER_SHORT 1000000  /* ns; shorter waits are no intervals */
+#define INVAR_RANK_TIMER_PHASE_SIZE 24  /* bytes of a name with NUL; longer names are cut */
 
 /* An interval of one rank: a phase, or a wait within it. */
 typedef struct invar_rank_interval {
     int rank;
     const char *host;
-    const char *phase, *move;      /* `move` is the kind of transfer, empty for a phase */
+    const char *phase, *transfer;  /* `transfer` is the kind of transfer, empty for a phase */
     int64_t start_ns, duration_ns; /* Unix time, by the clock of the rank's host */
     /* bytes of the transfer */
     int64_t sent, received;
@@ -43,27 +43,28 @@ typedef struct invar_rank_interval {
 typedef struct invar_rank_times {
     const invar_ledger_rank_time *rows;
     size_t n_rows;
-    const invar_rank_interval *slices;
-    size_t n_slices;
+    const invar_rank_interval *intervals;
+    size_t n_intervals;
 } invar_rank_times;
 
 /*
- * Starts to measure, and observes the transfers of this rank's world. If `slices` is set, intervals
- * are recorded too. Free with invar_rank_timer_free.
+ * Starts to measure, and observes the transfers of this rank's world. If `intervals` is set,
+ * intervals are recorded too. Free with invar_rank_timer_free.
  */
 invar_status invar_rank_timer_new(invar_rank_timer **out, const invar_layout *layout,
-                                  bool slices) INVAR_MUST_USE;
-void invar_rank_timer_free(invar_rank_timer *work);
+                                  bool intervals) INVAR_MUST_USE;
+void invar_rank_timer_free(invar_rank_timer *timer);
 
 /* Begins a phase; `phase` is borrowed until its end. invar_rank_timer_end ends the last one. */
-void invar_rank_timer_begin(invar_rank_timer *work, const char *phase);
-void invar_rank_timer_end(invar_rank_timer *work);
+void invar_rank_timer_begin(invar_rank_timer *timer, const char *phase);
+void invar_rank_timer_end(invar_rank_timer *timer);
 
 /*
  * Gathers the times of all ranks since the last call; they are borrowed until the next one. The
  * transfers of this call count for the next one. Collective: all ranks must call it.
  */
-invar_status invar_rank_timer_collect(invar_rank_times *out, invar_rank_timer *work) INVAR_MUST_USE;
+invar_status invar_rank_timer_collect(invar_rank_times *out,
+                                      invar_rank_timer *timer) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

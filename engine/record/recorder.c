@@ -27,7 +27,7 @@
 
 invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_options *options)
 {
-    bool pipes = invar_layout_pipes(options->layout);
+    bool pipes = invar_layout_is_pipelined(options->layout);
     const invar_probe_options o = {.level = options->level,
                                    .stats = options->stats,
                                    .pool = options->pool,
@@ -35,7 +35,7 @@ invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_optio
                                    .is_partial = !invar_ranks_is_leader(options->layout)};
     invar_probe_options own = o;
 
-    *out = (invar_recorder){.options = *options, .recorded = -1};
+    *out = (invar_recorder){.options = *options, .last_recorded_step = -1};
     own.is_partial = true;
     INVAR_TRY(invar_probe_new(&out->probe, &o));
     if (pipes)
@@ -66,12 +66,12 @@ void invar_recorder_print(const invar_recorder *recorder, const char *fmt, ...)
     char line[INVAR_ERROR_MESSAGE_SIZE + INVAR_PATH_SIZE];
     va_list rest;
 
-    if (!recorder->options.say)
+    if (!recorder->options.print_line)
         return;
     va_start(rest, fmt);
     (void)vsnprintf(line, sizeof line, fmt, rest);
     va_end(rest);
-    recorder->options.say(recorder->options.payload, line);
+    recorder->options.print_line(recorder->options.payload, line);
 }
 
 invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const char *level,
@@ -84,8 +84,8 @@ invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const 
         &(invar_ledger_event){.step = step, .level = level, .kind = kind, .message = message});
 }
 
-invar_status invar_recorder_synced(invar_recorder *recorder, int64_t step,
-                                   const invar_recorder_sync *sync)
+invar_status invar_recorder_record_weight_sync(invar_recorder *recorder, int64_t step,
+                                               const invar_recorder_sync *sync)
 {
     char message[160], data[200], hash[INVAR_DIGEST_HEX_SIZE];
 
@@ -170,7 +170,7 @@ static invar_status record_numbers(invar_recorder *r, const token_point *p, bool
 {
     const invar_step_report *s = r->step;
     bool rewards = p->values == s->flat->reward;
-    int64_t id, first = rewards ? s->first : s->flat->start[s->first];
+    int64_t id, first = rewards ? s->first : s->flat->offsets[s->first];
     invar_tensor tensor = invar_tensor_1d((void *)(uintptr_t)(p->values + first), INVAR_DTYPE_F32,
                                           rewards ? s->count : s->start[s->count]);
 
@@ -236,9 +236,9 @@ static invar_status on_value(void *payload, const invar_observed_value *value)
 {
     invar_recorder *r = payload;
 
-    if (!r->stage.probe && value->backward && *r->view.stream[1] == '\0')
+    if (!r->stage.probe && value->backward && *r->namer.stream[1] == '\0')
         INVAR_TRY(record_token_points(r, false));
-    return invar_probe_on_value(&r->view, value);
+    return invar_probe_on_value(&r->namer, value);
 }
 
 static invar_status on_grad_sum(void *payload, const invar_observed_grad *sum)
@@ -247,8 +247,8 @@ static invar_status on_grad_sum(void *payload, const invar_observed_grad *sum)
 
     for (int i = 0; i < r->step->n_learners; i++) {
         const invar_learner *learner = r->step->learners[i].learner;
-        if (strcmp(learner->options.prefix, r->view.prefix) == 0)
-            INVAR_TRY(invar_learner_sum(learner, &r->view, sum));
+        if (strcmp(learner->options.prefix, r->namer.prefix) == 0)
+            INVAR_TRY(invar_learner_record_grad_sum(learner, &r->namer, sum));
     }
     return INVAR_OK;
 }
@@ -282,10 +282,10 @@ static invar_status define_listed(const invar_recorder *r, const invar_point_nam
     return INVAR_OK;
 }
 
-invar_status invar_recorder_define(invar_recorder *r)
+invar_status invar_recorder_define_listed_points(invar_recorder *r)
 {
     const invar_point_list *l = &r->stage.listing;
-    invar_point_namer view = r->view;
+    invar_point_namer view = r->namer;
 
     view.probe = r->probe;
     view.listing = NULL;
@@ -378,14 +378,14 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step_report *st
     list_token_points(points, r);
     for (int i = 0; i < INVAR_TOKEN_POINTS; i++)
         r->loss_inputs[i] = points[i].name;
-    r->view = (invar_point_namer){
+    r->namer = (invar_point_namer){
         .probe = r->probe, .prefix = "", .given = {given_tokens, r->loss_inputs}};
     INVAR_TRY(open_dump(r, folder));
     invar_probe_begin(r->probe, r->dump);
     if (r->stage.probe) {
         invar_probe_begin(r->stage.probe, r->stage.dump);
-        r->view.probe = r->stage.probe;
-        r->view.listing = &r->stage.listing;
+        r->namer.probe = r->stage.probe;
+        r->namer.listing = &r->stage.listing;
     }
     if (!records_fine_points(r))
         return INVAR_OK;
@@ -395,21 +395,21 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step_report *st
 
 void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char *prefix)
 {
-    const invar_forward_hooks show = {.take = on_value,
-                                      .sum = on_grad_sum,
-                                      .round =
+    const invar_forward_hooks show = {.on_value = on_value,
+                                      .on_grad = on_grad_sum,
+                                      .on_round =
                                           r->options.layout && !r->stage.probe ? on_round : NULL,
-                                      .task = on_task,
-                                      .stages = on_stages,
+                                      .on_task = on_task,
+                                      .on_all_stages = on_stages,
                                       .payload = r,
                                       .parts = r->options.level >= INVAR_PROBE_FULL};
 
     if (prefix)
-        r->view.prefix = prefix;
+        r->namer.prefix = prefix;
     invar_point_list_reset(&r->stage.listing);
     r->stage.tasks.bytes = 0;
     r->stage.n_tasks = 0;
-    invar_trainer_probe(trainer, prefix && records_fine_points(r) ? &show : NULL);
+    invar_trainer_set_hooks(trainer, prefix && records_fine_points(r) ? &show : NULL);
 }
 
 /* ---- end of a step --------------------------------------------------------------------------- */
@@ -421,7 +421,7 @@ invar_status invar_recorder_end(invar_recorder *r)
 
     INVAR_TRY(record_token_points(r, true));
     for (int i = 0; i < step->n_learners; i++)
-        INVAR_TRY(invar_learner_points(step->learners[i].learner, r->probe));
+        INVAR_TRY(invar_learner_record_points(step->learners[i].learner, r->probe));
     INVAR_TRY(invar_probe_finish(&points, r->probe));
     // zeroing gradients starts here, so that the device does it while the ledger is written
     for (int i = 0; i < step->n_learners; i++)
@@ -429,7 +429,7 @@ invar_status invar_recorder_end(invar_recorder *r)
     r->points = points.count;
     if (points.changed && r->ledger)
         INVAR_TRY(invar_ledger_define(r->ledger, points.points, (size_t)points.count));
-    INVAR_TRY(invar_entry_append(r, step, &points));
+    INVAR_TRY(invar_step_entry_append(r, step, &points));
     r->step = NULL;
     return close_dump(r);
 }
@@ -439,18 +439,18 @@ invar_status invar_recorder_end(invar_recorder *r)
 void invar_recorder_watch_rollout(invar_recorder *r, invar_rollout *rollout, bool watch)
 {
     // statistics download rows, so the hook does more than run ops, and no CUDA graph may be used
-    const invar_rollout_hooks watcher = {.probe = {.take = invar_rollout_points_on_value,
+    const invar_rollout_hooks watcher = {.probe = {.on_value = invar_rollout_points_on_value,
                                                    .payload = r->sampled,
                                                    .parts = r->options.level >= INVAR_PROBE_FULL,
-                                                   .taped = !r->options.stats},
-                                         .settle = invar_rollout_points_flush};
+                                                   .graph_safe = !r->options.stats},
+                                         .on_pass_end = invar_rollout_points_flush};
 
     if (!r->sampled)
         return;
     if (watch)
         invar_rollout_points_begin(r->sampled);
     if (rollout)
-        invar_rollout_watch(rollout, watch ? &watcher : NULL);
+        invar_rollout_set_hooks(rollout, watch ? &watcher : NULL);
 }
 
 #define NOT_FINITE "the first point that is not finite"

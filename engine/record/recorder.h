@@ -62,9 +62,9 @@ typedef struct invar_step_report {
      * other_format; always set if nothing is trained
      */
     bool on_policy;
-    bool compared; /* `gap` is valid: two forwards computed the log-probs */
+    bool compared; /* `logp_diff` is valid: two forwards computed the log-probs */
     /* largest difference between rollout log-probs and those of training, or of scoring */
-    invar_logp_diff gap;
+    invar_logp_diff logp_diff;
     /* expert choices that were compared with recorded ones, and how many differ */
     int64_t routes, routes_differ;
     int64_t filtered_groups;   /* groups of the rollout that a filter rejected; -1 if unknown */
@@ -105,10 +105,11 @@ typedef struct invar_recorder_options {
     const invar_device *sampler; /* device that samples, if not `dev`; NULL if it is */
     /* layout of the ranks that record the same steps; NULL if there is one rank */
     const invar_layout *layout;
-    bool replay;  /* replay: steps that differ from the ledger are recorded instead of rejected */
-    int64_t keep; /* number of samples per step whose text is kept */
-    const invar_tokenizer *tokenizer;             /* decodes the kept samples; NULL to keep none */
-    void (*say)(void *payload, const char *line); /* prints a line on the console; may be NULL */
+    bool replay; /* replay: steps that differ from the ledger are recorded instead of rejected */
+    int64_t n_keep_samples;           /* number of samples per step whose text is kept */
+    const invar_tokenizer *tokenizer; /* decodes the kept samples; NULL to keep none */
+    void (*print_line)(void *payload,
+                       const char *line); /* prints a line on the console; may be NULL */
     void *payload;
 } invar_recorder_options;
 
@@ -135,15 +136,16 @@ typedef struct invar_recorder {
     invar_recorder_options options;
     invar_ledger *ledger; /* owned once it is open; NULL on a rank that does not write */
     char uuid[INVAR_LEDGER_UUID_SIZE];
-    int64_t run;           /* number of the run in the ledger */
-    int64_t recorded;      /* last step of the ledger when it was opened; -1 if it had no step */
-    invar_trace *trace;    /* owned; NULL if no times are recorded */
-    invar_throughput pace; /* zeroed if throughput is not measured */
+    int64_t run; /* number of the run in the ledger */
+    int64_t
+        last_recorded_step; /* last step of the ledger when it was opened; -1 if it had no step */
+    invar_trace *trace;     /* owned; NULL if no times are recorded */
+    invar_throughput throughput; /* zeroed if throughput is not measured */
     invar_probe *probe;
     invar_recorder_stage stage;
     /* owned points of the rollout that the steps are made from; NULL if they are not recorded */
     invar_rollout_points *sampled;
-    invar_point_namer view; /* names the points of activations */
+    invar_point_namer namer; /* names the points of activations */
     /* names of the points that a backward starts from; NULL-terminated */
     const char *loss_inputs[INVAR_TOKEN_POINTS + 1];
     invar_dump *dump;              /* dump of the current step, owned; NULL if nothing is dumped */
@@ -165,7 +167,7 @@ void invar_recorder_close(invar_recorder *recorder);
 void invar_recorder_print(const invar_recorder *recorder, const char *fmt, ...) INVAR_PRINTF(2, 3);
 
 /* Private to engine/record. Defines all points of stage.listing on rank 0, in their order. */
-invar_status invar_recorder_define(invar_recorder *recorder) INVAR_MUST_USE;
+invar_status invar_recorder_define_listed_points(invar_recorder *recorder) INVAR_MUST_USE;
 
 /* Writes an event to the ledger at once. Does nothing on a rank without a ledger. */
 invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const char *level,
@@ -181,8 +183,8 @@ typedef struct invar_recorder_sync {
 } invar_recorder_sync;
 
 /* Writes an event of kind weight-sync. Does nothing on a rank without a ledger. */
-invar_status invar_recorder_synced(invar_recorder *recorder, int64_t step,
-                                   const invar_recorder_sync *sync) INVAR_MUST_USE;
+invar_status invar_recorder_record_weight_sync(invar_recorder *recorder, int64_t step,
+                                               const invar_recorder_sync *sync) INVAR_MUST_USE;
 
 /*
  * Reads the last step and its chain from the ledger. Leaves both unchanged on a rank without a

@@ -56,7 +56,7 @@ static invar_status find_other_weights(bool *out, const invar_recorder *r)
     invar_status status;
 
     *out = false;
-    if (!invar_layout_divides(layout) || !r->step)
+    if (!invar_layout_has_data_parallel(layout) || !r->step)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&all, (size_t)layout->data.size, sizeof *all + sizeof *bytes,
                           "digests of weights"));
@@ -67,7 +67,7 @@ static invar_status find_other_weights(bool *out, const invar_recorder *r)
     hash_compute_weights(own, r->step);
     status = invar_layout_gather(layout, &layout->data, PHASE " weights", all, bytes);
     if (status == INVAR_OK) {
-        who = invar_ranks_find_odd(all, layout->data.size);
+        who = invar_ranks_find_outlier(all, layout->data.size);
         *out = who.differing_rank >= 0 && !invar_digest_equal(own, &all[who.majority_rank]);
     }
     invar_free(all);
@@ -230,8 +230,8 @@ static invar_status report_desync(invar_recorder *r, const invar_ledger_step *st
     return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %s", step->step, text);
 }
 
-invar_status invar_replicas_compare(invar_recorder *r, const invar_ledger_step *step,
-                                    const invar_probe_result *points)
+invar_status invar_replica_check(invar_recorder *r, const invar_ledger_step *step,
+                                 const invar_probe_result *points)
 {
     invar_rank_outlier who;
     invar_digest own;

@@ -18,8 +18,8 @@ extern "C" {
  * then has the step with the digests of all ranks, for the query rank-desync, and an event.
  * Collective: all ranks of the layout must call it before the entry is written.
  */
-invar_status invar_replicas_compare(invar_recorder *recorder, const invar_ledger_step *step,
-                                    const invar_probe_result *points) INVAR_MUST_USE;
+invar_status invar_replica_check(invar_recorder *recorder, const invar_ledger_step *step,
+                                 const invar_probe_result *points) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -136,7 +136,7 @@ static double token_mean(const invar_token_arrays *f, int64_t first, int64_t cou
     for (int64_t i = first; i < first + count; i++) {
         double sum = 0.0;
         int64_t n = 0;
-        for (int64_t t = f->start[i]; t < f->start[i + 1]; t++)
+        for (int64_t t = f->offsets[i]; t < f->offsets[i + 1]; t++)
             if (f->mask[t]) {
                 sum += (double)values[t];
                 n++;
@@ -149,7 +149,7 @@ static double token_mean(const invar_token_arrays *f, int64_t first, int64_t cou
 static invar_status add_train_metrics(ledger_entry *e)
 {
     const invar_step_report *s = e->step;
-    const invar_logp_diff *gap = &s->gap;
+    const invar_logp_diff *gap = &s->logp_diff;
 
     for (int i = 0; i < s->n_learners; i++) {
         const invar_learner *learner = s->learners[i].learner;
@@ -212,7 +212,7 @@ static void add_turn_metrics(ledger_entry *e)
     for (int64_t i = 0; i < n; i++) {
         turns += samples[i].turns;
         most = samples[i].turns > most ? samples[i].turns : most;
-        for (int64_t t = e->step->flat->start[i]; t < e->step->flat->start[i + 1]; t++)
+        for (int64_t t = e->step->flat->offsets[i]; t < e->step->flat->offsets[i + 1]; t++)
             inserted += !e->step->flat->sampled_mask[t];
     }
     if (most == 0)
@@ -229,8 +229,8 @@ static void add_branch_metrics(ledger_entry *e)
     int64_t n = e->step->flat->samples, cuts = 0, most = 0;
 
     for (int64_t i = 0; i < n; i++) {
-        cuts += samples[i].n_cuts;
-        most = samples[i].n_cuts > most ? samples[i].n_cuts : most;
+        cuts += samples[i].n_branch_starts;
+        most = samples[i].n_branch_starts > most ? samples[i].n_branch_starts : most;
     }
     if (most == 0)
         return;
@@ -349,13 +349,13 @@ static invar_status add_rollout_metrics(ledger_entry *e)
 static void fill_sample(ledger_entry *e, int64_t i)
 {
     const invar_token_arrays *f = e->step->flat;
-    int64_t at = e->step->first + i, first = f->start[at], n = f->start[at + 1] - first;
+    int64_t at = e->step->first + i, first = f->offsets[at], n = f->offsets[at + 1] - first;
     const invar_rl_sample *s = &e->step->samples[at];
     const float *train = e->step->on_policy && e->step->n_learners ? f->train_logp : f->score_logp;
     const invar_rng_coords coords = invar_rng_coords_of(s, e->step->seed, INVAR_PURPOSE_TRAIN);
     invar_ledger_sample *out = &e->samples[i];
     bool compared = e->step->compared && e->step->own_weights;
-    invar_logp_diff gap = invar_token_arrays_worst(f, at, 1, f->rollout_logp, train);
+    invar_logp_diff gap = invar_token_arrays_max_logp_diff(f, at, 1, f->rollout_logp, train);
 
     invar_rng_coords_format(e->rng[i], &coords);
     *out = (invar_ledger_sample){.prompt = s->prompt,
@@ -408,7 +408,7 @@ static invar_status fill_multi_turn(ledger_entry *e)
 
         if (e->step->samples[at].turns == 0)
             continue;
-        for (int64_t t = f->start[at]; t < f->start[at + 1]; t++)
+        for (int64_t t = f->offsets[at]; t < f->offsets[at + 1]; t++)
             inserted += !f->sampled_mask[t];
         e->led[e->n_led++] = (invar_ledger_multi_turn){i, e->step->samples[at].turns, inserted};
     }
@@ -510,7 +510,8 @@ static void add_throughput_gauges(ledger_entry *e, invar_recorder *recorder,
                                   const invar_ledger_timing *timings, size_t n_timings)
 {
     invar_ledger_metric measured[INVAR_THROUGHPUT_GAUGES];
-    size_t count = invar_throughput_step(measured, &recorder->pace, e->step, timings, n_timings);
+    size_t count =
+        invar_throughput_step(measured, &recorder->throughput, e->step, timings, n_timings);
 
     for (size_t i = 0; i < count; i++)
         add_gauge(e, measured[i].name, measured[i].value);
@@ -544,9 +545,9 @@ static invar_status append_entry(ledger_entry *e, invar_recorder *recorder,
     add_throughput_gauges(e, recorder, timings, n_timings);
     step.n_gauges = e->n_gauges;
     hash_samples(&step.batch, &step.rng, e);
-    INVAR_TRY(invar_trace_work(&step.work, &step.n_work, recorder->trace));
-    INVAR_TRY(invar_trace_ops(&step.ops, &step.n_ops, recorder->trace));
-    INVAR_TRY(invar_replicas_compare(recorder, &step, points));
+    INVAR_TRY(invar_trace_collect_rank_times(&step.work, &step.n_work, recorder->trace));
+    INVAR_TRY(invar_trace_collect_op_times(&step.ops, &step.n_ops, recorder->trace));
+    INVAR_TRY(invar_replica_check(recorder, &step, points));
     INVAR_TRY(invar_kept_samples_make(&e->kept, recorder, s));
     step.kept = e->kept.items;
     step.n_kept = e->kept.count;
@@ -558,8 +559,8 @@ static invar_status append_entry(ledger_entry *e, invar_recorder *recorder,
     return INVAR_OK;
 }
 
-invar_status invar_entry_append(invar_recorder *recorder, const invar_step_report *step,
-                                const invar_probe_result *points)
+invar_status invar_step_entry_append(invar_recorder *recorder, const invar_step_report *step,
+                                     const invar_probe_result *points)
 {
     ledger_entry *e = NULL;
     invar_status status;

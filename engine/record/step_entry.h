@@ -16,8 +16,8 @@ extern "C" {
  * Appends the entry in one transaction. The points must be defined in the ledger already. Returns
  * INVAR_E_MISMATCH if the ranks disagree. Collective: all ranks of the layout must call it.
  */
-invar_status invar_entry_append(invar_recorder *recorder, const invar_step_report *step,
-                                const invar_probe_result *points) INVAR_MUST_USE;
+invar_status invar_step_entry_append(invar_recorder *recorder, const invar_step_report *step,
+                                     const invar_probe_result *points) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

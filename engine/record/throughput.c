@@ -38,10 +38,11 @@ double invar_throughput_peak(const invar_device *dev, invar_format format)
     return 0.0;
 }
 
-void invar_throughput_begin(invar_throughput *pace, const invar_throughput_options *options)
+void invar_throughput_begin(invar_throughput *throughput, const invar_throughput_options *options)
 {
-    *pace = (invar_throughput){.options = *options, .tokens_per_s = NAN, .mfu = NAN, .eta = NAN};
-    pace->ends[pace->count++] = invar_trace_clock();
+    *throughput =
+        (invar_throughput){.options = *options, .tokens_per_s = NAN, .mfu = NAN, .eta = NAN};
+    throughput->ends[throughput->count++] = invar_trace_clock();
 }
 
 /* Returns the end time of the step that is `steps` before the last one. */
@@ -95,7 +96,7 @@ static double count_sampled_tokens(const invar_step_report *step)
     const invar_token_arrays *f = step->flat;
     int64_t drawn = 0;
 
-    for (int64_t t = 0; t < f->start[f->samples]; t++)
+    for (int64_t t = 0; t < f->offsets[f->samples]; t++)
         drawn += f->sampled_mask[t] != 0;
     return (double)drawn;
 }
@@ -121,14 +122,14 @@ static double divide_or_nan(double of, double by)
     return by > 0.0 ? of / by : (double)NAN;
 }
 
-double invar_throughput_mean_tokens_per_s(const invar_throughput *pace)
+double invar_throughput_mean_tokens_per_s(const invar_throughput *throughput)
 {
-    return divide_or_nan(pace->tokens, pace->seconds);
+    return divide_or_nan(throughput->tokens, throughput->seconds);
 }
 
-double invar_throughput_mean_mfu(const invar_throughput *pace)
+double invar_throughput_mean_mfu(const invar_throughput *throughput)
 {
-    return divide_or_nan(pace->flop, pace->train_seconds * total_peak(pace));
+    return divide_or_nan(throughput->flop, throughput->train_seconds * total_peak(throughput));
 }
 
 /* Gauges of a step; unknown values are left out. */
@@ -160,24 +161,24 @@ static void count_step(invar_throughput *pace, const invar_step_report *step, do
 }
 
 size_t invar_throughput_step(invar_ledger_metric out[INVAR_THROUGHPUT_GAUGES],
-                             invar_throughput *pace, const invar_step_report *step,
+                             invar_throughput *throughput, const invar_step_report *step,
                              const invar_ledger_timing *timings, size_t n_timings)
 {
     const double rollout = phase_seconds("rollout", timings, n_timings);
     const double train = phase_seconds("train", timings, n_timings);
     gauge_list g = {out, 0};
 
-    if (pace->count == 0) // invar_throughput_begin was not called: a replay
+    if (throughput->count == 0) // invar_throughput_begin was not called: a replay
         return 0;
-    count_step(pace, step, train);
-    put_gauge(&g, "perf/step_time", seconds_since(pace, 1));
-    put_gauge(&g, "perf/tokens_per_s", pace->tokens_per_s);
-    put_gauge(&g, "perf/eta", pace->eta);
+    count_step(throughput, step, train);
+    put_gauge(&g, "perf/step_time", seconds_since(throughput, 1));
+    put_gauge(&g, "perf/tokens_per_s", throughput->tokens_per_s);
+    put_gauge(&g, "perf/eta", throughput->eta);
     if (train > 0.0) {
         put_gauge(&g, "perf/train_time", train);
         put_gauge(&g, "perf/train_tok_per_s", count_tokens(step) / train);
         put_gauge(&g, "perf/train_tflops", count_flop(step) / train / 1e12);
-        put_gauge(&g, "perf/train_mfu", pace->mfu);
+        put_gauge(&g, "perf/train_mfu", throughput->mfu);
     }
     if (rollout > 0.0 && step->first == 0 && !step->supervised &&
         count_sampled_tokens(step) > 0.0) {

@@ -49,18 +49,18 @@ typedef struct invar_throughput {
 double invar_throughput_peak(const invar_device *dev, invar_format format);
 
 /* Starts to measure; call before the first rollout. */
-void invar_throughput_begin(invar_throughput *pace, const invar_throughput_options *options);
+void invar_throughput_begin(invar_throughput *throughput, const invar_throughput_options *options);
 
 /* Mean over all steps since the beginning; NaN if unknown. */
-double invar_throughput_mean_tokens_per_s(const invar_throughput *pace);
-double invar_throughput_mean_mfu(const invar_throughput *pace);
+double invar_throughput_mean_tokens_per_s(const invar_throughput *throughput);
+double invar_throughput_mean_mfu(const invar_throughput *throughput);
 
 /*
  * Ends a step now, writes its gauges and returns their number. `timings` are those of the ledger
  * entry. Returns 0 if nothing is measured, as in a replay.
  */
 size_t invar_throughput_step(invar_ledger_metric out[INVAR_THROUGHPUT_GAUGES],
-                             invar_throughput *pace, const struct invar_step_report *step,
+                             invar_throughput *throughput, const struct invar_step_report *step,
                              const invar_ledger_timing *timings, size_t n_timings);
 
 #ifdef __cplusplus

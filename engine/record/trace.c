@@ -263,9 +263,9 @@ invar_status invar_trace_check(const invar_trace *trace)
     return trace->failure.status;
 }
 
-void invar_trace_watch(invar_trace *trace, invar_rank_timer *work)
+void invar_trace_set_rank_timer(invar_trace *trace, invar_rank_timer *timer)
 {
-    trace->work = work;
+    trace->work = timer;
 }
 
 invar_status invar_trace_profile(invar_trace *trace, const invar_op_trace_options *options)
@@ -349,7 +349,7 @@ void invar_trace_end(invar_trace *trace)
     end_file(trace, add_timing(trace, phase, end_ns));
 }
 
-void invar_trace_beside(invar_trace *trace, const char *phase, int64_t begin_ns, int64_t end_ns)
+void invar_trace_add_phase(invar_trace *trace, const char *phase, int64_t begin_ns, int64_t end_ns)
 {
     if (trace && trace->fd >= 0)
         put_phase(trace, &(open_phase){.name = phase, .begin_ns = begin_ns}, end_ns);
@@ -417,8 +417,8 @@ static void put_slice(invar_trace *trace, const invar_rank_interval *slice)
 
     if (cut > slice->duration_ns) // before the trace of rank 0 began
         return;
-    (void)snprintf(name, sizeof name, slice->move[0] ? "wait: %s" : "%s",
-                   slice->move[0] ? slice->move : slice->phase);
+    (void)snprintf(name, sizeof name, slice->transfer[0] ? "wait: %s" : "%s",
+                   slice->transfer[0] ? slice->transfer : slice->phase);
     name_rank(trace, slice);
     line = begin_event(trace, name, "X", RANKS, slice->rank);
     put_time(line, "ts", from + cut);
@@ -426,7 +426,7 @@ static void put_slice(invar_trace *trace, const invar_rank_interval *slice)
     invar_json_text_key(line, "args");
     invar_json_text_open(line, '{');
     put_number(line, "step", trace->step);
-    if (slice->move[0]) {
+    if (slice->transfer[0]) {
         put_number(line, "sent", slice->sent);
         put_number(line, "received", slice->received);
     }
@@ -434,8 +434,8 @@ static void put_slice(invar_trace *trace, const invar_rank_interval *slice)
     put_event(trace);
 }
 
-invar_status invar_trace_work(const invar_ledger_rank_time **out, size_t *count_out,
-                              invar_trace *trace)
+invar_status invar_trace_collect_rank_times(const invar_ledger_rank_time **out, size_t *count_out,
+                                            invar_trace *trace)
 {
     invar_rank_times all;
 
@@ -444,15 +444,15 @@ invar_status invar_trace_work(const invar_ledger_rank_time **out, size_t *count_
     if (!trace)
         return INVAR_OK;
     INVAR_TRY(invar_rank_timer_collect(&all, trace->work));
-    for (size_t i = 0; i < all.n_slices && trace->fd >= 0; i++)
-        put_slice(trace, &all.slices[i]);
+    for (size_t i = 0; i < all.n_intervals && trace->fd >= 0; i++)
+        put_slice(trace, &all.intervals[i]);
     *out = all.rows;
     *count_out = all.n_rows;
     return INVAR_OK;
 }
 
-invar_status invar_trace_ops(const invar_ledger_op_time **out, size_t *count_out,
-                             invar_trace *trace)
+invar_status invar_trace_collect_op_times(const invar_ledger_op_time **out, size_t *count_out,
+                                          invar_trace *trace)
 {
     invar_op_trace_result all;
 

@@ -48,8 +48,8 @@ invar_status invar_trace_check_path(const char *path, const char *home) INVAR_MU
 invar_status invar_trace_open(invar_trace **out, const char *path) INVAR_MUST_USE;
 void invar_trace_close(invar_trace *trace);
 
-/* Passes the phases to `work` too, which the trace owns from now on; NULL for no timer. */
-void invar_trace_watch(invar_trace *trace, invar_rank_timer *work);
+/* Passes the phases to `timer` too, which the trace owns from now on; NULL for no timer. */
+void invar_trace_set_rank_timer(invar_trace *trace, invar_rank_timer *timer);
 
 /*
  * Measures ops and memory too, in a window of steps; origin_ns of the options is ignored.
@@ -83,7 +83,7 @@ void invar_trace_end(invar_trace *trace);
  * Writes a phase of another thread to the file, from one time of invar_trace_clock to another. It
  * is not in the timings, since phases of the ledger do not overlap within a step.
  */
-void invar_trace_beside(invar_trace *trace, const char *phase, int64_t begin_ns, int64_t end_ns);
+void invar_trace_add_phase(invar_trace *trace, const char *phase, int64_t begin_ns, int64_t end_ns);
 /* Returns the monotonic time in ns. */
 int64_t invar_trace_clock(void);
 
@@ -101,15 +101,15 @@ const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count
  * ranks and without a timer. Borrowed until the next call. Collective: all ranks with a timer must
  * call it.
  */
-invar_status invar_trace_work(const invar_ledger_rank_time **out, size_t *count_out,
-                              invar_trace *trace) INVAR_MUST_USE;
+invar_status invar_trace_collect_rank_times(const invar_ledger_rank_time **out, size_t *count_out,
+                                            invar_trace *trace) INVAR_MUST_USE;
 
 /*
- * Gathers the ops measured since the last call, like invar_trace_work does the rank times.
- * Collective: all ranks that measure must call it.
+ * Gathers the ops measured since the last call, like invar_trace_collect_rank_times does the rank
+ * times. Collective: all ranks that measure must call it.
  */
-invar_status invar_trace_ops(const invar_ledger_op_time **out, size_t *count_out,
-                             invar_trace *trace) INVAR_MUST_USE;
+invar_status invar_trace_collect_op_times(const invar_ledger_op_time **out, size_t *count_out,
+                                          invar_trace *trace) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -63,7 +63,7 @@ static bool uses_groups(const invar_rl_options *options)
 static void normalize_rewards(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
-    const bool deviation = w->options->std_normalization && w->facts->scaled;
+    const bool deviation = w->options->std_normalization && w->traits->scaled;
     int64_t first = 0;
 
     if (!uses_groups(w->options))
@@ -71,7 +71,7 @@ static void normalize_rewards(invar_advantage_state *w)
     for (int64_t i = 1; i <= batch->samples; i++) {
         if (i < batch->samples && batch->group[i] == batch->group[first])
             continue;
-        normalize_group(w->reward + first, w->tally.room, i - first, deviation);
+        normalize_group(w->reward + first, w->stats.scratch, i - first, deviation);
         first = i;
     }
 }
@@ -85,7 +85,7 @@ static void subtract_teacher_kl(invar_advantage_state *w)
 
     if (!(w->options->opd_kl_coef > 0.0f))
         return;
-    for (int64_t t = 0; t < batch->start[batch->samples]; t++) {
+    for (int64_t t = 0; t < batch->offsets[batch->samples]; t++) {
         float reverse_kl = batch->old_logp[t] - batch->teacher_logp[t];
         if (batch->mask[t])
             w->advantage[t] = w->advantage[t] - w->options->opd_kl_coef * reverse_kl;
@@ -98,14 +98,14 @@ static float sum_masked_tokens(invar_advantage_state *w, float centre, bool squa
     const invar_rl_batch *batch = w->batch;
 
     for (int64_t i = 0; i < batch->samples; i++) {
-        int64_t first = batch->start[i], tokens = batch->start[i + 1] - first;
+        int64_t first = batch->offsets[i], tokens = batch->offsets[i + 1] - first;
         for (int64_t t = 0; t < tokens; t++) {
             float x = batch->mask[first + t] ? w->advantage[first + t] - centre : 0.0f;
-            w->tally.row[t] = squares ? x * x : x;
+            w->stats.row[t] = squares ? x * x : x;
         }
-        w->tally.room[i] = invar_reduce_f32(w->tally.row, tokens);
+        w->stats.scratch[i] = invar_reduce_f32(w->stats.row, tokens);
     }
-    return invar_reduce_f32(w->tally.room, batch->samples);
+    return invar_reduce_f32(w->stats.scratch, batch->samples);
 }
 
 /*
@@ -116,7 +116,7 @@ static bool is_constant(const invar_advantage_state *w)
     const invar_rl_batch *batch = w->batch;
     const float *first = NULL;
 
-    for (int64_t t = 0; t < batch->start[batch->samples]; t++) {
+    for (int64_t t = 0; t < batch->offsets[batch->samples]; t++) {
         if (!batch->mask[t])
             continue;
         first = first ? first : &w->advantage[t];
@@ -130,14 +130,14 @@ static void whiten_advantages(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
     bool equal = is_constant(w);
-    float n = w->tally.tokens, mean, variance, scale;
+    float n = w->stats.tokens, mean, variance, scale;
 
     if (n < 1.0f)
         return;
     mean = sum_masked_tokens(w, 0.0f, false) / n;
     variance = equal ? 0.0f : sum_masked_tokens(w, mean, true) / (n - 1.0f);
     scale = 1.0f / invar_sqrtf(variance + WHITEN_EPS);
-    for (int64_t t = 0; t < batch->start[batch->samples]; t++) {
+    for (int64_t t = 0; t < batch->offsets[batch->samples]; t++) {
         if (batch->mask[t])
             w->advantage[t] = equal ? 0.0f : (w->advantage[t] - mean) * scale;
     }
@@ -157,7 +157,7 @@ static invar_status check_arrays(const invar_rl_batch *batch, const invar_rl_opt
     const invar_estimator_traits *facts = invar_estimator_traits_of(options->estimator);
     const char *name = invar_choices_word(&invar_estimator_choices, (int)options->estimator);
     bool teacher = facts->teacher || options->opd_kl_coef > 0.0f;
-    bool penalty = facts->penalised && options->kl_coef != 0.0f;
+    bool penalty = facts->penalized && options->kl_coef != 0.0f;
 
     INVAR_TRY(require_array(batch->reward, facts->needs_reward, "rewards", "the estimator"));
     INVAR_TRY(require_array(batch->group, uses_groups(options), "groups", "rewards-normalization"));
@@ -192,20 +192,20 @@ static invar_status compute_advantages(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
     const invar_rl_options *options = w->options;
-    size_t bytes = (size_t)batch->start[batch->samples] * sizeof(float);
+    size_t bytes = (size_t)batch->offsets[batch->samples] * sizeof(float);
 
     memset(w->advantage, 0, bytes);
     memset(w->returns, 0, bytes);
     INVAR_TRY(load_rewards(w));
     for (int64_t i = 0; i < batch->samples; i++)
-        w->facts->estimate(w, i);
+        w->traits->estimate(w, i);
     subtract_teacher_kl(w);
     // checked before whitening, which would spread a value that is not finite to all tokens
-    INVAR_TRY(invar_masked_stats_finite_all(&w->tally, w->advantage, "the advantage"));
-    INVAR_TRY(invar_masked_stats_finite_all(&w->tally, w->returns, "the return"));
-    if (options->normalize_advantages || w->facts->whitened)
+    INVAR_TRY(invar_masked_stats_finite_all(&w->stats, w->advantage, "the advantage"));
+    INVAR_TRY(invar_masked_stats_finite_all(&w->stats, w->returns, "the return"));
+    if (options->normalize_advantages || w->traits->whitened)
         whiten_advantages(w);
-    return invar_masked_stats_finite_all(&w->tally, w->advantage, "the whitened advantage");
+    return invar_masked_stats_finite_all(&w->stats, w->advantage, "the whitened advantage");
 }
 
 invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
@@ -213,17 +213,17 @@ invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
 {
     invar_advantage_state w = {.batch = batch,
                                .options = options,
-                               .facts = invar_estimator_traits_of(options->estimator),
+                               .traits = invar_estimator_traits_of(options->estimator),
                                .advantage = advantage_out};
     invar_status status;
     void *block;
 
     INVAR_TRY(check_arrays(batch, options));
-    INVAR_TRY(invar_masked_stats_init(&w.tally, batch, options->per_token_loss));
-    w.reward = w.tally.sums; // the columns are not used here
+    INVAR_TRY(invar_masked_stats_init(&w.stats, batch, options->per_token_loss));
+    w.reward = w.stats.sums; // the columns are not used here
     w.returns = returns_out;
     if (!returns_out) {
-        status = invar_alloc(&block, (size_t)batch->start[batch->samples], sizeof(float),
+        status = invar_alloc(&block, (size_t)batch->offsets[batch->samples], sizeof(float),
                              "returns of a batch");
         if (status != INVAR_OK)
             goto done;
@@ -232,7 +232,7 @@ invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
     status = compute_advantages(&w);
 done:
     invar_free(w.owned);
-    invar_masked_stats_release(&w.tally);
+    invar_masked_stats_release(&w.stats);
     return status;
 }
 

@@ -46,11 +46,11 @@ static float kl_penalty(const invar_advantage_state *e, int64_t t)
 
 void invar_estimate_reward(invar_advantage_state *e, int64_t sample)
 {
-    for (int64_t t = e->batch->start[sample]; t < e->batch->start[sample + 1]; t++) {
-        float a = e->facts->needs_reward ? e->reward[sample] : 0.0f;
+    for (int64_t t = e->batch->offsets[sample]; t < e->batch->offsets[sample + 1]; t++) {
+        float a = e->traits->needs_reward ? e->reward[sample] : 0.0f;
         if (!e->batch->mask[t])
             continue;
-        e->advantage[t] = e->facts->penalised ? a - kl_penalty(e, t) : a;
+        e->advantage[t] = e->traits->penalized ? a - kl_penalty(e, t) : a;
         e->returns[t] = e->advantage[t];
     }
 }
@@ -71,7 +71,7 @@ void invar_estimate_return(invar_advantage_state *e, int64_t sample)
     float sum = 0.0f;
     bool last = true;
 
-    for (int64_t t = e->batch->start[sample + 1] - 1; t >= e->batch->start[sample]; t--) {
+    for (int64_t t = e->batch->offsets[sample + 1] - 1; t >= e->batch->offsets[sample]; t--) {
         bool counts = e->batch->mask[t] != 0;
         float g = counts ? token_reward(e, sample, t, last) : 0.0f;
         sum = g + e->options->gamma * sum;
@@ -90,7 +90,7 @@ void invar_estimate_gae(invar_advantage_state *e, int64_t sample)
     float next_value = 0.0f, next = 0.0f;
     bool last = true;
 
-    for (int64_t t = e->batch->start[sample + 1] - 1; t >= e->batch->start[sample]; t--) {
+    for (int64_t t = e->batch->offsets[sample + 1] - 1; t >= e->batch->offsets[sample]; t--) {
         if (e->batch->mask[t]) {
             float delta = (token_reward(e, sample, t, last) + gamma * next_value) - value[t];
             next = delta + decay * next;
@@ -99,7 +99,8 @@ void invar_estimate_gae(invar_advantage_state *e, int64_t sample)
             e->advantage[t] = next;
             e->returns[t] = next + value[t];
         }
-        if (e->batch->begins && e->batch->begins[t]) { // the previous branch ends before this token
+        if (e->batch->branch_start &&
+            e->batch->branch_start[t]) { // the previous branch ends before this token
             next_value = next = 0.0f;
             last = true;
         }

@@ -16,10 +16,10 @@ typedef struct invar_estimator_traits invar_estimator_traits;
 
 /* State while advantages are computed. Per-token arrays cover all tokens of the batch. */
 typedef struct invar_advantage_state {
-    invar_masked_stats tally;
+    invar_masked_stats stats;
     const invar_rl_batch *batch;
     const invar_rl_options *options;
-    const invar_estimator_traits *facts;
+    const invar_estimator_traits *traits;
     float *reward;    /* (samples) normalized rewards */
     float *advantage; /* (T) */
     float *returns;   /* (T) returns; the caller's array, or `owned` */
@@ -36,7 +36,7 @@ struct invar_estimator_traits {
     bool grouped;      /* the group's mean is subtracted from rewards */
     bool scaled;       /* the difference is divided by the group's standard deviation */
     bool discounts;    /* later rewards are discounted by gamma */
-    bool penalised; /* kl-coef: the KL divergence from the reference is subtracted from rewards */
+    bool penalized; /* kl-coef: the KL divergence from the reference is subtracted from rewards */
     bool whitened;  /* advantages are always whitened over the batch */
     bool critic;    /* the estimator uses the critic's values */
     /* the estimator uses the teacher's log-probs: the advantage is the distance to the teacher */

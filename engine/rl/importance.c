@@ -35,7 +35,7 @@ typedef float (*value_fn)(const importance_call *w, int64_t t, float bound);
 
 static float sum_values(const importance_call *w, int64_t sample, value_fn value, float bound)
 {
-    const int64_t *start = w->batch->start;
+    const int64_t *start = w->batch->offsets;
     int64_t tokens = start[sample + 1] - start[sample];
 
     for (int64_t t = 0; t < tokens; t++) {
@@ -156,7 +156,7 @@ static void apply_tis(const importance_call *w)
 {
     float low = w->options->tis_clip_low, high = w->options->tis_clip;
 
-    for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++) {
+    for (int64_t t = 0; t < w->batch->offsets[w->batch->samples]; t++) {
         float ratio = w->batch->mask[t] ? ratio_at(w, t, 0.0f) : 0.0f;
         float cut = ratio < low ? low : ratio > high ? high : ratio;
         if (w->options->tis_mode == INVAR_TIS_MODE_ICEPOP)
@@ -178,7 +178,7 @@ static float count_or_one(const importance_call *w, int64_t sample)
 /* Writes the raw weights of a level for every token. */
 static void raw_weights(const importance_call *w, invar_mis_level level)
 {
-    const int64_t *start = w->batch->start;
+    const int64_t *start = w->batch->offsets;
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
         float sum = level == INVAR_MIS_LEVEL_TOKEN ? 0.0f : sum_values(w, i, difference_at, 0.0f);
@@ -194,7 +194,7 @@ static void raw_weights(const importance_call *w, invar_mis_level level)
 
 static void reject_outside(const importance_call *w, float low, float high)
 {
-    for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++) {
+    for (int64_t t = 0; t < w->batch->offsets[w->batch->samples]; t++) {
         float weight = w->importance->weight[t];
         if (weight < low || weight > high)
             w->importance->keep[t] = 0;
@@ -204,7 +204,7 @@ static void reject_outside(const importance_call *w, float low, float high)
 /* Rejects samples with a token that the trainer considers almost impossible. */
 static void apply_veto(const importance_call *w)
 {
-    const int64_t *start = w->batch->start;
+    const int64_t *start = w->batch->offsets;
     float least = invar_log(w->options->mis_veto);
     int tokens = invar_masked_stats_add(w->tally, "mis_rs_catastrophic_token_fraction");
     int samples = invar_masked_stats_add(w->tally, "mis_rs_catastrophic_seq_fraction");
@@ -253,7 +253,7 @@ static void bound_weights(const importance_call *w)
         break;
     case INVAR_MIS_MODE_COUNT: break;
     }
-    for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++) {
+    for (int64_t t = 0; t < w->batch->offsets[w->batch->samples]; t++) {
         float *weight = &w->importance->weight[t];
         if (!w->batch->mask[t] || w->options->mis_mode == INVAR_MIS_MODE_MASK)
             continue;
@@ -272,12 +272,12 @@ static void normalize_weights(const importance_call *w)
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
         float sum = sum_values(w, i, weight_at, 0.0f);
-        w->tally->room[i] = token ? sum : sum / count_or_one(w, i);
+        w->tally->scratch[i] = token ? sum : sum / count_or_one(w, i);
     }
-    mean = invar_reduce_f32(w->tally->room, w->batch->samples);
+    mean = invar_reduce_f32(w->tally->scratch, w->batch->samples);
     mean = mean / (token ? tokens : (float)w->batch->samples);
     mean = mean > MIN_NORMALIZER ? mean : 1.0f;
-    for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++)
+    for (int64_t t = 0; t < w->batch->offsets[w->batch->samples]; t++)
         w->importance->weight[t] = w->importance->weight[t] / mean;
     for (int64_t i = 0; i < w->batch->samples; i++)
         invar_masked_stats_put_all(w->tally, column, i, mean);
@@ -285,7 +285,7 @@ static void normalize_weights(const importance_call *w)
 
 static void add_extremes(const importance_call *w)
 {
-    const int64_t *start = w->batch->start;
+    const int64_t *start = w->batch->offsets;
     int least = invar_masked_stats_add(w->tally, "mis_is_ratio_min_final");
     int most = invar_masked_stats_add(w->tally, "mis_is_ratio_max_final");
 
@@ -369,13 +369,13 @@ static bool is_comparable(const invar_rl_batch *batch)
            !batch->copied;
 }
 
-invar_status invar_importance_init(invar_importance *out, invar_masked_stats *tally,
+invar_status invar_importance_init(invar_importance *out, invar_masked_stats *stats,
                                    const invar_rl_options *options)
 {
-    const invar_rl_batch *batch = tally->batch;
-    size_t tokens = (size_t)batch->start[batch->samples];
+    const invar_rl_batch *batch = stats->batch;
+    size_t tokens = (size_t)batch->offsets[batch->samples];
     bool policy = invar_loss_traits_of(options->loss)->policy;
-    importance_call w = {.importance = out, .tally = tally, .batch = batch, .options = options};
+    importance_call w = {.importance = out, .tally = stats, .batch = batch, .options = options};
     void *block;
 
     memset(out, 0, sizeof *out);
@@ -405,15 +405,15 @@ void invar_importance_release(invar_importance *importance)
     memset(importance, 0, sizeof *importance);
 }
 
-float invar_importance_distance(const invar_masked_stats *tally, int64_t sample, const float *now)
+float invar_importance_distance(const invar_masked_stats *stats, int64_t sample, const float *now)
 {
-    const invar_rl_batch *batch = tally->batch;
-    int64_t first = batch->start[sample], tokens = batch->start[sample + 1] - first;
-    float count = tally->count[sample];
+    const invar_rl_batch *batch = stats->batch;
+    int64_t first = batch->offsets[sample], tokens = batch->offsets[sample + 1] - first;
+    float count = stats->count[sample];
 
     for (int64_t t = 0; t < tokens; t++) {
         float d = batch->old_logp[first + t] - now[t];
-        tally->row[t] = batch->mask[first + t] ? d : 0.0f;
+        stats->row[t] = batch->mask[first + t] ? d : 0.0f;
     }
-    return invar_reduce_f32(tally->row, tokens) / (count < 1.0f ? 1.0f : count);
+    return invar_reduce_f32(stats->row, tokens) / (count < 1.0f ? 1.0f : count);
 }

@@ -23,15 +23,15 @@ typedef struct invar_importance {
 } invar_importance;
 
 /*
- * Computes weights and mask, and adds the columns tis* or mis_* to `tally`. Release with
+ * Computes weights and mask, and adds the columns tis* or mis_* to `stats`. Release with
  * invar_importance_release, also after a failure.
  */
-invar_status invar_importance_init(invar_importance *out, invar_masked_stats *tally,
+invar_status invar_importance_init(invar_importance *out, invar_masked_stats *stats,
                                    const invar_rl_options *options) INVAR_MUST_USE;
 void invar_importance_release(invar_importance *importance);
 
 /* Returns OPSM's distance of a sample: the mean of old - now over the unmasked tokens. */
-float invar_importance_distance(const invar_masked_stats *tally, int64_t sample, const float *now);
+float invar_importance_distance(const invar_masked_stats *stats, int64_t sample, const float *now);
 
 #ifdef __cplusplus
 }

@@ -107,13 +107,13 @@ invar_kl_term invar_kl_at(invar_kl type, float logp, float base)
 {
     const invar_kl_traits *kl = invar_kl_traits_of(type);
 
-    return limit_term(kl, kl->at(logp, base));
+    return limit_term(kl, kl->estimate(logp, base));
 }
 
 invar_kl_term invar_kl_unbiased(invar_kl type, float logp, float base, float old)
 {
     const invar_kl_traits *kl = invar_kl_traits_of(type);
-    invar_kl_term term = kl->at(logp, base);
+    invar_kl_term term = kl->estimate(logp, base);
     invar_ratio ratio = invar_ratio_of(logp - old);
     float moving = ratio.cut ? 0.0f : term.value;
 

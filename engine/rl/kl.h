@@ -29,7 +29,7 @@ typedef struct invar_kl_term {
 
 typedef struct invar_kl_traits {
     /* estimate at one token, before the limit */
-    invar_kl_term (*at)(float logp, float base);
+    invar_kl_term (*estimate)(float logp, float base);
     float limit; /* largest absolute value; 0 for no limit */
     bool flat;   /* the mean of its derivative has no information: useless as a loss */
 } invar_kl_traits;

@@ -344,7 +344,7 @@ static invar_status run_sample(invar_loss *loss, const invar_loss_sample_view *v
 invar_status invar_loss_run(invar_loss *loss, int64_t first, int64_t count, const float *now,
                             const float *entropy, float *dnow_out, float *dentropy_out)
 {
-    const int64_t *start = loss->batch->start;
+    const int64_t *start = loss->batch->offsets;
 
     if (first < 0 || count < 0 || count > loss->batch->samples - first)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: samples %lld + %lld of %lld", (long long)first,
@@ -386,7 +386,7 @@ static invar_status check_arrays(const invar_loss *loss)
     const invar_rl_options *o = &loss->options;
     const invar_rl_batch *b = loss->batch;
     bool policy = loss->traits->policy, value = loss->traits->values;
-    bool kl = o->use_kl_loss && loss->traits->regularised;
+    bool kl = o->use_kl_loss && loss->traits->regularized;
 
     INVAR_TRY(require_array(loss->advantage, policy, "advantages", "the policy loss"));
     INVAR_TRY(require_array(b->old_logp, policy, "old log-probabilities", "the policy loss"));
@@ -441,7 +441,7 @@ static void add_columns(invar_loss *loss)
     columns column_ids = {-1, -1, -1, -1, -1, -1, -1, -1};
 
     column_ids.main = invar_masked_stats_add(tally, loss->traits->metric);
-    if (loss->traits->regularised) {
+    if (loss->traits->regularized) {
         column_ids.entropy = invar_masked_stats_add(tally, "entropy_loss");
         column_ids.kl = o->use_kl_loss ? invar_masked_stats_add(tally, "kl_loss") : -1;
     }
@@ -468,7 +468,7 @@ static invar_status prepare_loss(invar_loss *loss)
     INVAR_TRY(check_values(loss));
     add_columns(loss);
     INVAR_TRY(invar_importance_init(&loss->importance, &loss->tally, o));
-    loss->divisor = loss->traits->regularised ? o->constant_divisor : 0.0f;
+    loss->divisor = loss->traits->regularized ? o->constant_divisor : 0.0f;
     INVAR_TRY(invar_alloc(&block, (size_t)loss->tally.longest, ROWS * sizeof(float),
                           "one sample's losses"));
     loss->rows = block;

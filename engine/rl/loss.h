@@ -62,7 +62,7 @@ typedef struct invar_loss_traits {
     bool supervised;
     bool values;      /* loss of a critic's values, not of log-probs */
     bool plugin;      /* computed by a user plug-in */
-    bool regularised; /* entropy and KL losses are added; loss-divisor applies */
+    bool regularized; /* entropy and KL losses are added; loss-divisor applies */
 } invar_loss_traits;
 
 /* Returns the traits; `type` must be in range. */
@@ -140,7 +140,7 @@ typedef struct invar_rl_options {
  */
 typedef struct invar_rl_batch {
     int64_t samples;
-    const int64_t *start;  /* (samples + 1) offsets of response tokens */
+    const int64_t *offsets; /* (samples + 1) offsets of response tokens */
     const int64_t *group;  /* (samples) samples of a group have equal numbers and are consecutive */
     const uint8_t *mask;   /* (T) 1 if the token takes part in the loss */
     const float *reward;   /* (samples) raw rewards */
@@ -152,7 +152,7 @@ typedef struct invar_rl_batch {
     const float *teacher_logp; /* (T) */
     const float *values;       /* (T) critic's values before the step */
     /* (T) 1 if a branch of the sample begins at the token; NULL if there are no branches */
-    const uint8_t *begins;
+    const uint8_t *branch_start;
 } invar_rl_batch;
 
 /*

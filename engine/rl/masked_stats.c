@@ -18,17 +18,17 @@
 
 static invar_status check_shape(const invar_rl_batch *batch)
 {
-    if (batch->samples < 1 || !batch->start || !batch->mask)
+    if (batch->samples < 1 || !batch->offsets || !batch->mask)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "a batch of %lld samples: at least one, with start and mask, is needed",
                           (long long)batch->samples);
     for (int64_t i = 0; i < batch->samples; i++) {
-        if (batch->start[0] != 0 || batch->start[i + 1] < batch->start[i])
+        if (batch->offsets[0] != 0 || batch->offsets[i + 1] < batch->offsets[i])
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "batch: the tokens of sample %lld are %lld to %lld; starts must "
                               "ascend from 0",
-                              (long long)i, (long long)batch->start[i],
-                              (long long)batch->start[i + 1]);
+                              (long long)i, (long long)batch->offsets[i],
+                              (long long)batch->offsets[i + 1]);
     }
     return INVAR_OK;
 }
@@ -39,8 +39,8 @@ static void count_tokens(invar_masked_stats *tally)
     int64_t all = 0;
 
     for (int64_t i = 0; i < batch->samples; i++) {
-        int64_t counted = 0, tokens = batch->start[i + 1] - batch->start[i];
-        for (int64_t t = batch->start[i]; t < batch->start[i + 1]; t++)
+        int64_t counted = 0, tokens = batch->offsets[i + 1] - batch->offsets[i];
+        for (int64_t t = batch->offsets[i]; t < batch->offsets[i + 1]; t++)
             counted += batch->mask[t] != 0;
         tally->count[i] = (float)counted;
         tally->longest = tokens > tally->longest ? tokens : tally->longest;
@@ -64,8 +64,8 @@ invar_status invar_masked_stats_init(invar_masked_stats *out, const invar_rl_bat
     INVAR_TRY(invar_alloc(&block, samples, (INVAR_MASKED_STATS_COLUMNS + 2) * sizeof(float),
                           "sums of a step's samples"));
     out->count = block;
-    out->room = out->count + samples;
-    out->sums = out->room + samples;
+    out->scratch = out->count + samples;
+    out->sums = out->scratch + samples;
     memset(block, 0, samples * (INVAR_MASKED_STATS_COLUMNS + 2) * sizeof(float));
     count_tokens(out);
     status = invar_alloc(&block, (size_t)out->longest, sizeof(float), "one sample's values");
@@ -76,18 +76,18 @@ invar_status invar_masked_stats_init(invar_masked_stats *out, const invar_rl_bat
     return status;
 }
 
-void invar_masked_stats_release(invar_masked_stats *tally)
+void invar_masked_stats_release(invar_masked_stats *stats)
 {
-    invar_free(tally->count);
-    invar_free(tally->row);
-    memset(tally, 0, sizeof *tally);
+    invar_free(stats->count);
+    invar_free(stats->row);
+    memset(stats, 0, sizeof *stats);
 }
 
-int invar_masked_stats_add(invar_masked_stats *tally, const char *name)
+int invar_masked_stats_add(invar_masked_stats *stats, const char *name)
 {
-    INVAR_CHECK(tally->columns < INVAR_MASKED_STATS_COLUMNS);
-    tally->name[tally->columns] = name;
-    return tally->columns++;
+    INVAR_CHECK(stats->columns < INVAR_MASKED_STATS_COLUMNS);
+    stats->name[stats->columns] = name;
+    return stats->columns++;
 }
 
 static float *column_of(const invar_masked_stats *tally, int column)
@@ -96,16 +96,16 @@ static float *column_of(const invar_masked_stats *tally, int column)
     return tally->sums + (int64_t)column * tally->batch->samples;
 }
 
-void invar_masked_stats_put(invar_masked_stats *tally, int column, int64_t sample, const float *row)
+void invar_masked_stats_put(invar_masked_stats *stats, int column, int64_t sample, const float *row)
 {
-    const int64_t *start = tally->batch->start;
+    const int64_t *start = stats->batch->offsets;
 
-    column_of(tally, column)[sample] = invar_reduce_f32(row, start[sample + 1] - start[sample]);
+    column_of(stats, column)[sample] = invar_reduce_f32(row, start[sample + 1] - start[sample]);
 }
 
-void invar_masked_stats_put_all(invar_masked_stats *tally, int column, int64_t sample, float value)
+void invar_masked_stats_put_all(invar_masked_stats *stats, int column, int64_t sample, float value)
 {
-    column_of(tally, column)[sample] = value * tally->count[sample];
+    column_of(stats, column)[sample] = value * stats->count[sample];
 }
 
 static float at_least_one(float count)
@@ -113,27 +113,27 @@ static float at_least_one(float count)
     return count < 1.0f ? 1.0f : count;
 }
 
-float invar_masked_stats_mean(const invar_masked_stats *tally, int column, float divisor)
+float invar_masked_stats_mean(const invar_masked_stats *stats, int column, float divisor)
 {
-    const float *sums = column_of(tally, column);
-    int64_t samples = tally->batch->samples;
+    const float *sums = column_of(stats, column);
+    int64_t samples = stats->batch->samples;
 
-    if (tally->per_token && !(divisor > 0.0f))
-        return invar_reduce_f32(sums, samples) / at_least_one(tally->tokens);
+    if (stats->per_token && !(divisor > 0.0f))
+        return invar_reduce_f32(sums, samples) / at_least_one(stats->tokens);
     for (int64_t i = 0; i < samples; i++)
-        tally->room[i] = sums[i] / (divisor > 0.0f ? divisor : at_least_one(tally->count[i]));
-    return invar_reduce_f32(tally->room, samples) / (float)samples;
+        stats->scratch[i] = sums[i] / (divisor > 0.0f ? divisor : at_least_one(stats->count[i]));
+    return invar_reduce_f32(stats->scratch, samples) / (float)samples;
 }
 
-float invar_masked_stats_factor(const invar_masked_stats *tally, int64_t sample, float divisor)
+float invar_masked_stats_factor(const invar_masked_stats *stats, int64_t sample, float divisor)
 {
-    float samples = (float)tally->batch->samples;
+    float samples = (float)stats->batch->samples;
 
     if (divisor > 0.0f)
         return 1.0f / (divisor * samples);
-    if (tally->per_token)
-        return 1.0f / at_least_one(tally->tokens);
-    return 1.0f / (at_least_one(tally->count[sample]) * samples);
+    if (stats->per_token)
+        return 1.0f / at_least_one(stats->tokens);
+    return 1.0f / (at_least_one(stats->count[sample]) * samples);
 }
 
 static bool is_finite_f32(float x)
@@ -141,11 +141,11 @@ static bool is_finite_f32(float x)
     return (invar_f32_bits(x) & INVAR_INF_BITS) != INVAR_INF_BITS;
 }
 
-invar_status invar_masked_stats_finite(const invar_masked_stats *tally, int64_t sample,
+invar_status invar_masked_stats_finite(const invar_masked_stats *stats, int64_t sample,
                                        const float *row, const char *what)
 {
-    const invar_rl_batch *batch = tally->batch;
-    int64_t first = batch->start[sample], tokens = batch->start[sample + 1] - first;
+    const invar_rl_batch *batch = stats->batch;
+    int64_t first = batch->offsets[sample], tokens = batch->offsets[sample + 1] - first;
 
     for (int64_t t = 0; t < tokens; t++) {
         if (batch->mask[first + t] && !is_finite_f32(row[t]))
@@ -157,10 +157,10 @@ invar_status invar_masked_stats_finite(const invar_masked_stats *tally, int64_t 
     return INVAR_OK;
 }
 
-invar_status invar_masked_stats_finite_all(const invar_masked_stats *tally, const float *values,
+invar_status invar_masked_stats_finite_all(const invar_masked_stats *stats, const float *values,
                                            const char *what)
 {
-    for (int64_t i = 0; values && i < tally->batch->samples; i++)
-        INVAR_TRY(invar_masked_stats_finite(tally, i, values + tally->batch->start[i], what));
+    for (int64_t i = 0; values && i < stats->batch->samples; i++)
+        INVAR_TRY(invar_masked_stats_finite(stats, i, values + stats->batch->offsets[i], what));
     return INVAR_OK;
 }

@@ -109,13 +109,14 @@ static invar_status copy_arrays(invar_rl_sample *s)
     struct {
         void **array;
         size_t count, size;
-    } arrays[] = {{(void **)&s->tokens, (size_t)s->n_tokens, sizeof *s->tokens},
-                  {(void **)&s->branch_starts, (size_t)s->n_cuts, sizeof *s->branch_starts},
-                  {(void **)&s->logp, response, sizeof *s->logp},
-                  {(void **)&s->mask, response, sizeof *s->mask},
-                  {(void **)&s->routing, routes, sizeof *s->routing},
-                  {(void **)&s->response, s->response_bytes + 1, 1},
-                  {(void **)&s->parts.items, (size_t)s->parts.count, sizeof *s->parts.items}};
+    } arrays[] = {
+        {(void **)&s->tokens, (size_t)s->n_tokens, sizeof *s->tokens},
+        {(void **)&s->branch_starts, (size_t)s->n_branch_starts, sizeof *s->branch_starts},
+        {(void **)&s->logp, response, sizeof *s->logp},
+        {(void **)&s->mask, response, sizeof *s->mask},
+        {(void **)&s->routing, routes, sizeof *s->routing},
+        {(void **)&s->response, s->response_bytes + 1, 1},
+        {(void **)&s->parts.items, (size_t)s->parts.count, sizeof *s->parts.items}};
     invar_status status = INVAR_OK;
 
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)

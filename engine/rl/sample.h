@@ -57,7 +57,7 @@ typedef struct invar_rl_sample {
      * sequence of its own, whose tokens do not see earlier branches; its prompt is not sampled.
      */
     int64_t *branch_starts;
-    int64_t n_cuts;
+    int64_t n_branch_starts;
     /*
      * number of tokens at which an asynchronous rollout suspends the sample, to resume it later; 0
      * if never

@@ -25,7 +25,7 @@ static void *carve_array(invar_carver *c, int64_t count, size_t size)
 static void carve_arrays(invar_token_arrays *f, invar_carver *c,
                          const invar_token_array_flags *wants)
 {
-    f->start = carve_array(c, f->samples + 1, sizeof *f->start);
+    f->offsets = carve_array(c, f->samples + 1, sizeof *f->offsets);
     f->group = carve_array(c, f->samples, sizeof *f->group);
     f->reward = carve_array(c, f->samples, sizeof *f->reward);
     f->mask = carve_array(c, f->tokens, sizeof *f->mask);
@@ -54,7 +54,7 @@ static void carve_arrays(invar_token_arrays *f, invar_carver *c,
 static void mark_branches(uint8_t *begins, const invar_rl_sample *s)
 {
     memset(begins, 0, (size_t)invar_rl_sample_response(s));
-    for (int64_t i = 0; i < s->n_cuts; i++)
+    for (int64_t i = 0; i < s->n_branch_starts; i++)
         begins[s->branch_starts[i] - s->prompt_tokens] = 1;
 }
 
@@ -65,7 +65,7 @@ static void fill_arrays(invar_token_arrays *f, const invar_rl_samples *samples)
     for (int64_t i = 0; i < f->samples; i++) {
         const invar_rl_sample *s = &samples->items[i];
         int64_t n = invar_rl_sample_response(s);
-        f->start[i] = at;
+        f->offsets[i] = at;
         f->group[i] = s->group;
         f->reward[i] = (float)s->reward;
         if (f->branch_start)
@@ -79,7 +79,7 @@ static void fill_arrays(invar_token_arrays *f, const invar_rl_samples *samples)
         }
         at += n;
     }
-    f->start[f->samples] = at;
+    f->offsets[f->samples] = at;
 }
 
 invar_status invar_token_arrays_make(invar_token_arrays *out, const invar_rl_samples *samples,
@@ -113,16 +113,16 @@ void invar_token_arrays_starts(int64_t *out, const invar_token_arrays *f, int64_
                                int64_t count)
 {
     for (int64_t i = 0; i <= count; i++)
-        out[i] = f->start[first + i] - f->start[first];
+        out[i] = f->offsets[first + i] - f->offsets[first];
 }
 
 invar_rl_batch invar_token_arrays_batch(const invar_token_arrays *f, int64_t first, int64_t count,
                                         const int64_t *start)
 {
-    int64_t token = f->start[first];
+    int64_t token = f->offsets[first];
 
     return (invar_rl_batch){.samples = count,
-                            .start = start,
+                            .offsets = start,
                             .group = f->group + first,
                             .mask = f->mask + token,
                             .reward = f->reward + first,
@@ -132,7 +132,7 @@ invar_rl_batch invar_token_arrays_batch(const invar_token_arrays *f, int64_t fir
                             .ref_logp = offset_or_null(f->ref_logp, token),
                             .teacher_logp = offset_or_null(f->teacher_logp, token),
                             .values = offset_or_null(f->values, token),
-                            .begins = f->branch_start ? f->branch_start + token : NULL};
+                            .branch_start = f->branch_start ? f->branch_start + token : NULL};
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -192,32 +192,33 @@ static invar_status compute_percentiles(invar_logp_diff *out, float *sizes, int6
     return status;
 }
 
-invar_logp_diff invar_token_arrays_worst(const invar_token_arrays *flat, int64_t first,
-                                         int64_t count, const float *a, const float *b)
+invar_logp_diff invar_token_arrays_max_logp_diff(const invar_token_arrays *flat, int64_t first,
+                                                 int64_t count, const float *a, const float *b)
 {
     invar_logp_diff gap = {.sample = -1, .position = -1};
 
     for (int64_t i = 0; i < count; i++)
-        for (int64_t t = flat->start[first + i]; t < flat->start[first + i + 1]; t++) {
+        for (int64_t t = flat->offsets[first + i]; t < flat->offsets[first + i + 1]; t++) {
             float size = flat->sampled_mask[t] ? abs_difference(a[t], b[t]) : 0.0f;
             gap.differ += flat->sampled_mask[t] && invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
             if (size > gap.max) {
                 gap.max = size;
                 gap.sample = i;
-                gap.position = t - flat->start[first + i];
+                gap.position = t - flat->offsets[first + i];
             }
         }
     return gap;
 }
 
-invar_status invar_token_arrays_gap(invar_logp_diff *out, const invar_token_arrays *flat,
-                                    int64_t first, int64_t count, const float *a, const float *b)
+invar_status invar_token_arrays_logp_diff(invar_logp_diff *out, const invar_token_arrays *flat,
+                                          int64_t first, int64_t count, const float *a,
+                                          const float *b)
 {
-    int64_t begin = flat->start[first], tokens = flat->start[first + count] - begin, drawn = 0;
+    int64_t begin = flat->offsets[first], tokens = flat->offsets[first + count] - begin, drawn = 0;
     float *sizes = NULL;
     invar_status status;
 
-    *out = invar_token_arrays_worst(flat, first, count, a, b);
+    *out = invar_token_arrays_max_logp_diff(flat, first, count, a, b);
     if (out->differ == 0)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&sizes, (size_t)tokens, sizeof *sizes, "differences"));

@@ -21,9 +21,9 @@ typedef struct invar_token_arrays {
     int64_t samples;
     /* response tokens of all samples */
     int64_t tokens;
-    int64_t *start; /* (samples + 1) offset of each sample's tokens */
-    int64_t *group; /* (samples) */
-    float *reward;  /* (samples) */
+    int64_t *offsets; /* (samples + 1) offset of each sample's tokens */
+    int64_t *group;   /* (samples) */
+    float *reward;    /* (samples) */
     /* (tokens) 1 if the token takes part in the loss; 0 for samples that a filter excluded */
     uint8_t *mask;
     uint8_t *sampled_mask; /* (tokens) 1 for tokens that the model sampled; 0 for inserted ones */
@@ -87,13 +87,13 @@ typedef struct invar_logp_diff {
  * Compares the samples [first, first + count), without percentiles. NaN counts as the largest
  * difference.
  */
-invar_logp_diff invar_token_arrays_worst(const invar_token_arrays *flat, int64_t first,
-                                         int64_t count, const float *a, const float *b);
+invar_logp_diff invar_token_arrays_max_logp_diff(const invar_token_arrays *flat, int64_t first,
+                                                 int64_t count, const float *a, const float *b);
 
-/* Compares like invar_token_arrays_worst, and computes the percentiles. */
-invar_status invar_token_arrays_gap(invar_logp_diff *out, const invar_token_arrays *flat,
-                                    int64_t first, int64_t count, const float *a,
-                                    const float *b) INVAR_MUST_USE;
+/* Compares like invar_token_arrays_max_logp_diff, and computes the percentiles. */
+invar_status invar_token_arrays_logp_diff(invar_logp_diff *out, const invar_token_arrays *flat,
+                                          int64_t first, int64_t count, const float *a,
+                                          const float *b) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

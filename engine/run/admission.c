@@ -81,7 +81,7 @@ static invar_status check_probes(const invar_recipe *r, const invar_rank_role_si
  */
 static invar_status check_one_rank(const invar_admission *a, const invar_rank_role_sizes *sizes)
 {
-    int least = invar_layout_parts(&sizes->train) + sizes->rollout_ranks;
+    int least = invar_layout_model_ranks(&sizes->train) + sizes->rollout_ranks;
 
     if (least == 1 || a->replay)
         return INVAR_OK;
@@ -101,7 +101,8 @@ static invar_status check_several_ranks(const invar_admission *a,
 {
     const invar_recipe *r = a->recipe;
 
-    if (invar_config_recorded(r) && !invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_RECORD))
+    if (invar_config_is_recorded_schedule(r) &&
+        !invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_RECORD))
         return invar_config_fail(r, INVAR_KEY_ROLLOUT_SCHEDULE,
                                  "= recorded needs a run of one rank, whose clock decides; "
                                  "several obey a record: give rollout-record");
@@ -164,13 +165,13 @@ static invar_status check_layout(const invar_admission *a)
     invar_rank_role_sizes sizes;
     invar_rank_roles sides;
 
-    INVAR_TRY(invar_train_settings_sides(&sizes, a->recipe));
+    INVAR_TRY(invar_train_settings_roles(&sizes, a->recipe));
     if (a->ranks == 0)
         return INVAR_OK;
     INVAR_TRY(a->ranks == 1 ? check_one_rank(a, &sizes) : check_several_ranks(a, &sizes));
     if (a->ranks == 1) // includes a replay of a run of several ranks
         sizes = (invar_rank_role_sizes){.train = one, .rollout = one};
-    INVAR_TRY(invar_rank_roles_outline(&sides, &sizes, a->ranks));
+    INVAR_TRY(invar_rank_roles_init_sizes(&sides, &sizes, a->ranks));
     return a->actor ? check_divided_models(a, &sides) : INVAR_OK;
 }
 
@@ -183,7 +184,7 @@ static invar_status check_data(const invar_admission *a)
     if (!a->data_known)
         return INVAR_OK;
     invar_train_settings_read(&set, a->recipe, a->prompts, -1);
-    if (set.course.rollouts == 0)
+    if (set.run_schedule.rollouts == 0)
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "num-epoch: all epochs together have fewer prompts than one rollout, %" PRId64
@@ -200,7 +201,8 @@ static invar_status check_recorded_schedule(const invar_admission *a)
 {
     const invar_recipe *r = a->recipe;
 
-    if (!invar_config_recorded(r) || invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_RECORD) ||
+    if (!invar_config_is_recorded_schedule(r) ||
+        invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_RECORD) ||
         INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) <= INVAR_PROBE_STEP)
         return INVAR_OK;
     return invar_config_fail(r, INVAR_KEY_DEBUG_DETERMINISM,
@@ -216,26 +218,26 @@ static int64_t layers_of(const invar_admission *a)
     return actor > critic ? actor : critic;
 }
 
-void invar_admission_take_models(invar_admission *facts, const invar_run_context *s)
+void invar_admission_take_models(invar_admission *admission, const invar_run_context *s)
 {
-    facts->actor = &s->spec;
-    facts->reference = s->ref_has_own_spec ? &s->ref_spec : NULL;
-    facts->teacher = s->teacher_apart ? &s->teacher_spec : NULL;
-    facts->critic = s->critic_apart ? &s->critic_spec : NULL;
+    admission->actor = &s->spec;
+    admission->reference = s->ref_has_own_spec ? &s->ref_spec : NULL;
+    admission->teacher = s->teacher_apart ? &s->teacher_spec : NULL;
+    admission->critic = s->critic_apart ? &s->critic_spec : NULL;
 }
 
-invar_status invar_admission_check(const invar_admission *facts)
+invar_status invar_admission_check(const invar_admission *admission)
 {
-    if (!facts->replay) { // the recipe of a record was checked when it was read
-        INVAR_TRY(invar_config_check(facts->recipe));
-        INVAR_TRY(check_recorded_schedule(facts));
+    if (!admission->replay) { // the recipe of a record was checked when it was read
+        INVAR_TRY(invar_config_check(admission->recipe));
+        INVAR_TRY(check_recorded_schedule(admission));
         INVAR_TRY(invar_recorder_check_dump(
-            invar_recipe_string(facts->recipe, INVAR_KEY_DEBUG_DUMP), layers_of(facts)));
+            invar_recipe_string(admission->recipe, INVAR_KEY_DEBUG_DUMP), layers_of(admission)));
     }
-    INVAR_TRY(check_models(facts));
-    INVAR_TRY(check_layout(facts));
-    INVAR_TRY(check_data(facts));
-    return facts->disk && !facts->replay ? invar_disk_check(facts->disk) : INVAR_OK;
+    INVAR_TRY(check_models(admission));
+    INVAR_TRY(check_layout(admission));
+    INVAR_TRY(check_data(admission));
+    return admission->disk && !admission->replay ? invar_disk_check(admission->disk) : INVAR_OK;
 }
 
 /* ---- prompts that rules judge ---------------------------------------------------------------- */
@@ -246,9 +248,9 @@ static int64_t count_rollouts(const invar_train_settings *set)
     const int64_t steps = set->rollout_only ? 1 : set->steps_per_rollout;
     const invar_run_progress start = {.rollout = 0};
 
-    return set->course.rollouts == 0
+    return set->run_schedule.rollouts == 0
                ? 0
-               : invar_run_schedule_steps(&set->course, &start, steps) / steps;
+               : invar_run_schedule_steps(&set->run_schedule, &start, steps) / steps;
 }
 
 /* Number of prompts of `rollouts` rollouts, at most `size`. */
@@ -286,16 +288,16 @@ static invar_status check_training(const invar_admission_prompts *p,
     if (p->forked || set->recorded || chosen || (!ordered && reach.certain < size))
         reach.certain = 0;
     if (ordered && !p->forked && !set->recorded && !drops_groups(r))
-        reach.possible = count_prompts(set, set->course.rollouts, size);
+        reach.possible = count_prompts(set, set->run_schedule.rollouts, size);
     return invar_reward_source_check_data(r, p->session->data, &reach);
 }
 
 static invar_status check_evaluation(const invar_admission_prompts *p,
                                      invar_reward_source_reach reach)
 {
-    const int64_t interval = p->settings->course.eval_interval;
+    const int64_t interval = p->settings->run_schedule.eval_interval;
 
-    if (interval == 0 || interval > p->settings->course.rollouts ||
+    if (interval == 0 || interval > p->settings->run_schedule.rollouts ||
         !invar_config_evaluates(p->session->recipe))
         return INVAR_OK;
     reach.eval = true;
@@ -306,7 +308,7 @@ static invar_status check_evaluation(const invar_admission_prompts *p,
 
 invar_status invar_admission_check_prompts(const invar_admission_prompts *p)
 {
-    const invar_reward_source_reach reach = {.say = p->say, .payload = p->payload};
+    const invar_reward_source_reach reach = {.on_warning = p->say, .payload = p->payload};
     // rollout files have rewards, or got them by the same rules
     const bool judges =
         !p->settings->sft &&

@@ -40,18 +40,19 @@ static int64_t first_mismatch(const invar_rl_sample *s, const float *scored)
 }
 
 /* Describes the first mismatch in the samples; `out` is empty if all log-probs are equal. */
-static void describe_mismatch(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_train_loop *loop,
-                              const invar_rl_sample *samples, int64_t count, const float *scored)
+static void describe_mismatch(char out[INVAR_TRAIN_LOOP_MISMATCH_SIZE],
+                              const invar_train_loop *loop, const invar_rl_sample *samples,
+                              int64_t count, const float *scored)
 {
     out[0] = '\0';
     for (int64_t i = 0; i < count; scored += invar_rl_sample_response(&samples[i++])) {
         const invar_rl_sample *s = &samples[i];
         int64_t odd =
-            s->last_version == loop->source.order.weights ? first_mismatch(s, scored) : -1;
+            s->last_version == loop->source.request.weights ? first_mismatch(s, scored) : -1;
 
         if (odd < 0)
             continue;
-        (void)snprintf(out, INVAR_TRAIN_LOOP_ODD_SIZE,
+        (void)snprintf(out, INVAR_TRAIN_LOOP_MISMATCH_SIZE,
                        "log-probabilities of rollout and scoring differ at token %" PRId64
                        " of sample %" PRId64 " of rollout %" PRIu32 ", which version %" PRId64
                        " of the weights drew (its first token: %" PRId64 "): %g and %g",
@@ -69,7 +70,7 @@ static invar_status report_mismatch(invar_train_loop *loop, const char *odd)
 invar_status invar_train_loop_compare_fresh(invar_train_loop *loop, const invar_rl_sample *samples,
                                             int64_t count, const float *scored)
 {
-    char odd[INVAR_TRAIN_LOOP_ODD_SIZE];
+    char odd[INVAR_TRAIN_LOOP_MISMATCH_SIZE];
 
     describe_mismatch(odd, loop, samples, count, scored);
     return report_mismatch(loop, odd);
@@ -78,7 +79,7 @@ invar_status invar_train_loop_compare_fresh(invar_train_loop *loop, const invar_
 /*
  * Like describe_mismatch, but first scores the samples with `model`, which has the current weights.
  */
-static invar_status score_and_compare(char out[INVAR_TRAIN_LOOP_ODD_SIZE],
+static invar_status score_and_compare(char out[INVAR_TRAIN_LOOP_MISMATCH_SIZE],
                                       const invar_train_loop *loop, invar_trainer *trainer,
                                       const invar_model *model, const invar_rl_samples *fresh)
 {
@@ -105,7 +106,8 @@ static invar_status append_current_version(invar_rl_samples *out, const invar_tr
         const invar_rl_sample *s = &samples[i];
         invar_rl_sample *to;
 
-        if (s->last_version != loop->source.order.weights || s->current_version_from == s->n_tokens)
+        if (s->last_version != loop->source.request.weights ||
+            s->current_version_from == s->n_tokens)
             continue;
         INVAR_TRY(invar_rl_samples_append(&to, out));
         *to = *s;
@@ -115,10 +117,10 @@ static invar_status append_current_version(invar_rl_samples *out, const invar_tr
 
 invar_status invar_train_loop_check_flight(invar_train_loop *loop)
 {
-    const invar_inflight *flight = &loop->source.flight;
+    const invar_inflight *flight = &loop->source.inflight;
     const invar_rl_samples *batch = &loop->batch.samples;
     invar_rl_samples fresh = {0};
-    char odd[INVAR_TRAIN_LOOP_ODD_SIZE];
+    char odd[INVAR_TRAIN_LOOP_MISMATCH_SIZE];
     invar_status status = INVAR_OK;
 
     if (!loop->settings.checks_flight)
@@ -138,9 +140,9 @@ invar_status invar_train_loop_check_flight(invar_train_loop *loop)
 
 /* ---- beside training ------------------------------------------------------------------------- */
 
-invar_status invar_train_loop_tick_ahead(void *payload)
+invar_status invar_train_loop_async_progress(void *payload)
 {
-    const invar_progress_callback *tick = &((const invar_train_loop *)payload)->ahead.tick;
+    const invar_progress_callback *tick = &((const invar_train_loop *)payload)->async_status.tick;
 
     return tick->run ? tick->run(tick->payload) : INVAR_OK; // no callback before there are samples
 }
@@ -152,33 +154,33 @@ invar_status invar_train_loop_verify_async(void *payload, const invar_rl_sample 
     invar_rl_samples fresh = {0};
     invar_status status = INVAR_OK;
 
-    loop->ahead.tick = *tick;
+    loop->async_status.tick = *tick;
     if (loop->async_verifier) {
         status = append_current_version(&fresh, loop, samples, count);
         if (status == INVAR_OK)
-            status = score_and_compare(loop->ahead.mismatch_text, loop, loop->async_verifier,
+            status = score_and_compare(loop->async_status.mismatch_text, loop, loop->async_verifier,
                                        invar_run_context_sampler(&loop->session), &fresh);
         invar_free(fresh.items);
     }
-    loop->ahead.end_ns = invar_trace_clock();
+    loop->async_status.end_ns = invar_trace_clock();
     return status;
 }
 
 /* Broadcasts the mismatch text of the first rank that has one. Collective. */
 static invar_status broadcast_mismatch(invar_train_loop *loop)
 {
-    char *odd = loop->ahead.mismatch_text;
+    char *odd = loop->async_status.mismatch_text;
     int64_t own = 0, first;
 
     if (odd[0])
         own = 1 + (loop->world ? invar_comm_rank(loop->world->world) : 0);
     INVAR_TRY(invar_ranks_first_nonzero(&first, loop->world, "samples ahead", own));
     return first ? invar_ranks_broadcast(loop->world, "samples ahead", (int)first - 1, odd,
-                                         INVAR_TRAIN_LOOP_ODD_SIZE)
+                                         INVAR_TRAIN_LOOP_MISMATCH_SIZE)
                  : INVAR_OK;
 }
 
-invar_status invar_train_loop_join_ahead(invar_train_loop *loop)
+invar_status invar_train_loop_join_async(invar_train_loop *loop)
 {
     invar_status status;
 
@@ -188,10 +190,11 @@ invar_status invar_train_loop_join_ahead(invar_train_loop *loop)
     status = invar_sample_source_join(&loop->source);
     invar_trace_end(loop->recorder.trace);
     INVAR_TRY(status);
-    if (loop->source.options.use_thread && loop->ahead.end_ns > 0)
-        invar_trace_beside(loop->recorder.trace, "ahead", loop->ahead.begin_ns, loop->ahead.end_ns);
+    if (loop->source.options.use_thread && loop->async_status.end_ns > 0)
+        invar_trace_add_phase(loop->recorder.trace, "ahead", loop->async_status.begin_ns,
+                              loop->async_status.end_ns);
     INVAR_TRY(broadcast_mismatch(loop));
-    status = report_mismatch(loop, loop->ahead.mismatch_text);
-    loop->ahead = (invar_async_status){.end_ns = 0};
+    status = report_mismatch(loop, loop->async_status.mismatch_text);
+    loop->async_status = (invar_async_status){.end_ns = 0};
     return status;
 }

@@ -55,7 +55,7 @@ static invar_status write_events(invar_train_loop *loop, const char *lines, size
     const char *end = lines + bytes;
 
     for (const char *at = lines; at < end; at += strlen(at) + 1)
-        INVAR_TRY(invar_recorder_event(&loop->recorder, loop->place.step, "error", KIND, at));
+        INVAR_TRY(invar_recorder_event(&loop->recorder, loop->position.step, "error", KIND, at));
     return INVAR_OK;
 }
 
@@ -71,7 +71,7 @@ static invar_status record_all_findings(invar_train_loop *loop)
         status = write_events(loop, at, pile.bytes[r]);
         at += pile.bytes[r];
     }
-    invar_ranks_pile_release(&pile);
+    invar_rank_gathered_release(&pile);
     return status;
 }
 
@@ -103,7 +103,7 @@ invar_status invar_train_loop_report_findings(invar_train_loop *loop)
     if (!any || !loop->settings.stop_on_mismatch)
         return INVAR_OK;
     loop->all_ranks_failed = true;
-    return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->place.step,
+    return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->position.step,
                       loop->findings.text);
 }
 
@@ -121,7 +121,7 @@ invar_status invar_train_loop_attach_audit(invar_train_loop *loop)
     if (elements == 0)
         return INVAR_OK;
     INVAR_TRY(invar_audit_new(&loop->audit, &loop->session.dev, &o));
-    invar_trainer_audit(loop->trainer, loop->audit);
+    invar_trainer_set_audit(loop->trainer, loop->audit);
     if (loop->rollout)
         invar_rollout_audit(loop->rollout, loop->audit);
     return INVAR_OK;

@@ -216,7 +216,7 @@ static invar_status summarize_set(set_results *out, const invar_rl_samples *samp
     bool judged;
 
     out->count = 0;
-    INVAR_TRY(invar_reward_source_reaches_all(&judged, judge, samples->items, samples->count));
+    INVAR_TRY(invar_reward_source_has_all_rewards(&judged, judge, samples->items, samples->count));
     for (int64_t i = 0; i < samples->count; i++) {
         const invar_rl_sample *s = &samples->items[i];
         reward += s->reward;
@@ -259,12 +259,12 @@ static invar_status run_set(const recipe_sets *r, const test_set *set, const inv
         .layout = e->layout,
         .rollout = e->rollout,
         .sampling = &sampling,
-        .judge = &r->judge,
+        .reward_source = &r->judge,
         .turns =
             turns.enabled && invar_recipe_bool(s->recipe, INVAR_KEY_EVAL_TURNS) ? &turns : NULL,
         .agents_lead = has_agents(s->recipe),
         .agents = e->agents,
-        .judged = turns.judged,
+        .needs_reward = turns.needs_reward,
         .evaluation = true,
         .per_prompt = per_prompt};
     set_results found;
@@ -279,7 +279,7 @@ static invar_status run_set(const recipe_sets *r, const test_set *set, const inv
     INVAR_TRY(invar_generate(&how, samples->items, samples->count));
     if (e->look)
         INVAR_TRY(e->look(e->payload, set->name, samples));
-    INVAR_TRY(summarize_set(&found, samples, set, per_prompt, how.judge));
+    INVAR_TRY(summarize_set(&found, samples, set, per_prompt, how.reward_source));
     return e->take(e->payload, set->name, found.items, found.count);
 }
 

@@ -194,7 +194,7 @@ typedef struct facts {
 static void add_plugins(facts *f, const invar_train_loop *loop)
 {
     for (int i = 0; i < INVAR_PLUGINS; i++) {
-        const invar_plugin *plugin = loop->plugins.of[i];
+        const invar_plugin *plugin = loop->plugins.by_role[i];
         const invar_digest *hash = plugin ? invar_plugin_hash(plugin) : NULL;
 
         if (plugin && invar_plugin_title(plugin)[0])
@@ -265,7 +265,7 @@ static void gather_facts(facts *f, const invar_train_loop *loop)
     for (int op = 0; op < INVAR_OP_COUNT; op++) {
         (void)snprintf(f->revision[op], sizeof f->revision[op], "%d",
                        invar_op_revision((invar_op)op));
-        f->items[f->count++] = (invar_ledger_fact){INVAR_REVISIONS_SCOPE,
+        f->items[f->count++] = (invar_ledger_fact){INVAR_OP_REVISIONS_SCOPE,
                                                    invar_op_name((invar_op)op), f->revision[op]};
     }
     add_plugins(f, loop);
@@ -690,10 +690,10 @@ static invar_status check_revisions(const invar_train_loop *loop, const invar_le
 
     if (loop->options->replay)
         return INVAR_OK;
-    INVAR_TRY(invar_revisions_check(&known, loop->recorder.ledger, found, 0, INT64_MAX,
-                                    ", or start anew with --fresh"));
+    INVAR_TRY(invar_op_revisions_check(&known, loop->recorder.ledger, found, 0, INT64_MAX,
+                                       ", or start anew with --fresh"));
     if (!known)
-        invar_recorder_print(&loop->recorder, "%s", INVAR_REVISIONS_UNKNOWN);
+        invar_recorder_print(&loop->recorder, "%s", INVAR_OP_REVISIONS_UNKNOWN);
     return INVAR_OK;
 }
 
@@ -714,7 +714,7 @@ invar_status invar_train_loop_open_ledger(invar_train_loop *loop)
     INVAR_TRY(check_revisions(loop, &summary));
     memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);
     loop->recorder.run = summary.run;
-    loop->recorder.recorded = summary.last_step;
+    loop->recorder.last_recorded_step = summary.last_step;
     return invar_kept_samples_measure(&loop->recorder.kept_bytes, loop->recorder.ledger,
                                       summary.run);
 }
@@ -749,6 +749,6 @@ invar_status invar_train_loop_begin(invar_train_loop *loop, int64_t step, const 
     }
     memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);
     loop->recorder.run = summary.run;
-    loop->recorder.recorded = summary.last_step;
+    loop->recorder.last_recorded_step = summary.last_step;
     return INVAR_OK;
 }

@@ -131,9 +131,9 @@ static int64_t max_scored(const invar_train_settings *set)
     return invar_max_i64(set->prompts, ahead) * set->per_prompt;
 }
 
-invar_memory_workload invar_memory_planning_ask(const invar_run_context *s,
-                                                const invar_train_settings *set,
-                                                const invar_data_lengths *data)
+invar_memory_workload invar_memory_planning_workload(const invar_run_context *s,
+                                                     const invar_train_settings *set,
+                                                     const invar_data_lengths *data)
 {
     const invar_recipe *r = s->recipe;
     bool far = invar_device_is_local(&s->dev);
@@ -164,9 +164,9 @@ invar_memory_workload invar_memory_planning_ask(const invar_run_context *s,
         .replay = set->replay_routing,
         .adamw = set->adamw,
         .offload_chunk_bytes = far && invar_recipe_bool(r, INVAR_KEY_OPTIMIZER_CPU_OFFLOAD)
-                                   ? INVAR_OPTIMIZER_PIECE
+                                   ? INVAR_OPTIMIZER_CHUNK_BYTES
                                    : 0,
-        .bucket = (size_t)invar_recipe_int(r, INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE),
+        .bucket_bytes = (size_t)invar_recipe_int(r, INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE),
         .plan = {.unit_rows = invar_recipe_int(r, INVAR_KEY_UNIT_ROWS),
                  .unit_count = invar_recipe_int(r, INVAR_KEY_UNIT_COUNT),
                  .micro_batch = dynamic ? 0 : micro_batch,
@@ -188,14 +188,14 @@ invar_memory_workload invar_memory_planning_ask(const invar_run_context *s,
     return ask;
 }
 
-void invar_memory_planning_sample_alone(invar_memory_workload *ask)
+void invar_memory_planning_sample_alone(invar_memory_workload *workload)
 {
-    ask->samples_alone = true;
-    if (ask->two_formats)
-        ask->format = ask->rollout_format;
-    ask->two_formats = false;
-    ask->reference = ask->teacher = ask->critic = ask->learns = false;
-    ask->overlap = false;
+    workload->samples_alone = true;
+    if (workload->two_formats)
+        workload->format = workload->rollout_format;
+    workload->two_formats = false;
+    workload->reference = workload->teacher = workload->critic = workload->learns = false;
+    workload->overlap = false;
 }
 
 /* ---- the machine ----------------------------------------------------------------------------- */
@@ -310,7 +310,7 @@ static invar_status read_workload(invar_memory_planning *v, size_t memory)
     INVAR_TRY(read_data(v));
     INVAR_TRY(check_admission(v));
     invar_train_settings_read(&v->settings, v->session.recipe, 0, -1);
-    v->ask = invar_memory_planning_ask(&v->session, &v->settings, &v->data);
+    v->workload = invar_memory_planning_workload(&v->session, &v->settings, &v->data);
     if (memory == 0 && v->session.imagined)
         return INVAR_FAIL(INVAR_E_NODEVICE, 0,
                           "there is no GPU here: choose device = cpu, or plan for a GPU of another "
@@ -340,14 +340,14 @@ invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_r
     invar_status status;
 
     INVAR_TRY(invar_memory_planning_open(out, recipe, memory));
-    status = invar_memory_plan_make(&out->budget, &out->ask, out->available);
+    status = invar_memory_plan_make(&out->plan, &out->workload, out->available);
     if (status != INVAR_OK)
         invar_memory_planning_release(out);
     return status;
 }
 
-void invar_memory_planning_take_sides(invar_memory_planning *v, const invar_rank_role_sizes *sizes,
-                                      int world)
+void invar_memory_planning_set_roles(invar_memory_planning *v, const invar_rank_role_sizes *sizes,
+                                     int world)
 {
     v->split_roles = sizes;
     v->world = world;
@@ -355,12 +355,12 @@ void invar_memory_planning_take_sides(invar_memory_planning *v, const invar_rank
 
 static invar_status simulate_roles(invar_memory_planning *v, int rank)
 {
-    invar_rank_roles_close(&v->sides);
-    v->ask.sides = NULL;
+    invar_rank_roles_close(&v->roles);
+    v->workload.roles = NULL;
     if (!v->split_roles)
         return INVAR_OK;
-    INVAR_TRY(invar_rank_roles_imagine(&v->sides, v->split_roles, v->world, rank));
-    v->ask.sides = &v->sides;
+    INVAR_TRY(invar_rank_roles_simulate(&v->roles, v->split_roles, v->world, rank));
+    v->workload.roles = &v->roles;
     return INVAR_OK;
 }
 
@@ -370,7 +370,7 @@ static invar_status simulate_rank(invar_memory_planning *v, const invar_layout_s
     invar_layout_release(&v->layout);
     INVAR_TRY(simulate_roles(v, rank));
     INVAR_TRY(invar_layout_simulate(&v->layout, sizes, ranks, rank));
-    v->ask.layout = &v->layout;
+    v->workload.layout = &v->layout;
     return INVAR_OK;
 }
 
@@ -378,7 +378,7 @@ invar_status invar_memory_planning_plan_rank(invar_memory_planning *v,
                                              const invar_layout_sizes *sizes, int ranks, int rank)
 {
     INVAR_TRY(simulate_rank(v, sizes, ranks, rank));
-    return invar_memory_plan_make(&v->budget, &v->ask, v->available);
+    return invar_memory_plan_make(&v->plan, &v->workload, v->available);
 }
 
 invar_status invar_memory_planning_plan_stage(invar_memory_planning *v,
@@ -390,12 +390,12 @@ invar_status invar_memory_planning_plan_stage(invar_memory_planning *v,
     // the heaviest rank is found first among tensor ranks, then among owners of rows
     for (int i = 0; i < 3; i++, rank = next) {
         INVAR_TRY(invar_memory_planning_plan_rank(v, sizes, ranks, rank));
-        most = v->budget.need > most.need ? v->budget : most;
-        next = v->budget.peak_rank;
-        if (next == rank || (v->ask.must_fit && !most.fits))
+        most = v->plan.need > most.need ? v->plan : most;
+        next = v->plan.peak_rank;
+        if (next == rank || (v->workload.must_fit && !most.fits))
             break;
     }
-    v->budget = most;
+    v->plan = most;
     return simulate_rank(v, sizes, ranks, first);
 }
 
@@ -407,15 +407,15 @@ invar_status invar_memory_planning_plan_sampler(invar_memory_planning *v)
     invar_layout_release(&v->layout);
     INVAR_TRY(simulate_roles(v, v->world - sizes->rollout_ranks));
     INVAR_TRY(invar_layout_simulate(&v->layout, &sizes->rollout, sizes->rollout_ranks, 0));
-    ask = v->ask;
+    ask = v->workload;
     ask.layout = &v->layout;
     invar_memory_planning_sample_alone(&ask);
-    return invar_memory_plan_make(&v->budget, &ask, v->available);
+    return invar_memory_plan_make(&v->plan, &ask, v->available);
 }
 
-void invar_memory_planning_release(invar_memory_planning *view)
+void invar_memory_planning_release(invar_memory_planning *planning)
 {
-    invar_layout_release(&view->layout);
-    invar_rank_roles_close(&view->sides);
-    invar_run_context_close(&view->session);
+    invar_layout_release(&planning->layout);
+    invar_rank_roles_close(&planning->roles);
+    invar_run_context_close(&planning->session);
 }

@@ -35,12 +35,12 @@ typedef struct invar_data_lengths {
 void invar_memory_planning_measure(invar_data_lengths *out, const invar_dataset *data, bool eval);
 
 /* Returns the workload of a run context that has its spec and its device. Both are borrowed. */
-invar_memory_workload invar_memory_planning_ask(const invar_run_context *session,
-                                                const invar_train_settings *settings,
-                                                const invar_data_lengths *data);
+invar_memory_workload invar_memory_planning_workload(const invar_run_context *session,
+                                                     const invar_train_settings *settings,
+                                                     const invar_data_lengths *data);
 
 /* Reduces a workload to that of a rank that only samples: the actor's weights and a KV cache. */
-void invar_memory_planning_sample_alone(invar_memory_workload *ask);
+void invar_memory_planning_sample_alone(invar_memory_workload *workload);
 
 /* Returns the memory of this host in bytes, or the smaller limit of the process's control group. */
 size_t invar_memory_planning_host(void);
@@ -58,9 +58,9 @@ typedef struct invar_memory_planning {
     const invar_rank_role_sizes
         *split_roles;       /* ranks that train and ranks that only sample; NULL if all do both */
     int world;              /* number of ranks of both roles */
-    invar_rank_roles sides; /* roles as the planned rank sees them */
-    invar_memory_workload ask;
-    invar_memory_plan budget;
+    invar_rank_roles roles; /* roles as the planned rank sees them */
+    invar_memory_workload workload;
+    invar_memory_plan plan;
     char unread[1200]; /* line for the user if a data file does not exist; else "" */
 } invar_memory_planning;
 
@@ -77,7 +77,7 @@ invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_r
  */
 invar_status invar_memory_planning_open(invar_memory_planning *out, const invar_recipe *recipe,
                                         size_t memory) INVAR_MUST_USE;
-invar_status invar_memory_planning_plan_rank(invar_memory_planning *view,
+invar_status invar_memory_planning_plan_rank(invar_memory_planning *planning,
                                              const invar_layout_sizes *sizes, int ranks,
                                              int rank) INVAR_MUST_USE;
 
@@ -85,17 +85,17 @@ invar_status invar_memory_planning_plan_rank(invar_memory_planning *view,
  * Plans the rank of the pipeline stage that needs the most memory. The layout is that of the
  * stage's first rank afterwards.
  */
-invar_status invar_memory_planning_plan_stage(invar_memory_planning *view,
+invar_status invar_memory_planning_plan_stage(invar_memory_planning *planning,
                                               const invar_layout_sizes *sizes, int ranks,
                                               int stage) INVAR_MUST_USE;
 
 /* Sets a world whose last ranks only sample; `sizes` is borrowed, and NULL if all ranks do both. */
-void invar_memory_planning_take_sides(invar_memory_planning *view,
-                                      const invar_rank_role_sizes *sizes, int world);
+void invar_memory_planning_set_roles(invar_memory_planning *planning,
+                                     const invar_rank_role_sizes *sizes, int world);
 
 /* Like invar_memory_planning_plan_rank, for a rank that only samples. */
-invar_status invar_memory_planning_plan_sampler(invar_memory_planning *view) INVAR_MUST_USE;
-void invar_memory_planning_release(invar_memory_planning *view);
+invar_status invar_memory_planning_plan_sampler(invar_memory_planning *planning) INVAR_MUST_USE;
+void invar_memory_planning_release(invar_memory_planning *planning);
 
 #ifdef __cplusplus
 }

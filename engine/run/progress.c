@@ -26,16 +26,16 @@ static double peak_flops(const invar_train_loop *loop)
 
 void invar_train_loop_start_pace(invar_train_loop *loop)
 {
-    const invar_run_progress now = {loop->place.rollout, loop->place.step, 0};
+    const invar_run_progress now = {loop->position.rollout, loop->position.step, 0};
     const int64_t per = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
     const invar_throughput_options options = {
         .peak = peak_flops(loop),
         .devices = invar_ranks_size(loop->ranks),
-        .steps = invar_run_schedule_steps(&loop->settings.course, &now, per),
+        .steps = invar_run_schedule_steps(&loop->settings.run_schedule, &now, per),
         .per_rollout = per,
     };
 
-    invar_throughput_begin(&loop->recorder.pace, &options);
+    invar_throughput_begin(&loop->recorder.throughput, &options);
 }
 
 invar_status invar_train_loop_open_track(invar_train_loop *loop)
@@ -47,8 +47,8 @@ invar_status invar_train_loop_open_track(invar_train_loop *loop)
                                  .uuid = loop->recorder.uuid,
                                  .folder = loop->dirs.paths.run,
                                  // from the start, evaluations before the first step are repeated
-                                 .last_step =
-                                     loop->place.step ? loop->place.step - 1 : INVAR_TRACK_NOTHING,
+                                 .last_step = loop->position.step ? loop->position.step - 1
+                                                                  : INVAR_TRACK_NOTHING,
                                  .stop = loop->options->stop,
                                  .say = invar_train_loop_print,
                                  .payload = loop};
@@ -61,7 +61,7 @@ void invar_train_loop_close_track(invar_train_loop *loop, invar_status finish)
     invar_error first;
 
     invar_error_take(&first);
-    invar_track_report_steps(loop->track, loop->place.step - 1);
+    invar_track_report_steps(loop->track, loop->position.step - 1);
     invar_track_close(loop->track, finish != INVAR_OK       ? "failed"
                                    : loop->summary->stopped ? "stopped"
                                                             : "done");
@@ -121,10 +121,10 @@ bool invar_train_loop_rewarded(const invar_train_loop *loop, const invar_rl_samp
 
     if (loop->settings.sft)
         return false;
-    if (loop->source.options.judged)
+    if (loop->source.options.needs_reward)
         return true;
-    if (invar_reward_source_reaches_all(&rewarded, &loop->source.options.judge, samples, count) !=
-        INVAR_OK)
+    if (invar_reward_source_has_all_rewards(&rewarded, &loop->source.options.reward_source, samples,
+                                            count) != INVAR_OK)
         invar_error_clear();
     return rewarded;
 }
@@ -135,19 +135,19 @@ void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report 
     // each token was compared while the weights that sampled it existed
     const bool lagged = loop->settings.off_policy && !step->own_weights && !step->other_format;
     const bool before = lagged && loop->settings.check_logprobs;
-    invar_train_progress p = {.rollout = loop->place.rollout,
-                              .rollouts = loop->settings.course.rollouts,
-                              .step = loop->place.step,
+    invar_train_progress p = {.rollout = loop->position.rollout,
+                              .rollouts = loop->settings.run_schedule.rollouts,
+                              .step = loop->position.step,
                               .phase = "train",
                               .measured = true,
                               .supervised = loop->settings.sft,
                               .loss = actor_loss(step),
                               .grad_norm = (double)loop->actor.norm,
                               .compared = before || (step->compared && step->own_weights),
-                              .logp_diff_max = before ? 0.0 : (double)step->gap.max,
-                              .tokens_per_s = loop->recorder.pace.tokens_per_s,
-                              .mfu = loop->recorder.pace.mfu,
-                              .eta = loop->recorder.pace.eta,
+                              .logp_diff_max = before ? 0.0 : (double)step->logp_diff.max,
+                              .tokens_per_s = loop->recorder.throughput.tokens_per_s,
+                              .mfu = loop->recorder.throughput.mfu,
+                              .eta = loop->recorder.throughput.eta,
                               .chain = &sum->chain};
 
     for (int64_t i = step->first; i < step->first + step->count; i++) {
@@ -179,17 +179,18 @@ void invar_train_loop_show_sample(const invar_train_loop *loop)
     const invar_rl_sample *s = loop->batch.samples.items;
     char reward[48] = "";
 
-    if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.samples.count)
+    if (!every || loop->position.rollout % every || !loop->options->say ||
+        !loop->batch.samples.count)
         return;
     if (invar_train_loop_rewarded(loop, s, 1))
         (void)snprintf(reward, sizeof reward, " (reward %g)", s->reward);
     invar_recorder_print(&loop->recorder,
                          "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s%s",
-                         loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
+                         loop->position.rollout, s->index, s->prompt_text ? s->prompt_text : "",
                          s->response ? s->response : "", reward);
 }
 
-void invar_train_loop_tell_equal_rewards(invar_train_loop *loop)
+void invar_train_loop_warn_equal_rewards(invar_train_loop *loop)
 {
     const invar_token_arrays *f = &loop->arrays;
 
@@ -201,7 +202,7 @@ void invar_train_loop_tell_equal_rewards(invar_train_loop *loop)
     for (int64_t i = 1; i < f->samples; i++)
         if (f->reward[i] != f->reward[0])
             return;
-    for (int64_t t = 0; t < f->start[f->samples]; t++)
+    for (int64_t t = 0; t < f->offsets[f->samples]; t++)
         if (f->advantage[t] != 0.0f)
             return;
     invar_recorder_print(
@@ -209,6 +210,6 @@ void invar_train_loop_tell_equal_rewards(invar_train_loop *loop)
         "all rewards of rollout %" PRId64
         " are %g: its advantages are 0, and nothing is learnt from it; look at samples "
         "(debug-rollout-print-every = 1), at rm-type and at label-key",
-        loop->place.rollout, (double)f->reward[0]);
+        loop->position.rollout, (double)f->reward[0]);
     loop->warned_equal_rewards = true;
 }

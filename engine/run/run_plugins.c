@@ -143,14 +143,14 @@ static invar_status attach_agents(invar_run_plugins *out, const invar_recipe *re
     const char *record = invar_recipe_string(recipe, INVAR_KEY_AGENT_RECORD);
     const invar_plugin_options o = {.name = INVAR_AGENT_NAME,
                                     .spec = replay || record[0] ? NULL : spec,
-                                    .apart = true,
+                                    .record_only = true,
                                     .kinds = INVAR_PLUGIN_KIND_AGENT};
 
     if (!spec[0])
         return INVAR_OK;
     if (record[0] && !replay)
         INVAR_TRY(open_record(out, record, spec));
-    return invar_plugin_open(&out->of[INVAR_RUN_PLUGINS_AGENTS], &o);
+    return invar_plugin_open(&out->by_role[INVAR_RUN_PLUGINS_AGENTS], &o);
 }
 
 invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_recipe *recipe,
@@ -176,12 +176,12 @@ invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_recipe *
     };
 
     *out = (invar_run_plugins){.replay = replay};
-    INVAR_TRY(invar_reward_source_attach(&out->of[INVAR_RUN_PLUGINS_REWARD], recipe, replay));
-    INVAR_TRY(invar_multi_turn_attach(&out->of[INVAR_RUN_PLUGINS_TURNS], recipe, replay));
-    INVAR_TRY(attach_teacher(&out->of[INVAR_RUN_PLUGINS_TEACHER], recipe, tokenizer, replay));
+    INVAR_TRY(invar_reward_source_attach(&out->by_role[INVAR_RUN_PLUGINS_REWARD], recipe, replay));
+    INVAR_TRY(invar_multi_turn_attach(&out->by_role[INVAR_RUN_PLUGINS_TURNS], recipe, replay));
+    INVAR_TRY(attach_teacher(&out->by_role[INVAR_RUN_PLUGINS_TEACHER], recipe, tokenizer, replay));
     INVAR_TRY(attach_agents(out, recipe, replay));
     for (int i = INVAR_RUN_PLUGINS_GROUPS; i < INVAR_PLUGINS; i++)
-        INVAR_TRY(attach_plugin(&out->of[i], recipe, roles[i].key, roles[i].kinds, replay));
+        INVAR_TRY(attach_plugin(&out->by_role[i], recipe, roles[i].key, roles[i].kinds, replay));
     return INVAR_OK;
 }
 
@@ -204,7 +204,7 @@ invar_status invar_run_plugins_locate(const invar_recipe *recipe)
 void invar_run_plugins_close(invar_run_plugins *plugins)
 {
     for (int i = 0; i < INVAR_PLUGINS; i++)
-        invar_plugin_close(plugins->of[i]);
+        invar_plugin_close(plugins->by_role[i]);
     for (int i = 0; i < INVAR_PLUGINS; i++)
         invar_recorded_replies_release(&plugins->stored[i]);
     invar_run_plugins_clear_metrics(plugins);
@@ -221,7 +221,8 @@ static invar_status report_change(const invar_plugin *plugin, const invar_plugin
 {
     char was[INVAR_DIGEST_HEX_SIZE], now[INVAR_DIGEST_HEX_SIZE], line[256];
 
-    INVAR_TRY(invar_recorded_replies_maker(was, plugin, recorder->ledger, recorder->run, step));
+    INVAR_TRY(
+        invar_recorded_replies_plugin_hash(was, plugin, recorder->ledger, recorder->run, step));
     invar_digest_format(now, invar_plugin_hash(plugin));
     if (!was[0] || strcmp(was, now) == 0)
         return INVAR_OK;
@@ -243,17 +244,17 @@ invar_status invar_run_plugins_compare(const invar_run_plugins *plugins, invar_r
                                        int64_t step)
 {
     for (int i = 0; i < INVAR_PLUGINS; i++)
-        if (plugins->of[i] && invar_plugin_hash(plugins->of[i]))
-            INVAR_TRY(report_change(plugins->of[i], plugins->of[INVAR_RUN_PLUGINS_TEACHER],
-                                    recorder, step));
+        if (plugins->by_role[i] && invar_plugin_hash(plugins->by_role[i]))
+            INVAR_TRY(report_change(plugins->by_role[i],
+                                    plugins->by_role[INVAR_RUN_PLUGINS_TEACHER], recorder, step));
     return INVAR_OK;
 }
 
-invar_status invar_run_plugins_tell_restarts(invar_run_plugins *plugins, invar_recorder *recorder,
-                                             int64_t step)
+invar_status invar_run_plugins_report_restarts(invar_run_plugins *plugins, invar_recorder *recorder,
+                                               int64_t step)
 {
     for (int i = 0; i < INVAR_PLUGINS; i++) {
-        int64_t now = plugins->of[i] ? invar_plugin_restarts(plugins->of[i]) : 0;
+        int64_t now = plugins->by_role[i] ? invar_plugin_restarts(plugins->by_role[i]) : 0;
         char line[160];
 
         if (now == plugins->restarts[i])
@@ -261,7 +262,7 @@ invar_status invar_run_plugins_tell_restarts(invar_run_plugins *plugins, invar_r
         (void)snprintf(line, sizeof line,
                        "plug-in %s: it died and was started again %" PRId64 " times, %" PRId64
                        " times since the start of the program (max-restarts)",
-                       invar_plugin_name(plugins->of[i]), now - plugins->restarts[i], now);
+                       invar_plugin_name(plugins->by_role[i]), now - plugins->restarts[i], now);
         plugins->restarts[i] = now;
         invar_recorder_print(recorder, "%s", line);
         INVAR_TRY(invar_recorder_event(recorder, step, "warning", "plugin-restart", line));
@@ -285,9 +286,9 @@ static invar_status begin_hook(const invar_run_plugins *plugins, int place,
                                const invar_recorder *recorder, int64_t step)
 {
     const invar_plugin_replies *replies = &plugins->stored[place].replies;
-    invar_plugin *plugin = plugins->of[place];
+    invar_plugin *plugin = plugins->by_role[place];
 
-    if (step > recorder->recorded && !plugins->replay)
+    if (step > recorder->last_recorded_step && !plugins->replay)
         return invar_plugin_begin_step(plugin, step, NULL);
     if (has_reply(replies, plugin))
         INVAR_TRY(invar_recorded_replies_check(plugin, recorder->ledger, recorder->run, step));
@@ -310,21 +311,21 @@ static invar_status begin_recorded(const invar_run_plugins *plugins, invar_recor
     return invar_plugin_begin_step(plugin, step, &stored->replies);
 }
 
-invar_status invar_run_plugins_begin(invar_run_plugins *plugins, int place,
+invar_status invar_run_plugins_begin(invar_run_plugins *plugins, int role,
                                      const invar_recorder *recorder, int64_t step)
 {
-    invar_recorded_replies *stored = &plugins->stored[place];
-    invar_plugin *plugin = plugins->of[place];
+    invar_recorded_replies *stored = &plugins->stored[role];
+    invar_plugin *plugin = plugins->by_role[role];
 
     if (!plugin)
         return INVAR_OK;
     invar_recorded_replies_release(stored);
-    if (place == INVAR_RUN_PLUGINS_AGENTS && plugins->record)
+    if (role == INVAR_RUN_PLUGINS_AGENTS && plugins->record)
         return begin_recorded(plugins, stored, plugin, step);
-    if (step <= recorder->recorded)
+    if (step <= recorder->last_recorded_step)
         INVAR_TRY(invar_recorded_replies_read(stored, recorder->ledger, recorder->run, step));
-    if (place >= INVAR_RUN_PLUGINS_HOOKS)
-        return begin_hook(plugins, place, recorder, step);
+    if (role >= INVAR_RUN_PLUGINS_HOOKS)
+        return begin_hook(plugins, role, recorder, step);
     // a step without any reply took its samples from a file, or lost them in a shortened ledger
     if (stored->replies.count == 0 && !plugins->replay)
         return invar_plugin_begin_step(plugin, step, NULL);
@@ -335,7 +336,7 @@ invar_status invar_run_plugins_begin(invar_run_plugins *plugins, int place,
 invar_status invar_run_plugins_hook(invar_run_plugins *plugins, const invar_plugin_event *event,
                                     const invar_rl_samples *samples)
 {
-    invar_plugin *plugin = plugins->of[INVAR_RUN_PLUGINS_HOOKS + event->hook];
+    invar_plugin *plugin = plugins->by_role[INVAR_RUN_PLUGINS_HOOKS + event->hook];
     invar_hook_metrics *measures = &plugins->measures[event->hook];
 
     measures->hook = invar_plugin_hook_name(event->hook);
@@ -363,8 +364,8 @@ invar_status invar_run_plugins_replies(invar_ledger_plugin_reply **out, size_t *
     *out = NULL;
     *count_out = 0;
     for (int i = 0; i < INVAR_PLUGINS; i++)
-        if (plugins->of[i] && (first || i >= INVAR_RUN_PLUGINS_LOSS)) {
-            parts[i] = invar_plugin_get_replies(plugins->of[i]);
+        if (plugins->by_role[i] && (first || i >= INVAR_RUN_PLUGINS_LOSS)) {
+            parts[i] = invar_plugin_get_replies(plugins->by_role[i]);
             count += parts[i].count;
         }
     if (count == 0 && tick->bytes == 0)

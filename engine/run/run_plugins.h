@@ -35,7 +35,7 @@ enum {
 
 /* Plug-ins by role; zeroed if there are no plug-ins. Release with invar_run_plugins_close. */
 typedef struct invar_run_plugins {
-    invar_plugin *of[INVAR_PLUGINS];              /* NULL if not attached */
+    invar_plugin *by_role[INVAR_PLUGINS];         /* NULL if not attached */
     invar_recorded_replies stored[INVAR_PLUGINS]; /* their recorded replies for the current step */
     int64_t restarts[INVAR_PLUGINS];              /* restarts that were recorded in the ledger */
     double factor;                                /* loss factor that the last hook returned */
@@ -66,14 +66,14 @@ invar_status invar_run_plugins_compare(const invar_run_plugins *plugins, invar_r
                                        int64_t step) INVAR_MUST_USE;
 
 /* Records an event for each plug-in program that was started again since the last call. */
-invar_status invar_run_plugins_tell_restarts(invar_run_plugins *plugins, invar_recorder *recorder,
-                                             int64_t step) INVAR_MUST_USE;
+invar_status invar_run_plugins_report_restarts(invar_run_plugins *plugins, invar_recorder *recorder,
+                                               int64_t step) INVAR_MUST_USE;
 
 /*
- * Begins a step of the plug-in with role `place`; does nothing if it is not attached. Its calls are
+ * Begins a step of the plug-in with role `role`; does nothing if it is not attached. Its calls are
  * answered from the ledger if that has the step already.
  */
-invar_status invar_run_plugins_begin(invar_run_plugins *plugins, int place,
+invar_status invar_run_plugins_begin(invar_run_plugins *plugins, int role,
                                      const invar_recorder *recorder, int64_t step) INVAR_MUST_USE;
 
 /*

@@ -37,18 +37,19 @@ typedef struct invar_run_actions {
 } invar_run_actions;
 
 /* True if the run has done everything that was asked for. */
-bool invar_run_schedule_ended(const invar_run_schedule *course, const invar_run_progress *place);
+bool invar_run_schedule_ended(const invar_run_schedule *schedule,
+                              const invar_run_progress *progress);
 
 /*
  * Returns the number of steps at which the run ends, unless a signal stops it. A rollout has
  * `per_rollout` steps.
  */
-int64_t invar_run_schedule_steps(const invar_run_schedule *course, const invar_run_progress *place,
-                                 int64_t per_rollout);
+int64_t invar_run_schedule_steps(const invar_run_schedule *schedule,
+                                 const invar_run_progress *progress, int64_t per_rollout);
 
 /* Returns the actions after a rollout. `signal` is the signal that stops the run, or 0. */
-invar_run_actions invar_run_schedule_after(const invar_run_schedule *course,
-                                           const invar_run_progress *place, int signal);
+invar_run_actions invar_run_schedule_after(const invar_run_schedule *schedule,
+                                           const invar_run_progress *progress, int signal);
 
 #ifdef __cplusplus
 }

@@ -57,14 +57,14 @@ static invar_status gather_signal(int *out, const invar_train_loop *loop)
  */
 static invar_status poll_async_save(invar_train_loop *loop)
 {
-    if (!loop->store.writer || !invar_checkpoint_ready(loop->store.writer))
+    if (!loop->store.writer || !invar_checkpoint_writer_ready(loop->store.writer))
         return INVAR_OK;
     return invar_train_loop_finish_save(loop);
 }
 
 static invar_status record_restarts(invar_train_loop *loop)
 {
-    return invar_run_plugins_tell_restarts(&loop->plugins, &loop->recorder, loop->place.step);
+    return invar_run_plugins_report_restarts(&loop->plugins, &loop->recorder, loop->position.step);
 }
 
 /*
@@ -78,7 +78,7 @@ static invar_status record_step(invar_train_loop *loop, invar_step_report *step)
     invar_status status = INVAR_OK;
 
     if (step->first == 0)
-        status = invar_train_loop_show_tick(&tick, loop);
+        status = invar_train_loop_write_tick(&tick, loop);
     if (status == INVAR_OK)
         status = invar_run_plugins_replies(&replies, &step->n_replies, &loop->plugins, &tick,
                                            step->first == 0);
@@ -105,9 +105,9 @@ static invar_status end_step(invar_train_loop *loop, invar_step_report *step)
     INVAR_TRY(status);
     INVAR_TRY(
         invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
-    loop->place.step++;
+    loop->position.step++;
     // an evaluation of the newest step may still follow
-    invar_track_report_steps(loop->track, loop->place.step - 2);
+    invar_track_report_steps(loop->track, loop->position.step - 2);
     invar_train_loop_show_step(loop, step);
     return poll_async_save(loop);
 }
@@ -119,9 +119,9 @@ static invar_status run_phase(invar_train_loop *loop, const char *name, invar_au
 {
     invar_status status;
 
-    invar_trace_step(loop->recorder.trace, loop->place.step);
+    invar_trace_step(loop->recorder.trace, loop->position.step);
     invar_trace_begin(loop->recorder.trace, name);
-    invar_audit_begin(loop->audit, loop->place.step, part);
+    invar_audit_begin(loop->audit, loop->position.step, part);
     status = run(loop, payload);
     invar_audit_end(loop->audit);
     if (status == INVAR_OK)
@@ -161,7 +161,7 @@ static invar_status run_and_release_step(invar_train_loop *loop, int64_t number)
     invar_status status = run_step(&step, loop, number);
 
     if (status != INVAR_OK)
-        status = invar_recorder_fail(&loop->recorder, loop->place.step, status);
+        status = invar_recorder_fail(&loop->recorder, loop->position.step, status);
     invar_train_loop_step_release(&step);
     return status;
 }
@@ -177,7 +177,8 @@ static invar_status record_rollout_step(invar_train_loop *loop)
     is->on_policy = true;
     is->compared = !f->copied;
     if (status == INVAR_OK)
-        status = invar_token_arrays_gap(&is->gap, f, 0, f->samples, f->rollout_logp, f->score_logp);
+        status = invar_token_arrays_logp_diff(&is->logp_diff, f, 0, f->samples, f->rollout_logp,
+                                              f->score_logp);
     if (status == INVAR_OK)
         status = invar_recorder_begin(&loop->recorder, is, loop->dirs.paths.run);
     if (status == INVAR_OK)
@@ -189,7 +190,8 @@ static invar_status record_rollout_step(invar_train_loop *loop)
 static invar_status collect_batch(invar_train_loop *loop, void *payload)
 {
     const char *to = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
-    invar_rollout_request order = {.rollout = loop->place.rollout, .weights = loop->place.weights};
+    invar_rollout_request order = {.rollout = loop->position.rollout,
+                                   .weights = loop->position.weights};
     bool ready = false;
 
     (void)payload;
@@ -197,7 +199,7 @@ static invar_status collect_batch(invar_train_loop *loop, void *payload)
     if (!loop->roles.is_rollout_rank)
         INVAR_TRY(invar_learner_hash(&order.weights_hash, &loop->actor));
     for (int i = INVAR_RUN_PLUGINS_REWARD; i < INVAR_RUN_PLUGINS_LOSS; i++)
-        INVAR_TRY(invar_run_plugins_begin(&loop->plugins, i, &loop->recorder, loop->place.step));
+        INVAR_TRY(invar_run_plugins_begin(&loop->plugins, i, &loop->recorder, loop->position.step));
     invar_rl_samples_reset(&loop->batch.samples);
     INVAR_TRY(invar_sample_source_start(&loop->source, &order));
     while (!ready)
@@ -213,7 +215,7 @@ static invar_status collect_batch(invar_train_loop *loop, void *payload)
 /* Sends the weights to the ranks that only sample, and compares them on all ranks. */
 static invar_status transfer_weights(invar_train_loop *loop)
 {
-    invar_recorder_sync done = {.version = loop->place.weights};
+    invar_recorder_sync done = {.version = loop->position.weights};
     invar_weight_sync_result result;
     int64_t begin = invar_process_clock_ms();
     invar_status status;
@@ -225,7 +227,7 @@ static invar_status transfer_weights(invar_train_loop *loop)
     done.bytes = result.bytes;
     done.seconds = (double)(invar_process_clock_ms() - begin) / 1e3;
     done.hash = result.hash;
-    return invar_recorder_synced(&loop->recorder, loop->place.step, &done);
+    return invar_recorder_record_weight_sync(&loop->recorder, loop->position.step, &done);
 }
 
 /* Brings the sampling weights up to date, once per rollout. Call before anything is sampled. */
@@ -233,14 +235,14 @@ static invar_status sync_weights(invar_train_loop *loop)
 {
     invar_status status;
 
-    if ((!loop->sync && !loop->session.sampler_model) || loop->synced == loop->place.rollout)
+    if ((!loop->sync && !loop->session.sampler_model) || loop->synced == loop->position.rollout)
         return INVAR_OK;
     invar_trace_begin(loop->recorder.trace, "sync");
     status = invar_run_context_refresh_sampler(&loop->session);
     if (status == INVAR_OK && loop->sync)
         status = transfer_weights(loop);
     invar_trace_end(loop->recorder.trace);
-    loop->synced = loop->place.rollout;
+    loop->synced = loop->position.rollout;
     return status;
 }
 
@@ -252,7 +254,7 @@ static invar_status sample_rollout(invar_train_loop *loop)
     invar_recorder_watch_rollout(&loop->recorder, loop->rollout, true);
     status = run_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, collect_batch, NULL);
     if (status != INVAR_OK)
-        status = invar_recorder_fail(&loop->recorder, loop->place.step, status);
+        status = invar_recorder_fail(&loop->recorder, loop->position.step, status);
     invar_recorder_watch_rollout(&loop->recorder, loop->rollout, false);
     return status;
 }
@@ -266,9 +268,9 @@ static invar_status run_async_sampling(invar_train_loop *loop, void *payload)
 /* Samples later rollouts, unless they are sampled together with the current one. */
 static invar_status sample_later_rollouts(invar_train_loop *loop)
 {
-    if (!loop->source.options.separate_async_phase || loop->source.flight.count == 0)
+    if (!loop->source.options.separate_async_phase || loop->source.inflight.count == 0)
         return INVAR_OK;
-    loop->ahead.begin_ns = invar_trace_clock();
+    loop->async_status.begin_ns = invar_trace_clock();
     return run_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, run_async_sampling, NULL);
 }
 
@@ -302,11 +304,11 @@ static invar_status report_sampling_times(invar_train_loop *loop)
     size_t count;
 
     for (int64_t i = 0; i < steps; i++) {
-        invar_trace_step(loop->recorder.trace, loop->place.step);
-        INVAR_TRY(invar_trace_work(&work, &count, loop->recorder.trace));
-        INVAR_TRY(invar_trace_ops(&ops, &count, loop->recorder.trace));
-        loop->place.step++;
-        loop->place.weights += !invar_train_loop_skips_actor(loop);
+        invar_trace_step(loop->recorder.trace, loop->position.step);
+        INVAR_TRY(invar_trace_collect_rank_times(&work, &count, loop->recorder.trace));
+        INVAR_TRY(invar_trace_collect_op_times(&ops, &count, loop->recorder.trace));
+        loop->position.step++;
+        loop->position.weights += !invar_train_loop_skips_actor(loop);
     }
     return INVAR_OK;
 }
@@ -324,7 +326,7 @@ static invar_status run_rollout(invar_train_loop *loop)
     INVAR_TRY(run_phase(loop, "score", INVAR_AUDIT_SCORE, score_rollout, NULL));
     if (loop->settings.rollout_only)
         return record_rollout_step(loop);
-    invar_train_loop_tell_equal_rewards(loop);
+    invar_train_loop_warn_equal_rewards(loop);
     for (int64_t i = 0; i < loop->settings.steps_per_rollout; i++)
         INVAR_TRY(run_and_release_step(loop, i));
     return INVAR_OK;
@@ -373,8 +375,8 @@ static invar_status call_eval_hook(void *payload, const char *set, const invar_r
 
     return invar_run_plugins_hook(&loop->plugins,
                                   &(invar_plugin_event){.hook = INVAR_PLUGIN_AFTER_EVAL,
-                                                        .step = loop->place.step,
-                                                        .rollout = loop->place.rollout,
+                                                        .step = loop->position.step,
+                                                        .rollout = loop->position.rollout,
                                                         .run = loop->dirs.paths.name,
                                                         .folder = loop->dirs.paths.run,
                                                         .set = set},
@@ -386,7 +388,7 @@ static invar_status run_evaluation(invar_train_loop *loop)
     invar_evaluation e = {.layout = loop->world,
                           .session = &loop->session,
                           .rollout = loop->rollout,
-                          .number = loop->place.rollout,
+                          .number = loop->position.rollout,
                           .take = record_evaluation,
                           .look = call_eval_hook,
                           .payload = loop};
@@ -394,17 +396,17 @@ static invar_status run_evaluation(invar_train_loop *loop)
 
     if (loop->options->replay)
         return INVAR_OK;
-    e.plugin = loop->plugins.of[INVAR_RUN_PLUGINS_REWARD];
-    e.turns = loop->plugins.of[INVAR_RUN_PLUGINS_TURNS];
+    e.plugin = loop->plugins.by_role[INVAR_RUN_PLUGINS_REWARD];
+    e.turns = loop->plugins.by_role[INVAR_RUN_PLUGINS_TURNS];
     e.agents = loop->agents;
     e.no_agents = invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0] != '\0';
     if (loop->source.options.agents_lead)
         INVAR_TRY(invar_learner_hash(&e.weights, &loop->actor));
     // the ledger keeps no replies of an evaluation
     if (e.plugin)
-        INVAR_TRY(invar_plugin_begin_step(e.plugin, loop->place.step, NULL));
+        INVAR_TRY(invar_plugin_begin_step(e.plugin, loop->position.step, NULL));
     if (e.turns)
-        INVAR_TRY(invar_plugin_begin_step(e.turns, loop->place.step, NULL));
+        INVAR_TRY(invar_plugin_begin_step(e.turns, loop->position.step, NULL));
     INVAR_TRY(sync_weights(loop));
     invar_trace_begin(loop->recorder.trace, "eval");
     status = invar_evaluate(&e);
@@ -414,7 +416,7 @@ static invar_status run_evaluation(invar_train_loop *loop)
 
 static invar_run_progress progress_of(const invar_train_loop *loop, int64_t done)
 {
-    return (invar_run_progress){loop->place.rollout, loop->place.step, done};
+    return (invar_run_progress){loop->position.rollout, loop->position.step, done};
 }
 
 /*
@@ -425,20 +427,20 @@ static invar_run_progress progress_of(const invar_train_loop *loop, int64_t done
 static invar_status after_rollout(bool *last_out, invar_train_loop *loop, int64_t done)
 {
     const invar_run_progress at = progress_of(loop, done);
-    invar_run_actions turn = invar_run_schedule_after(&loop->settings.course, &at, 0);
+    invar_run_actions turn = invar_run_schedule_after(&loop->settings.run_schedule, &at, 0);
     bool by_time = false;
     int signal;
 
-    INVAR_TRY(invar_train_loop_join_ahead(loop));
+    INVAR_TRY(invar_train_loop_join_async(loop));
     if (loop->session.reference && turn.move_reference)
         INVAR_TRY(move_reference(loop));
     if (turn.evaluate)
         INVAR_TRY(run_evaluation(loop));
-    invar_track_report_steps(loop->track, loop->place.step - 1);
+    invar_track_report_steps(loop->track, loop->position.step - 1);
     invar_train_loop_clear_rescue_point(loop);
     loop->can_save_previous = true; // another rank may have continued, and fail
     INVAR_TRY(gather_signal(&signal, loop));
-    turn = invar_run_schedule_after(&loop->settings.course, &at, signal);
+    turn = invar_run_schedule_after(&loop->settings.run_schedule, &at, signal);
     if (!turn.save)
         INVAR_TRY(invar_train_loop_agree_by_time(&by_time, loop));
     loop->can_save_previous = false;
@@ -451,16 +453,16 @@ static invar_status after_rollout(bool *last_out, invar_train_loop *loop, int64_
 static invar_status run_loop(invar_train_loop *loop)
 {
     invar_run_progress start = progress_of(loop, 0);
-    bool last = invar_run_schedule_ended(&loop->settings.course, &start);
+    bool last = invar_run_schedule_ended(&loop->settings.run_schedule, &start);
     int signal;
 
     INVAR_TRY(
         invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
     INVAR_TRY(invar_train_loop_keep_fork(loop));
-    if (loop->place.step == 0 && loop->settings.course.eval_interval > 0 &&
+    if (loop->position.step == 0 && loop->settings.run_schedule.eval_interval > 0 &&
         !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
         INVAR_TRY(run_evaluation(loop));
-    invar_track_report_steps(loop->track, loop->place.step - 1);
+    invar_track_report_steps(loop->track, loop->position.step - 1);
     invar_train_loop_start_pace(loop);
     invar_train_loop_restart_clock(loop);
     INVAR_TRY(gather_signal(&signal, loop));
@@ -468,7 +470,7 @@ static invar_status run_loop(invar_train_loop *loop)
     last = last || loop->summary->stopped;
     for (int64_t done = 1; !last; done++) {
         INVAR_TRY(run_rollout(loop));
-        loop->place.rollout++;
+        loop->position.rollout++;
         INVAR_TRY(after_rollout(&last, loop, done));
     }
     return INVAR_OK;
@@ -530,7 +532,7 @@ static void save_after_failure(invar_error *first, invar_train_loop *loop)
         return;
     (void)snprintf(advice, sizeof advice,
                    "a checkpoint of step %" PRId64 " is saved: start the run again to continue",
-                   loop->place.step - 1);
+                   loop->position.step - 1);
     invar_error_put(first);
     first->status = invar_error_advise(first->status, first->status, advice);
     invar_error_take(first);
@@ -571,7 +573,7 @@ static invar_status finish_run(invar_train_loop *loop, invar_status status)
     code = signal_of(loop) == SIGXFSZ ? invar_process_stop_code(SIGXFSZ)
                                       : invar_process_exit_code(status);
     if (record_restarts(loop) != INVAR_OK ||
-        invar_recorder_event(&loop->recorder, loop->place.step, "error", "failure",
+        invar_recorder_event(&loop->recorder, loop->position.step, "error", "failure",
                              first.message) != INVAR_OK ||
         invar_ledger_finish(loop->recorder.ledger, code, first.message) != INVAR_OK)
         invar_error_clear(); // the ledger itself may have failed
@@ -610,11 +612,11 @@ static void check_profile_window(const invar_train_loop *loop)
 {
     int64_t first = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_START);
 
-    if (loop->session.profile && loop->place.step <= first)
+    if (loop->session.profile && loop->position.step <= first)
         invar_recorder_print(&loop->recorder,
                              "profile-step-start = %" PRId64 ": the run has %" PRId64
                              " steps so far; no op was measured",
-                             first, loop->place.step);
+                             first, loop->position.step);
 }
 
 static void fill_summary(invar_train_summary *out, const invar_train_loop *loop)
@@ -625,8 +627,8 @@ static void fill_summary(invar_train_summary *out, const invar_train_loop *loop)
     memcpy(out->uuid, loop->recorder.uuid, sizeof out->uuid);
     out->saves = loop->dirs.paths.save[0];
     out->forked_after = loop->fork.step;
-    out->tokens_per_s = invar_throughput_mean_tokens_per_s(&loop->recorder.pace);
-    out->mfu = invar_throughput_mean_mfu(&loop->recorder.pace);
+    out->tokens_per_s = invar_throughput_mean_tokens_per_s(&loop->recorder.throughput);
+    out->mfu = invar_throughput_mean_mfu(&loop->recorder.throughput);
 }
 
 invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,

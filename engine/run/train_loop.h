@@ -107,7 +107,7 @@ typedef struct invar_audit_findings {
     size_t bytes;
 } invar_audit_findings;
 
-#define INVAR_TRAIN_LOOP_ODD_SIZE 512
+#define INVAR_TRAIN_LOOP_MISMATCH_SIZE 512
 
 /*
  * Times and findings of asynchronous sampling. If a thread samples, only that thread uses this
@@ -116,7 +116,7 @@ typedef struct invar_audit_findings {
 typedef struct invar_async_status {
     int64_t begin_ns, end_ns; /* times of invar_trace_clock */
     /* first token whose log-prob differs in scoring; empty if all are equal */
-    char mismatch_text[INVAR_TRAIN_LOOP_ODD_SIZE];
+    char mismatch_text[INVAR_TRAIN_LOOP_MISMATCH_SIZE];
     invar_progress_callback tick; /* progress callback of the current verification */
 } invar_async_status;
 
@@ -156,27 +156,28 @@ typedef struct invar_train_loop {
     invar_trainer *trainer;
     /* verifies samples drawn during training; NULL if nothing is, or if it is not verified */
     invar_trainer *async_verifier;
-    invar_memory_workload ask;         /* input of the memory plan */
-    invar_phase_memory block;          /* device memory that sampling, scoring and training share */
-    invar_audit *audit;                /* NULL if the recipe asks for none */
-    invar_audit_findings findings;     /* audit findings, if there are several ranks */
-    invar_agents *agents;              /* agents that lead samples, or NULL */
-    invar_recorded_schedule timetable; /* recorded schedule, with rollout-schedule = recorded */
+    invar_memory_workload workload; /* input of the memory plan */
+    invar_phase_memory block;       /* device memory that sampling, scoring and training share */
+    invar_audit *audit;             /* NULL if the recipe asks for none */
+    invar_audit_findings findings;  /* audit findings, if there are several ranks */
+    invar_agents *agents;           /* agents that lead samples, or NULL */
+    invar_recorded_schedule
+        recorded_schedule; /* recorded schedule, with rollout-schedule = recorded */
     invar_sample_source source;
-    invar_async_status ahead; /* status of the sampling thread */
-    invar_weight_sync *sync;  /* weight sync to ranks that only sample; NULL if all ranks do both */
-    int64_t synced;           /* rollout for which sampling weights are up to date; -1 at first */
+    invar_async_status async_status; /* status of the sampling thread */
+    invar_weight_sync *sync; /* weight sync to ranks that only sample; NULL if all ranks do both */
+    int64_t synced;          /* rollout for which sampling weights are up to date; -1 at first */
     invar_learner actor, critic;
     invar_recorder recorder;
-    invar_track *track;         /* experiment trackers, on rank 0, or NULL */
-    invar_train_position place; /* next rollout and step */
+    invar_track *track;            /* experiment trackers, on rank 0, or NULL */
+    invar_train_position position; /* next rollout and step */
     bool can_save_previous; /* no state of this step has changed yet: a checkpoint of the previous
                                step can be written */
     invar_source_position position_before; /* position of the source before the current rollout */
-    invar_inflight flight;     /* copy of the in-flight samples before the rollout, for such a
+    invar_inflight inflight;   /* copy of the in-flight samples before the rollout, for such a
                                   checkpoint */
-    bool inflight_copy_stale;  /* the source may have changed its in-flight samples, so
-                                  `flight` has to replace them */
+    bool restore_inflight;     /* the source may have changed its in-flight samples, so
+                                  `inflight` has to replace them */
     invar_sample_batch batch;  /* samples of the current rollout */
     invar_token_arrays arrays; /* per-token arrays of the current rollout */
     bool warned_equal_rewards; /* the warning about equal rewards was printed */
@@ -356,7 +357,7 @@ void invar_train_loop_show_sample(const invar_train_loop *loop);
  * Warns once if all rewards of a rollout are equal and at most 0, so that nothing is learned from
  * it.
  */
-void invar_train_loop_tell_equal_rewards(invar_train_loop *loop);
+void invar_train_loop_warn_equal_rewards(invar_train_loop *loop);
 
 /* ---- triage.c -------------------------------------------------------------------------------- */
 
@@ -404,13 +405,13 @@ invar_status invar_train_loop_verify_async(void *loop, const invar_rl_sample *sa
                                            const invar_progress_callback *tick) INVAR_MUST_USE;
 
 /* Progress callback of async_verifier: forwards to the callback of the verification in progress. */
-invar_status invar_train_loop_tick_ahead(void *loop) INVAR_MUST_USE;
+invar_status invar_train_loop_async_progress(void *loop) INVAR_MUST_USE;
 
 /*
  * Waits for asynchronous sampling (invar_sample_source_join) and reports a mismatch that any rank
  * has found. Collective.
  */
-invar_status invar_train_loop_join_ahead(invar_train_loop *loop) INVAR_MUST_USE;
+invar_status invar_train_loop_join_async(invar_train_loop *loop) INVAR_MUST_USE;
 
 /* ---- train_step.c ---------------------------------------------------------------------------- */
 
@@ -534,23 +535,23 @@ invar_status invar_train_loop_read_record(invar_train_loop *loop) INVAR_MUST_USE
  * Opens the record that the run follows and continues; in a replay, the record in the ledger. Call
  * when the next rollout is known.
  */
-invar_status invar_train_loop_open_timetable(invar_train_loop *loop) INVAR_MUST_USE;
+invar_status invar_train_loop_open_schedule(invar_train_loop *loop) INVAR_MUST_USE;
 
 /*
  * Writes the run's own record file, to which later ticks are appended. Rank 0 calls it after the
  * run has begun in the ledger.
  */
-invar_status invar_train_loop_begin_timetable(invar_train_loop *loop) INVAR_MUST_USE;
+invar_status invar_train_loop_begin_schedule(invar_train_loop *loop) INVAR_MUST_USE;
 
 /* Reports, and records in the ledger, that unchecked lines of a version 1 journal were used. */
-invar_status invar_train_loop_tell_unchecked(invar_train_loop *loop,
-                                             const char *file) INVAR_MUST_USE;
+invar_status invar_train_loop_report_unchecked(invar_train_loop *loop,
+                                               const char *file) INVAR_MUST_USE;
 
 /*
  * Appends the recorded events of this rollout's tick to `text`, if the run has a recorded schedule.
  */
-invar_status invar_train_loop_show_tick(invar_json_text *text,
-                                        const invar_train_loop *loop) INVAR_MUST_USE;
+invar_status invar_train_loop_write_tick(invar_json_text *text,
+                                         const invar_train_loop *loop) INVAR_MUST_USE;
 
 /* ---- run_dir/save.c -------------------------------------------------------------------------- */
 
@@ -569,7 +570,7 @@ int invar_train_loop_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
  * True if the run never changes the weights that its identity names: its checkpoints then contain
  * the position in the data, and no weights. A fork keeps the weights of its parent.
  */
-bool invar_train_loop_rests(const invar_train_loop *loop);
+bool invar_train_loop_keeps_weights_fixed(const invar_train_loop *loop);
 
 /*
  * Fails if save-hf names a folder that is not empty and that this run has not written. Call before
@@ -620,7 +621,7 @@ invar_status invar_train_loop_emergency_save(bool *saved_out, invar_train_loop *
 void invar_train_loop_before_change(invar_train_loop *loop);
 
 /* Releases the masters that were gathered for checkpoints and exports. */
-void invar_train_loop_forget_masters(invar_train_loop *loop);
+void invar_train_loop_release_masters(invar_train_loop *loop);
 
 /* Waits until the checkpoint in progress, if any, is complete. */
 invar_status invar_train_loop_finish_save(invar_train_loop *loop) INVAR_MUST_USE;

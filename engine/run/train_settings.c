@@ -138,12 +138,12 @@ void invar_train_settings_read(invar_train_settings *out, const invar_recipe *r,
     int64_t over = invar_recipe_int(r, INVAR_KEY_OVER_SAMPLING_BATCH_SIZE);
 
     *out = (invar_train_settings){
-        .course = read_schedule(r, data, until),
+        .run_schedule = read_schedule(r, data, until),
         .prompts = invar_recipe_int(r, INVAR_KEY_ROLLOUT_BATCH_SIZE),
         .per_prompt = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_PROMPT),
         .lag = {invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG),
                 invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEGMENT_TOKENS)},
-        .recorded = invar_config_recorded(r),
+        .recorded = invar_config_is_recorded_schedule(r),
         .max_delay = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_DELAY),
         .surplus = invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS),
         .overlap = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_OVERLAP),
@@ -197,20 +197,20 @@ invar_status invar_train_settings_sizes(invar_layout_sizes *out, const invar_rec
         .expert = (int)invar_recipe_int(r, INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE),
         .context = (int)invar_recipe_int(r, INVAR_KEY_CONTEXT_PARALLEL_SIZE),
         .pipeline = (int)invar_recipe_int(r, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE),
-        .chunks = (int)invar_recipe_int(r, INVAR_KEY_NUM_VIRTUAL_STAGES_PER_PIPELINE_RANK),
+        .virtual_stages = (int)invar_recipe_int(r, INVAR_KEY_NUM_VIRTUAL_STAGES_PER_PIPELINE_RANK),
         .sequence = invar_recipe_bool(r, INVAR_KEY_SEQUENCE_PARALLEL)};
     if (expert != 1 && expert != tensor)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "expert-tensor-parallel-size %d: it is 1 or that of "
                           "tensor-model-parallel-size, %d",
                           out->expert_tensor, out->tensor);
-    if (out->chunks > 1 && out->pipeline == 1)
+    if (out->virtual_stages > 1 && out->pipeline == 1)
         return invar_config_fail(r, INVAR_KEY_NUM_VIRTUAL_STAGES_PER_PIPELINE_RANK,
                                  "needs a pipeline-model-parallel-size of 2 or more");
     return INVAR_OK;
 }
 
-invar_status invar_train_settings_sides(invar_rank_role_sizes *out, const invar_recipe *r)
+invar_status invar_train_settings_roles(invar_rank_role_sizes *out, const invar_recipe *r)
 {
     int64_t each = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE);
 
@@ -219,7 +219,7 @@ invar_status invar_train_settings_sides(invar_rank_role_sizes *out, const invar_
                                    .rollout = {.tensor = (int)each,
                                                .expert_tensor = (int)expert_tensors(r, each),
                                                .pipeline = 1,
-                                               .chunks = 1,
+                                               .virtual_stages = 1,
                                                .expert = 1}};
     if (invar_recipe_int(r, INVAR_KEY_LOGICAL_TP) % each != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,

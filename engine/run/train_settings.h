@@ -24,23 +24,23 @@ typedef struct invar_train_settings {
     invar_adamw_options adamw;
     invar_lr_schedule schedule;
     invar_lr_schedule critic_schedule;
-    invar_run_schedule course; /* intervals and limits of the run */
-    int64_t prompts;           /* prompts per rollout */
-    int64_t per_prompt;        /* samples per prompt */
-    int64_t round;             /* prompts per sampling round */
-    invar_lag lag;             /* how far sampling runs ahead of training */
-    bool recorded;             /* rollout-schedule = recorded: the clock decides when groups
+    invar_run_schedule run_schedule; /* intervals and limits of the run */
+    int64_t prompts;                 /* prompts per rollout */
+    int64_t per_prompt;              /* samples per prompt */
+    int64_t round;                   /* prompts per sampling round */
+    invar_lag lag;                   /* how far sampling runs ahead of training */
+    bool recorded;                   /* rollout-schedule = recorded: the clock decides when groups
                                   are trained on */
-    int64_t max_delay;         /* rollouts by which a group may be late, with `recorded` */
-    bool surplus;              /* groups beyond the batch are kept for the next rollout */
-    bool off_policy;           /* samples of older weights are trained on, because of lag or
+    int64_t max_delay;               /* rollouts by which a group may be late, with `recorded` */
+    bool surplus;                    /* groups beyond the batch are kept for the next rollout */
+    bool off_policy;                 /* samples of older weights are trained on, because of lag or
                                   surplus */
-    int64_t global_batch;      /* samples per optimizer step */
-    int64_t steps_per_rollout; /* optimizer steps per rollout */
-    int64_t critic_only;       /* number of first rollouts in which only the critic is trained */
-    bool overlap;              /* later rollouts are sampled while the current one is trained on */
-    bool checks_flight;        /* in-flight samples are scored before the weights change */
-    bool sampler_verifies;     /* the sampler scores its own in-flight samples; else the
+    int64_t global_batch;            /* samples per optimizer step */
+    int64_t steps_per_rollout;       /* optimizer steps per rollout */
+    int64_t critic_only;   /* number of first rollouts in which only the critic is trained */
+    bool overlap;          /* later rollouts are sampled while the current one is trained on */
+    bool checks_flight;    /* in-flight samples are scored before the weights change */
+    bool sampler_verifies; /* the sampler scores its own in-flight samples; else the
                                   trainer does */
     bool sft, rollout_only, replay_routing, check_logprobs, rollout_logprobs, stop_on_mismatch;
     float max_logp_diff;  /* bound for rollout against scoring, if they may differ; 0 for no
@@ -70,7 +70,7 @@ invar_status invar_train_settings_sizes(invar_layout_sizes *out,
  * Like invar_train_settings_sizes, and also for ranks that only sample: out->rollout_ranks of them,
  * 0 if all ranks sample.
  */
-invar_status invar_train_settings_sides(invar_rank_role_sizes *out,
+invar_status invar_train_settings_roles(invar_rank_role_sizes *out,
                                         const invar_recipe *recipe) INVAR_MUST_USE;
 
 /* Returns the format of sampling: rollout-dtype, or dtype if it is empty. */

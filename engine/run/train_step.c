@@ -28,14 +28,14 @@ invar_status invar_train_loop_mismatch(invar_train_loop *loop, const char *kind,
     int64_t unused;
     bool found;
 
-    INVAR_TRY(invar_recorder_event(&loop->recorder, loop->place.step, "error", kind, text));
+    INVAR_TRY(invar_recorder_event(&loop->recorder, loop->position.step, "error", kind, text));
     if (!loop->settings.stop_on_mismatch)
         return INVAR_OK;
     INVAR_TRY(invar_train_loop_gather_findings(&found, loop)); // an audit finding may be the cause
     // every rank finds the same mismatch: no rank may end before rank 0 has recorded the event
     INVAR_TRY(invar_ranks_min(&unused, loop->ranks, kind, 0));
     loop->all_ranks_failed = true;
-    return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->place.step, text);
+    return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->position.step, text);
 }
 
 static invar_status compare_logprobs(invar_train_loop *loop, const char *what, int64_t first,
@@ -44,7 +44,7 @@ static invar_status compare_logprobs(invar_train_loop *loop, const char *what, i
 {
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
-    INVAR_TRY(invar_token_arrays_gap(gap, &loop->arrays, first, count, a, b));
+    INVAR_TRY(invar_token_arrays_logp_diff(gap, &loop->arrays, first, count, a, b));
     if (gap->differ == 0)
         return INVAR_OK;
     (void)snprintf(text, sizeof text,
@@ -64,7 +64,7 @@ static invar_status check_bound(invar_train_loop *loop)
     const invar_token_arrays *f = &loop->arrays;
     const float bound = loop->settings.max_logp_diff;
     invar_logp_diff gap =
-        invar_token_arrays_worst(f, 0, f->samples, f->rollout_logp, f->score_logp);
+        invar_token_arrays_max_logp_diff(f, 0, f->samples, f->rollout_logp, f->score_logp);
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
     if (bound == 0.0f || gap.max <= bound)
@@ -137,7 +137,8 @@ static invar_status request_teacher_logprobs(invar_train_loop *loop)
     invar_token_arrays *f = &loop->arrays;
 
     if (invar_ranks_is_leader(loop->ranks))
-        INVAR_TRY(invar_plugin_score(f->teacher_logp, loop->plugins.of[INVAR_RUN_PLUGINS_TEACHER],
+        INVAR_TRY(invar_plugin_score(f->teacher_logp,
+                                     loop->plugins.by_role[INVAR_RUN_PLUGINS_TEACHER],
                                      loop->batch.samples.items, f->samples));
     return invar_ranks_broadcast(loop->ranks, "teacher", 0, f->teacher_logp,
                                  (size_t)f->tokens * sizeof *f->teacher_logp);
@@ -153,7 +154,7 @@ static invar_status score_other_models(invar_train_loop *loop)
     if (s->reference) {
         INVAR_TRY(invar_trainer_score(loop->trainer, s->reference, samples, f->samples, f->ref_logp,
                                       NULL));
-        if (loop->place.step == 0 && !s->ref_has_own_spec && loop->batch.on_policy &&
+        if (loop->position.step == 0 && !s->ref_has_own_spec && loop->batch.on_policy &&
             (is_sampled_by_actor(loop) || !f->copied))
             INVAR_TRY(compare_logprobs(
                 loop, "log-probabilities of actor and reference before the first step", 0,
@@ -174,8 +175,8 @@ invar_status invar_train_loop_hook(invar_train_loop *loop, int hook,
 {
     return invar_run_plugins_hook(&loop->plugins,
                                   &(invar_plugin_event){.hook = hook,
-                                                        .step = loop->place.step,
-                                                        .rollout = loop->place.rollout,
+                                                        .step = loop->position.step,
+                                                        .rollout = loop->position.rollout,
                                                         .run = loop->dirs.paths.name,
                                                         .folder = loop->dirs.paths.run},
                                   samples);
@@ -198,7 +199,7 @@ invar_status invar_train_loop_prepare(invar_train_loop *loop)
         memset(loop->arrays.advantage, 0, (size_t)loop->arrays.tokens * sizeof(float));
         return INVAR_OK;
     }
-    all = invar_token_arrays_batch(&loop->arrays, 0, loop->arrays.samples, loop->arrays.start);
+    all = invar_token_arrays_batch(&loop->arrays, 0, loop->arrays.samples, loop->arrays.offsets);
     return invar_rl_advantages(loop->arrays.advantage, loop->arrays.returns, &all,
                                &loop->settings.rl);
 }
@@ -209,7 +210,7 @@ invar_status invar_train_loop_prepare(invar_train_loop *loop)
 static int64_t sampling_version(const invar_train_loop *loop, int64_t first)
 {
     return loop->source.options.load[0] ? loop->batch.samples.items[first].last_version
-                                        : loop->source.order.weights;
+                                        : loop->source.request.weights;
 }
 
 invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train_loop *loop,
@@ -221,7 +222,7 @@ invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout %" PRId64 " has %" PRId64
                           " samples; its optimizer steps need %" PRId64,
-                          loop->place.rollout, loop->arrays.samples,
+                          loop->position.rollout, loop->arrays.samples,
                           loop->settings.global_batch * loop->settings.steps_per_rollout);
     INVAR_TRY(invar_alloc((void **)&out->start, (size_t)count + 1, sizeof *out->start,
                           "the starts of a step's samples"));
@@ -229,7 +230,7 @@ invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train
     out->batch = invar_token_arrays_batch(&loop->arrays, first, count, out->start);
     rewarded = invar_train_loop_rewarded(loop, loop->batch.samples.items, loop->arrays.samples);
     out->report = (invar_step_report){
-        .number = loop->place.step,
+        .number = loop->position.step,
         .samples = loop->batch.samples.items,
         .flat = &loop->arrays,
         .first = first,
@@ -268,7 +269,7 @@ invar_status invar_train_loop_ask_loss(float *loss_out, float *dlogp_out,
 
     if (invar_ranks_is_leader(loop->ranks))
         INVAR_TRY(invar_plugin_loss(loss_out, dlogp_out, sample,
-                                    loop->plugins.of[INVAR_RUN_PLUGINS_LOSS]));
+                                    loop->plugins.by_role[INVAR_RUN_PLUGINS_LOSS]));
     INVAR_TRY(invar_ranks_broadcast(loop->ranks, "loss", 0, loss_out, bytes));
     return invar_ranks_broadcast(loop->ranks, "loss", 0, dlogp_out, bytes);
 }
@@ -302,12 +303,12 @@ static invar_status compute_gradients(invar_train_step *step, invar_train_loop *
 {
     const invar_token_arrays *f = &loop->arrays;
     const invar_step_report *is = &step->report;
-    int64_t token = f->start[is->first];
+    int64_t token = f->offsets[is->first];
     invar_rl_options rl = loop->settings.rl;
     weighted_loss weighted;
     invar_trainer_loss loss = {.run = compute_weighted_loss,
                                .entropy = !values && rl.entropy_coef != 0.0f,
-                               .led = !values && invar_loss_traits_of(rl.loss)->plugin};
+                               .on_rank0 = !values && invar_loss_traits_of(rl.loss)->plugin};
 
     if (values)
         rl.loss = INVAR_LOSS_VALUE;
@@ -331,15 +332,16 @@ static invar_status check_training_logprobs(invar_step_report *is, invar_train_l
     if ((loop->settings.off_policy ? !is->on_policy : is->other_format && is->own_weights) &&
         is->first == 0 && !f->copied)
         INVAR_TRY(compare_logprobs(loop, "log-probabilities of scoring and training", is->first,
-                                   is->count, f->score_logp, f->train_logp, &is->gap));
+                                   is->count, f->score_logp, f->train_logp, &is->logp_diff));
     // the weights have changed since, so the comparison was made when the rollout was scored
     if (!is->on_policy)
-        return invar_token_arrays_gap(&is->gap, f, is->first, is->count, f->rollout_logp,
-                                      f->score_logp);
+        return invar_token_arrays_logp_diff(&is->logp_diff, f, is->first, is->count,
+                                            f->rollout_logp, f->score_logp);
     INVAR_TRY(compare_logprobs(loop,
                                f->sampled ? "log-probabilities of rollout and training"
                                           : "log-probabilities of scoring and training",
-                               is->first, is->count, f->rollout_logp, f->train_logp, &is->gap));
+                               is->first, is->count, f->rollout_logp, f->train_logp,
+                               &is->logp_diff));
     if (is->routes_differ == 0)
         return INVAR_OK;
     (void)snprintf(text, sizeof text,
@@ -351,7 +353,7 @@ static invar_status check_training_logprobs(invar_step_report *is, invar_train_l
 
 static invar_status train_policy(invar_train_step *step, invar_train_loop *loop)
 {
-    int64_t token = loop->arrays.start[step->report.first];
+    int64_t token = loop->arrays.offsets[step->report.first];
     invar_trainer_result result = {.train_logp = loop->arrays.train_logp + token,
                                    .entropy = loop->arrays.entropy + token};
 
@@ -363,19 +365,19 @@ static invar_status train_policy(invar_train_step *step, invar_train_loop *loop)
 
 static invar_status train_critic(invar_train_step *step, invar_train_loop *loop)
 {
-    int64_t token = loop->arrays.start[step->report.first];
+    int64_t token = loop->arrays.offsets[step->report.first];
     invar_trainer_result result = {.train_logp = loop->arrays.train_values + token};
 
     invar_recorder_watch(&loop->recorder, loop->trainer, loop->critic.options.prefix);
     INVAR_TRY(compute_gradients(step, loop, 1, &result, true));
     if (!loop->settings.skip_updates)
         invar_train_loop_before_change(loop);
-    return invar_learner_step(&loop->critic, loop->place.step, loop->settings.skip_updates);
+    return invar_learner_step(&loop->critic, loop->position.step, loop->settings.skip_updates);
 }
 
 bool invar_train_loop_skips_actor(const invar_train_loop *loop)
 {
-    return loop->settings.skip_updates || loop->place.rollout < loop->settings.critic_only;
+    return loop->settings.skip_updates || loop->position.rollout < loop->settings.critic_only;
 }
 
 static invar_status update_actor(invar_train_loop *loop)
@@ -383,10 +385,10 @@ static invar_status update_actor(invar_train_loop *loop)
     bool rest = invar_train_loop_skips_actor(loop);
 
     if (!rest) {
-        loop->place.weights++;
+        loop->position.weights++;
         invar_train_loop_before_change(loop);
     }
-    return invar_learner_step(&loop->actor, loop->place.step, rest);
+    return invar_learner_step(&loop->actor, loop->position.step, rest);
 }
 
 /* *out is the loss factor that the hook returned on rank 0; 1 without a hook. */
@@ -403,10 +405,10 @@ static invar_status broadcast_loss_factor(float *out, const invar_train_loop *lo
 invar_status invar_train_loop_learn(invar_train_step *step, invar_train_loop *loop)
 {
     INVAR_TRY(invar_run_plugins_begin(&loop->plugins, INVAR_RUN_PLUGINS_LOSS, &loop->recorder,
-                                      loop->place.step));
+                                      loop->position.step));
     INVAR_TRY(invar_run_plugins_begin(&loop->plugins,
                                       INVAR_RUN_PLUGINS_HOOKS + INVAR_PLUGIN_BEFORE_TRAIN_STEP,
-                                      &loop->recorder, loop->place.step));
+                                      &loop->recorder, loop->position.step));
     INVAR_TRY(invar_train_loop_hook(loop, INVAR_PLUGIN_BEFORE_TRAIN_STEP, NULL));
     INVAR_TRY(broadcast_loss_factor(&step->report.factor, loop));
     step->report.has_loss_factor = step->report.factor != 1.0f;

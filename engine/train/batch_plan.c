@@ -77,8 +77,8 @@ static void make_micro_batches(invar_batch_plan *plan, const int64_t *tokens,
         bool full = (options->micro_batch > 0 && held + samples > options->micro_batch) ||
                     (options->max_tokens > 0 && used + more > options->max_tokens);
         if (held == 0 || full) {
-            plan->unit[plan->count] = u;
-            plan->sample[plan->count++] = plan->unit_sample[u];
+            plan->first_unit[plan->n_micro_batches] = u;
+            plan->first_sample[plan->n_micro_batches++] = plan->unit_sample[u];
             used = held = 0;
         }
         used += more;
@@ -86,8 +86,8 @@ static void make_micro_batches(invar_batch_plan *plan, const int64_t *tokens,
         if (used > plan->max_tokens)
             plan->max_tokens = used;
     }
-    plan->unit[plan->count] = plan->units;
-    plan->sample[plan->count] = plan->samples;
+    plan->first_unit[plan->n_micro_batches] = plan->units;
+    plan->first_sample[plan->n_micro_batches] = plan->samples;
 }
 
 int64_t invar_batch_plan_unit_samples(const invar_batch_plan_options *options, int64_t samples)
@@ -109,8 +109,8 @@ invar_status invar_batch_plan_make(invar_batch_plan *out, const int64_t *tokens,
         invar_alloc((void **)&block, 3 * ((size_t)samples + 1), sizeof *block, "a batch plan"));
     plan.memory = block;
     plan.unit_sample = block; // there are at most as many units as samples
-    plan.unit = block + samples + 1;
-    plan.sample = plan.unit + samples + 1;
+    plan.first_unit = block + samples + 1;
+    plan.first_sample = plan.first_unit + samples + 1;
     make_units(&plan, tokens, options);
     make_micro_batches(&plan, tokens, options);
     *out = plan;

@@ -42,11 +42,11 @@ typedef struct invar_batch_plan_options {
 typedef struct invar_batch_plan {
     int64_t samples;
     int64_t units;
-    int64_t count;        /* number of micro-batches */
-    int64_t *unit_sample; /* (units + 1) first sample of each unit */
-    int64_t *unit;        /* (count + 1) first unit of each micro-batch */
-    int64_t *sample;      /* (count + 1) first sample of each micro-batch */
-    int64_t max_tokens;   /* rows of the largest micro-batch */
+    int64_t n_micro_batches; /* number of micro-batches */
+    int64_t *unit_sample;    /* (units + 1) first sample of each unit */
+    int64_t *first_unit;     /* (count + 1) first unit of each micro-batch */
+    int64_t *first_sample;   /* (count + 1) first sample of each micro-batch */
+    int64_t max_tokens;      /* rows of the largest micro-batch */
     /* block that holds the three arrays; owned */
     void *memory;
 } invar_batch_plan;

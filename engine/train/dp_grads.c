@@ -39,7 +39,7 @@ invar_status invar_dp_grads_init(invar_dp_grads *out, invar_grads *grads, const 
     *out = (invar_dp_grads){.grads = grads, .model = model, .layout = layout};
     if (layout->virtual_stages > 1)
         INVAR_TRY(invar_grads_clear(grads));
-    if (!invar_layout_divides(layout))
+    if (!invar_layout_has_data_parallel(layout))
         return INVAR_OK;
     INVAR_CHECK(invar_zero_partition_divide(model));
     return make_chunk_sums(out, dev);

@@ -68,7 +68,7 @@ double invar_flop_train(const invar_model *model, const invar_rl_sample *samples
         int64_t rows = invar_micro_batch_rows(s), first = 0;
 
         flop += rate.row * (double)rows + rate.head * (double)invar_rl_sample_response(s);
-        for (int64_t k = 0; k < s->n_cuts;
+        for (int64_t k = 0; k < s->n_branch_starts;
              first = s->branch_starts[k++]) // a branch does not see earlier branches
             flop += rate.pair * count_attention_pairs(&model->spec, s->branch_starts[k] - first);
         flop += rate.pair * count_attention_pairs(&model->spec, rows - first);

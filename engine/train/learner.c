@@ -16,16 +16,16 @@ invar_status invar_learner_open(invar_learner *out, invar_model *model, bool lea
     if (!learns)
         return INVAR_OK;
     INVAR_TRY(invar_grads_new(&out->grads, model));
-    INVAR_TRY(invar_optimizer_new(&out->optimizer, model, options->piece));
-    return invar_alloc((void **)&out->weights, (size_t)model->n_params, sizeof *out->weights,
-                       "the points of weights");
+    INVAR_TRY(invar_optimizer_new(&out->optimizer, model, options->offload_chunk_bytes));
+    return invar_alloc((void **)&out->weight_points, (size_t)model->n_params,
+                       sizeof *out->weight_points, "the points of weights");
 }
 
 void invar_learner_close(invar_learner *learner)
 {
     invar_grads_free(learner->grads);
     invar_optimizer_free(learner->optimizer);
-    invar_free(learner->weights);
+    invar_free(learner->weight_points);
     *learner = (invar_learner){0};
 }
 
@@ -49,8 +49,8 @@ invar_status invar_learner_forward_backward(invar_learner *learner, invar_traine
                                             invar_trainer_result *result)
 {
     learner->stepped = false;
-    INVAR_TRY(
-        invar_trainer_learn(trainer, learner->model, samples, count, loss, learner->grads, result));
+    INVAR_TRY(invar_trainer_forward_backward(trainer, learner->model, samples, count, loss,
+                                             learner->grads, result));
     return invar_optimizer_norm(&learner->norm, &learner->clip, learner->model, learner->grads,
                                 !learner->options.no_hashing, learner->options.adamw.clip_grad,
                                 learner->options.dev);
@@ -75,7 +75,7 @@ static void hash_weight_points(invar_learner *learner, const invar_probe_result 
 
     invar_hasher_init(&hasher);
     for (int64_t i = 0; i < learner->model->n_params; i++)
-        invar_hasher_update(&hasher, points->digests[learner->weights[i]].bytes,
+        invar_hasher_update(&hasher, points->digests[learner->weight_points[i]].bytes,
                             sizeof(invar_digest));
     invar_hasher_final(&learner->hash, &hasher);
     learner->hashed = true;

@@ -5,7 +5,7 @@
  *
  *     invar_learner_forward_backward(learner, trainer, ...);   gradients and their norm
  *     invar_learner_step(learner, step, rest);                 AdamW
- *     invar_learner_points(learner, probe);                    record the step
+ *     invar_learner_record_points(learner, probe);                    record the step
  *     invar_learner_end_step(learner, &result);                after the probe has finished
  *
  * A step that is not recorded ends with invar_learner_end_step(learner, NULL).
@@ -30,7 +30,7 @@ typedef struct invar_learner_options {
     invar_lr_schedule schedule;
     invar_adamw_options adamw;
     /* bytes of moments uploaded to the device at a time; 0 if the moments stay on the device */
-    size_t piece;
+    size_t offload_chunk_bytes;
     bool no_hashing; /* no gradients or masters are hashed, because nothing is recorded */
 } invar_learner_options;
 
@@ -45,7 +45,7 @@ typedef struct invar_learner {
      * (n_params) numbers of the weight points in the last recorded step; NULL if the model is not
      * trained
      */
-    int64_t *weights;
+    int64_t *weight_points;
     invar_digest hash; /* invar_model_hash of the model; valid if `hashed` */
     bool hashed;
     /*
@@ -92,14 +92,15 @@ invar_status invar_learner_step(invar_learner *learner, int64_t step, bool rest)
  * Records the inputs of a gradient sum under the name that its point refers to. Call when an
  * observed backward has added to the gradients.
  */
-invar_status invar_learner_sum(const invar_learner *learner, const invar_point_namer *view,
-                               const invar_observed_grad *sum) INVAR_MUST_USE;
+invar_status invar_learner_record_grad_sum(const invar_learner *learner,
+                                           const invar_point_namer *namer,
+                                           const invar_observed_grad *sum) INVAR_MUST_USE;
 
 /*
  * Defines and records the points of gradients, gradient norm and weights. At finer probe levels the
  * points also name their inputs.
  */
-invar_status invar_learner_points(invar_learner *learner, invar_probe *probe) INVAR_MUST_USE;
+invar_status invar_learner_record_points(invar_learner *learner, invar_probe *probe) INVAR_MUST_USE;
 
 /*
  * Ends the step: takes the hash of the weights from the recorded points, if `points` is not NULL,

@@ -53,7 +53,7 @@ static invar_ledger_point make_point(name own, const invar_learner *l, const cha
 
 static int64_t shard_count_of(const invar_param *p)
 {
-    return p->cut.shards > 1 ? p->cut.shards * p->cut.experts : 1;
+    return p->split.shards > 1 ? p->split.shards * p->split.experts : 1;
 }
 
 static invar_status record_grad_sum(const invar_point_namer *view, int64_t number,
@@ -67,15 +67,15 @@ static invar_status record_grad_sum(const invar_point_namer *view, int64_t numbe
 }
 
 /* The number of a gradient is that of its parameter; the tied head comes after all parameters. */
-invar_status invar_learner_sum(const invar_learner *l, const invar_point_namer *view,
-                               const invar_observed_grad *sum)
+invar_status invar_learner_record_grad_sum(const invar_learner *l, const invar_point_namer *namer,
+                                           const invar_observed_grad *sum)
 {
     int64_t count = l->model->n_params;
 
     for (int64_t i = 0; i < count; i++)
         if (l->model->params[i].local.experts > 0)
-            INVAR_TRY(record_grad_sum(view, i, &l->model->params[i].grad, sum));
-    return record_grad_sum(view, count, &l->model->tied_grad, sum);
+            INVAR_TRY(record_grad_sum(namer, i, &l->model->params[i].grad, sum));
+    return record_grad_sum(namer, count, &l->model->tied_grad, sum);
 }
 
 /*
@@ -98,12 +98,12 @@ static invar_status record_full_values(const invar_learner *l, invar_probe *prob
 {
     const invar_param *p = &l->model->params[param];
     const invar_full_param_source source = {l->model, param, own->tensor, own->dev};
-    invar_full_param_reader whole = {.room = 0};
+    invar_full_param_reader whole = {.capacity = 0};
     const float *values;
     invar_status status = invar_full_param_reader_read(&values, &whole, &source, 0, p->stack);
 
     if (status == INVAR_OK && values) {
-        invar_tensor all = invar_param_whole(p, NULL);
+        invar_tensor all = invar_param_full_tensor(p, NULL);
         all.data = (void *)(uintptr_t)values;
         status = take(probe, point, &all);
     }
@@ -131,7 +131,7 @@ static invar_status record_gradient(int64_t *out, const invar_learner *l, invar_
     bool embedding = p == l->model->embedding;
     name own, sum, tied;
     const char *const inputs[] = {sum, embedding ? "batch.tokens" : NULL, tied, NULL};
-    invar_tensor whole = invar_param_whole(p, NULL);
+    invar_tensor whole = invar_param_full_tensor(p, NULL);
     invar_ledger_point at = make_point(own, l, "grad.", p->name, &whole);
 
     at.layer = p->layer;
@@ -167,7 +167,7 @@ static invar_status record_norm(const invar_learner *l, invar_probe *probe, cons
 static invar_status record_tied_gradient(const invar_learner *l, invar_probe *probe)
 {
     const invar_tensor *tied = &l->grads->tied_head;
-    invar_tensor whole = invar_param_whole(l->model->embedding, NULL);
+    invar_tensor whole = invar_param_full_tensor(l->model->embedding, NULL);
     bool divided = invar_model_is_divided(l->model);
     name own, sum;
     const char *const inputs[] = {sum, NULL};
@@ -182,7 +182,7 @@ static invar_status record_tied_gradient(const invar_learner *l, invar_probe *pr
     invar_probe_sum_name(sum, l->options.prefix, l->model->n_params);
     INVAR_TRY(invar_probe_define_from(&id, probe, &at, inputs));
     if (!divided || id == -1)
-        return invar_probe_device_whole(probe, id, tied);
+        return invar_probe_device_tensor(probe, id, tied);
     return record_full_values(
         l, probe, id, 0,
         &(local_tensor){tied, l->options.dev}, // the shape is that of the embedding, parameter 0
@@ -198,7 +198,7 @@ static invar_status define_weight(int64_t *out, const invar_learner *l, invar_pr
 {
     name own, grad, norm;
     const char *const inputs[] = {grad, norm, NULL};
-    invar_tensor whole = invar_param_whole(p, NULL);
+    invar_tensor whole = invar_param_full_tensor(p, NULL);
     invar_ledger_point at = make_point(own, l, "weight.", p->name, &whole);
 
     at.phase = "optimizer";
@@ -209,7 +209,7 @@ static invar_status define_weight(int64_t *out, const invar_learner *l, invar_pr
     (void)snprintf(grad, sizeof grad, "%sgrad.%s", l->options.prefix, p->name);
     (void)snprintf(norm, sizeof norm, "%sgrad_norm", l->options.prefix);
     INVAR_TRY(invar_probe_define_from(out, probe, &at, inputs));
-    return hashed ? INVAR_OK : invar_probe_device_whole(probe, *out, &p->master);
+    return hashed ? INVAR_OK : invar_probe_device_tensor(probe, *out, &p->master);
 }
 
 /* Returns true if digests of masters are combined from those of ranks or logical shards. */
@@ -245,7 +245,7 @@ static invar_status record_hashed_weights(const invar_learner *l, invar_probe *p
                                  : invar_optimizer_digests(digests, l->optimizer, l->model);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++) {
         local_tensor own = master_tensor_of(l, collected, i);
-        status = record_digest(l, probe, l->weights[i], i, &own, &digests[i]);
+        status = record_digest(l, probe, l->weight_points[i], i, &own, &digests[i]);
     }
     invar_free(digests);
     return status;
@@ -311,19 +311,19 @@ static invar_status prepare_divided_points(invar_full_masters *masters, invar_le
 static invar_status record_points(invar_learner *l, invar_probe *probe,
                                   const invar_full_masters *collected)
 {
-    bool hashed = combines_digests(l) || (l->stepped && invar_optimizer_hashes(l->optimizer));
+    bool hashed = combines_digests(l) || (l->stepped && invar_optimizer_can_hash(l->optimizer));
     int64_t count = l->model->n_params;
 
     INVAR_TRY(record_tied_gradient(l, probe));
     for (int64_t i = 0; i < count; i++) // gradients first: the norm is computed from them
-        INVAR_TRY(record_gradient(&l->weights[i], l, probe, i));
-    INVAR_TRY(record_norm(l, probe, l->weights));
+        INVAR_TRY(record_gradient(&l->weight_points[i], l, probe, i));
+    INVAR_TRY(record_norm(l, probe, l->weight_points));
     for (int64_t i = 0; i < count; i++)
-        INVAR_TRY(define_weight(&l->weights[i], l, probe, &l->model->params[i], hashed));
+        INVAR_TRY(define_weight(&l->weight_points[i], l, probe, &l->model->params[i], hashed));
     return hashed ? record_hashed_weights(l, probe, collected) : INVAR_OK;
 }
 
-invar_status invar_learner_points(invar_learner *l, invar_probe *probe)
+invar_status invar_learner_record_points(invar_learner *l, invar_probe *probe)
 {
     invar_full_masters collected = {.tensors = NULL};
     invar_status status = INVAR_OK;

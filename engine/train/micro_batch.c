@@ -44,7 +44,7 @@ static invar_status check_branches(const invar_rl_sample *s)
 {
     int64_t before = s->prompt_tokens;
 
-    for (int64_t i = 0; i < s->n_cuts; before = s->branch_starts[i++])
+    for (int64_t i = 0; i < s->n_branch_starts; before = s->branch_starts[i++])
         if (s->branch_starts[i] <= before || s->branch_starts[i] >= s->n_tokens - 1)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "sample %" PRId64 " of %" PRId64
@@ -68,7 +68,7 @@ static invar_status count_samples(packed_counts *out, const invar_rl_sample *sam
         INVAR_TRY(check_routing(s, plan));
         out->rows += invar_micro_batch_rows(s);
         out->targets += invar_rl_sample_response(s);
-        out->sequences += 1 + s->n_cuts;
+        out->sequences += 1 + s->n_branch_starts;
     }
     return INVAR_OK;
 }
@@ -120,7 +120,7 @@ static void pack_sample(const packed_arrays *a, packed_counts *at, const invar_r
     int64_t rows = invar_micro_batch_rows(s), response = invar_rl_sample_response(s);
 
     for (int64_t j = 0, cut = 0, first = 0; j < rows; j++) {
-        if (cut < s->n_cuts && j == s->branch_starts[cut]) {
+        if (cut < s->n_branch_starts && j == s->branch_starts[cut]) {
             a->samples[at->sequences++] = at->rows + j;
             first = s->branch_starts[cut++];
         }

@@ -55,14 +55,15 @@ static invar_status init_offload(invar_offload *o)
 }
 
 invar_status invar_offload_new(invar_offload **out, const invar_device *dev, size_t bytes,
-                               size_t piece)
+                               size_t chunk_bytes)
 {
     invar_offload *o;
     invar_status status;
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&o, 1, sizeof *o, "pieces that visit the device"));
-    *o = (invar_offload){.dev = dev, .bytes = bytes, .piece = piece < bytes ? piece : bytes};
+    *o = (invar_offload){
+        .dev = dev, .bytes = bytes, .piece = chunk_bytes < bytes ? chunk_bytes : bytes};
     status = init_offload(o);
     if (status != INVAR_OK) {
         invar_offload_free(o);

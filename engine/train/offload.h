@@ -22,12 +22,12 @@ extern "C" {
 typedef struct invar_offload invar_offload;
 
 /*
- * Allocates the device buffers for arrays of `bytes` bytes in chunks of `piece` bytes, a multiple
- * of INVAR_ALIGN. The device must have memory of its own, and must stay open and at the same
- * address. Free with invar_offload_free.
+ * Allocates the device buffers for arrays of `bytes` bytes in chunks of `chunk_bytes` bytes, a
+ * multiple of INVAR_ALIGN. The device must have memory of its own, and must stay open and at the
+ * same address. Free with invar_offload_free.
  */
 invar_status invar_offload_new(invar_offload **out, const invar_device *dev, size_t bytes,
-                               size_t piece) INVAR_MUST_USE;
+                               size_t chunk_bytes) INVAR_MUST_USE;
 void invar_offload_free(invar_offload *offload);
 
 /*
@@ -35,7 +35,7 @@ void invar_offload_free(invar_offload *offload);
  * device memory during the call.
  */
 typedef invar_status (*invar_offload_chunk_fn)(void *payload, size_t first, size_t bytes,
-                                               void *const there[INVAR_OFFLOAD_ARRAYS]);
+                                               void *const device_arrays[INVAR_OFFLOAD_ARRAYS]);
 
 /*
  * Calls `work` for all chunks in order. After a failure some chunks are changed and some are not.

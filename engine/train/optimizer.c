@@ -66,7 +66,7 @@ static void compute_offsets(invar_optimizer *o, const invar_model *model)
         int64_t i = model->order[k];
         const invar_param *p = &model->params[i];
 
-        o->m[i] = o->v[i] = invar_param_here(p, NULL);
+        o->m[i] = o->v[i] = invar_param_local_tensor(p, NULL);
         o->full_offsets[i] = o->full_bytes;
         o->offsets[i] = o->local_bytes;
         INVAR_CHECK(p->master.shape[0] == invar_zero_partition_here(model, i).count);
@@ -94,7 +94,8 @@ static invar_status alloc_optimizer(invar_optimizer *o, const invar_model *model
     return INVAR_OK;
 }
 
-invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model, size_t piece)
+invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model,
+                                 size_t chunk_bytes)
 {
     invar_optimizer *o = NULL;
     invar_status status;
@@ -104,7 +105,7 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
     *o = (invar_optimizer){.params = model->n_params,
                            .dev = model->dev,
                            .divided = invar_zero_partition_divide(model)};
-    status = alloc_optimizer(o, model, piece);
+    status = alloc_optimizer(o, model, chunk_bytes);
     if (status == INVAR_OK)
         status = invar_optimizer_reset(o);
     if (status != INVAR_OK) {
@@ -115,7 +116,7 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
     return INVAR_OK;
 }
 
-const invar_device *invar_optimizer_place(const invar_optimizer *optimizer)
+const invar_device *invar_optimizer_device(const invar_optimizer *optimizer)
 {
     return optimizer->offload || optimizer->divided ? NULL : &optimizer->dev;
 }
@@ -175,7 +176,7 @@ static invar_status collect_moments(invar_optimizer *o, invar_zero_comm *slices)
 {
     char *m = NULL, *v = NULL;
 
-    if (slices->exchange.rank == 0) {
+    if (slices->plan.rank == 0) {
         INVAR_TRY(invar_alloc((void **)&o->collected, 2, o->full_bytes, "moments of all ranks"));
         m = o->collected;
         v = o->collected + o->full_bytes;
@@ -195,7 +196,7 @@ invar_status invar_optimizer_collect(invar_optimizer *optimizer, const invar_mod
     if (!optimizer->divided)
         return INVAR_OK;
     free_collected(optimizer);
-    status = invar_full_masters_slices(&slices, model, local_moment_device(optimizer));
+    status = invar_full_masters_comm_init(&slices, model, local_moment_device(optimizer));
     if (status == INVAR_OK)
         status = collect_moments(optimizer, &slices);
     invar_zero_comm_release(&slices);
@@ -389,7 +390,7 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
                     .grads = grads,
                     .clip = clip,
                     .lr = lr,
-                    .digests = digests && invar_optimizer_hashes(optimizer),
+                    .digests = digests && invar_optimizer_can_hash(optimizer),
                     .options = options};
     invar_status status;
 
@@ -405,7 +406,7 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
                               : status; // compute weights of the rows that other ranks own
 }
 
-bool invar_optimizer_hashes(const invar_optimizer *optimizer)
+bool invar_optimizer_can_hash(const invar_optimizer *optimizer)
 {
     return optimizer->digests != NULL;
 }

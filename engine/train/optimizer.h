@@ -60,15 +60,15 @@ typedef struct invar_adamw_options {
 } invar_adamw_options;
 
 /* Value of `piece` if moments are offloaded, in bytes. */
-#define INVAR_OPTIMIZER_PIECE ((size_t)64 << 20)
+#define INVAR_OPTIMIZER_CHUNK_BYTES ((size_t)64 << 20)
 
 /*
- * Allocates the moments and resets them. `piece` is the number of bytes of each moment that are
- * uploaded to the device at a time, in two buffers; a multiple of INVAR_ALIGN, or 0 if all moments
- * stay on the device. It changes no bit.
+ * Allocates the moments and resets them. `chunk_bytes` is the number of bytes of each moment that
+ * are uploaded to the device at a time, in two buffers; a multiple of INVAR_ALIGN, or 0 if all
+ * moments stay on the device. It changes no bit.
  */
 invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model,
-                                 size_t piece) INVAR_MUST_USE;
+                                 size_t chunk_bytes) INVAR_MUST_USE;
 void invar_optimizer_free(invar_optimizer *optimizer);
 /* Zeroes the moments and sets the powers of beta to one. */
 invar_status invar_optimizer_reset(invar_optimizer *optimizer) INVAR_MUST_USE;
@@ -77,7 +77,7 @@ invar_status invar_optimizer_reset(invar_optimizer *optimizer) INVAR_MUST_USE;
  * Returns the device whose memory `m` and `v` are in, NULL for host memory. If ranks divide the
  * moments, this is where invar_optimizer_collect puts them.
  */
-const invar_device *invar_optimizer_place(const invar_optimizer *optimizer);
+const invar_device *invar_optimizer_device(const invar_optimizer *optimizer);
 
 /*
  * Collects the complete m and v on data-parallel rank 0, for a checkpoint; they are valid until the
@@ -106,7 +106,7 @@ invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_
 
 /*
  * Makes one step with the clip factor of invar_optimizer_norm, and updates the compute weights. If
- * `digests` is set and invar_optimizer_hashes is true, the new masters are hashed as they are
+ * `digests` is set and invar_optimizer_can_hash is true, the new masters are hashed as they are
  * written.
  */
 invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model,
@@ -118,7 +118,7 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
  * Returns true if a step can hash the masters. It cannot if moments are offloaded or divided among
  * ranks, or if parameters are divided into logical shards, since then no op sees a complete master.
  */
-bool invar_optimizer_hashes(const invar_optimizer *optimizer);
+bool invar_optimizer_can_hash(const invar_optimizer *optimizer);
 
 /* Writes the digests (n_params) of the masters, from the last step with `digests`. */
 invar_status invar_optimizer_digests(invar_digest *out, const invar_optimizer *optimizer,

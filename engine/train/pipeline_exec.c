@@ -52,7 +52,7 @@ static invar_status count_slots(int64_t *out, const invar_layout *layout, int tu
 static invar_status make_slots(invar_inflight_micro_batches *out, const invar_device *dev,
                                const invar_pass_options *pass, const invar_layout *layout)
 {
-    int stages = invar_layout_pipes(layout) ? layout->pipeline.size : 1;
+    int stages = invar_layout_is_pipelined(layout) ? layout->pipeline.size : 1;
     int chunks = stages > 1 ? layout->virtual_stages : 1;
     int64_t counts[INVAR_LAYOUT_MAX_CHUNKS] = {1}, all = 0;
 
@@ -83,27 +83,27 @@ invar_status invar_inflight_micro_batches_new(invar_inflight_micro_batches *out,
     return status;
 }
 
-void invar_inflight_micro_batches_free(invar_inflight_micro_batches *lanes)
+void invar_inflight_micro_batches_free(invar_inflight_micro_batches *slots)
 {
-    for (int64_t i = 0; i < lanes->count; i++) {
-        invar_pass_free(lanes->items[i].pass);
-        invar_micro_batch_release(&lanes->items[i].batch);
-        invar_free(lanes->items[i].gradient);
+    for (int64_t i = 0; i < slots->count; i++) {
+        invar_pass_free(slots->items[i].pass);
+        invar_micro_batch_release(&slots->items[i].batch);
+        invar_free(slots->items[i].gradient);
     }
-    invar_free(lanes->items);
-    *lanes = (invar_inflight_micro_batches){NULL, 0};
+    invar_free(slots->items);
+    *slots = (invar_inflight_micro_batches){NULL, 0};
 }
 
-invar_status invar_inflight_micro_batch_room(invar_inflight_micro_batch *lane, int64_t tokens)
+invar_status invar_inflight_micro_batch_reserve(invar_inflight_micro_batch *slot, int64_t tokens)
 {
-    if (tokens <= lane->capacity)
+    if (tokens <= slot->capacity)
         return INVAR_OK;
-    invar_free(lane->gradient);
-    lane->gradient = NULL;
-    lane->capacity = 0;
-    INVAR_TRY(invar_alloc((void **)&lane->gradient, 2 * (size_t)tokens, sizeof(float),
+    invar_free(slot->gradient);
+    slot->gradient = NULL;
+    slot->capacity = 0;
+    INVAR_TRY(invar_alloc((void **)&slot->gradient, 2 * (size_t)tokens, sizeof(float),
                           "gradients of log-probabilities"));
-    lane->capacity = tokens;
+    slot->capacity = tokens;
     return INVAR_OK;
 }
 
@@ -121,21 +121,21 @@ static invar_inflight_micro_batch *find_slot(const invar_inflight_micro_batches 
 
 int64_t invar_pipeline_exec_rounds(const invar_pipeline_exec *w)
 {
-    return (w->plan->count + w->ranks - 1) / w->ranks;
+    return (w->plan->n_micro_batches + w->ranks - 1) / w->ranks;
 }
 
 static int64_t count_response_tokens(const invar_pipeline_exec *w, int64_t first, int64_t end)
 {
     int64_t tokens = 0;
 
-    for (int64_t i = w->plan->sample[first]; i < w->plan->sample[end]; i++)
+    for (int64_t i = w->plan->first_sample[first]; i < w->plan->first_sample[end]; i++)
         tokens += invar_rl_sample_response(&w->samples[i]);
     return tokens;
 }
 
 invar_dp_round invar_pipeline_exec_round(const invar_pipeline_exec *w, int64_t number)
 {
-    int64_t first = number * w->ranks, left = w->plan->count - first;
+    int64_t first = number * w->ranks, left = w->plan->n_micro_batches - first;
     invar_dp_round r = {.number = number, .first = first, .local_micro_batch = -1};
 
     r.count = left < w->ranks ? left : w->ranks;
@@ -152,23 +152,25 @@ invar_dp_round invar_pipeline_exec_round(const invar_pipeline_exec *w, int64_t n
 
 static int last_chunk(const invar_pipeline_exec *w)
 {
-    return invar_layout_pipes(w->layout) ? w->layout->pipeline.size * w->layout->virtual_stages - 1
-                                         : 0;
+    return invar_layout_is_pipelined(w->layout)
+               ? w->layout->pipeline.size * w->layout->virtual_stages - 1
+               : 0;
 }
 
-bool invar_pipeline_exec_ends(const invar_pipeline_exec *w, const invar_inflight_micro_batch *lane)
+bool invar_pipeline_exec_has_head(const invar_pipeline_exec *w,
+                                  const invar_inflight_micro_batch *slot)
 {
-    return lane->chunk == last_chunk(w);
+    return slot->chunk == last_chunk(w);
 }
 
 static invar_status fill_micro_batch(invar_pipeline_exec *w, invar_inflight_micro_batch *lane,
                                      int64_t b)
 {
     const invar_batch_plan *plan = w->plan;
-    invar_micro_batch_plan part = {.first = plan->sample[b],
-                                   .count = plan->sample[b + 1] - plan->sample[b],
-                                   .unit_start = plan->unit_sample + plan->unit[b],
-                                   .units = plan->unit[b + 1] - plan->unit[b],
+    invar_micro_batch_plan part = {.first = plan->first_sample[b],
+                                   .count = plan->first_sample[b + 1] - plan->first_sample[b],
+                                   .unit_start = plan->unit_sample + plan->first_unit[b],
+                                   .units = plan->first_unit[b + 1] - plan->first_unit[b],
                                    .temperature = w->temperature > 0.0f ? w->temperature : 1.0f,
                                    .route = invar_model_spec_route(&w->model->spec),
                                    .replay = w->replay};
@@ -186,20 +188,20 @@ static size_t residual_bytes(const invar_pipeline_exec *w, const invar_inflight_
 static invar_status receive_residual(void **out, const invar_pipeline_exec *w,
                                      invar_pipeline_channel *way, size_t bytes)
 {
-    return w->alone ? invar_pipeline_room(out, way, bytes)
-                    : invar_pipeline_receive(out, way, bytes);
+    return w->dry_run ? invar_pipeline_send_buffer(out, way, bytes)
+                      : invar_pipeline_receive(out, way, bytes);
 }
 
 static invar_status send_residual(const invar_pipeline_exec *w, invar_pipeline_channel *way,
                                   size_t bytes)
 {
-    return w->alone ? INVAR_OK : invar_pipeline_pending_send_on(way, bytes);
+    return w->dry_run ? INVAR_OK : invar_pipeline_send(way, bytes);
 }
 
 static invar_status run_layers(invar_pipeline_exec *w, const invar_dp_round *r,
                                invar_inflight_micro_batch *lane)
 {
-    invar_pipeline_channel *way = &w->ways->forth;
+    invar_pipeline_channel *way = &w->channels->forward;
     void *stream = NULL;
     size_t bytes;
 
@@ -209,33 +211,33 @@ static invar_status run_layers(invar_pipeline_exec *w, const invar_dp_round *r,
         INVAR_TRY(receive_residual(&stream, w, way, bytes));
     lane->batch.rows.residual_in = stream;
     INVAR_TRY(invar_pass_run(lane->pass, w->model, &lane->batch.rows));
-    if (invar_pipeline_exec_ends(w, lane))
+    if (invar_pipeline_exec_has_head(w, lane))
         return INVAR_OK;
-    INVAR_TRY(invar_pipeline_room(&stream, way, bytes));
+    INVAR_TRY(invar_pipeline_send_buffer(&stream, way, bytes));
     INVAR_TRY(invar_pass_get_residual(lane->pass, stream));
     return send_residual(w, way, bytes);
 }
 
-invar_status invar_pipeline_exec_back(invar_pipeline_exec *w, invar_inflight_micro_batch *lane,
-                                      invar_grads *grads)
+invar_status invar_pipeline_exec_backward(invar_pipeline_exec *w, invar_inflight_micro_batch *slot,
+                                          invar_grads *grads)
 {
     void *d_stream;
 
-    INVAR_TRY(receive_residual(&d_stream, w, &w->ways->back, residual_bytes(w, lane)));
-    return invar_pass_backward_stream(lane->pass, d_stream, grads);
+    INVAR_TRY(receive_residual(&d_stream, w, &w->channels->backward, residual_bytes(w, slot)));
+    return invar_pass_backward_stream(slot->pass, d_stream, grads);
 }
 
-invar_status invar_pipeline_exec_pass_back(invar_pipeline_exec *w,
-                                           const invar_inflight_micro_batch *lane)
+invar_status invar_pipeline_exec_send_grad(invar_pipeline_exec *w,
+                                           const invar_inflight_micro_batch *slot)
 {
-    invar_pipeline_channel *way = &w->ways->back;
-    size_t bytes = residual_bytes(w, lane);
+    invar_pipeline_channel *way = &w->channels->backward;
+    size_t bytes = residual_bytes(w, slot);
     void *d_stream;
 
-    if (lane->chunk == 0)
+    if (slot->chunk == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_pipeline_room(&d_stream, way, bytes));
-    INVAR_TRY(invar_pass_get_residual_grad(lane->pass, d_stream));
+    INVAR_TRY(invar_pipeline_send_buffer(&d_stream, way, bytes));
+    INVAR_TRY(invar_pass_get_residual_grad(slot->pass, d_stream));
     return send_residual(w, way, bytes);
 }
 
@@ -253,7 +255,7 @@ static invar_status run_task(invar_pipeline_exec *w, const invar_pipeline_task *
 {
     invar_dp_round r = invar_pipeline_exec_round(w, task->batch);
     invar_inflight_micro_batch *lane =
-        find_slot(w->lanes, task->chunk, task->is_backward ? task->batch : -1);
+        find_slot(w->slots, task->chunk, task->is_backward ? task->batch : -1);
 
     INVAR_CHECK(lane);
     lane->dp_round = task->is_backward || !w->on_backward ? -1 : task->batch;
@@ -263,7 +265,7 @@ static invar_status run_task(invar_pipeline_exec *w, const invar_pipeline_task *
 static invar_status run_schedule(invar_pipeline_exec *w)
 {
     const invar_layout *l = w->layout;
-    bool pipes = invar_layout_pipes(l);
+    bool pipes = invar_layout_is_pipelined(l);
     invar_pipeline_schedule tasks;
     invar_status status;
 
@@ -273,8 +275,8 @@ static invar_status run_schedule(invar_pipeline_exec *w)
     status = INVAR_OK;
     for (int64_t i = 0; i < tasks.count && status == INVAR_OK; i++) {
         status = run_task(w, &tasks.tasks[i]);
-        if (status == INVAR_OK && w->tick)
-            status = w->tick(w->watcher);
+        if (status == INVAR_OK && w->on_progress)
+            status = w->on_progress(w->progress_payload);
     }
     invar_pipeline_schedule_release(&tasks);
     return status;
@@ -285,13 +287,13 @@ static invar_status run_schedule(invar_pipeline_exec *w)
  */
 static invar_status run_dry(invar_pipeline_exec *w)
 {
-    for (int64_t i = 0; i < w->lanes->count; i++)
+    for (int64_t i = 0; i < w->slots->count; i++)
         for (int64_t b = 0; b < invar_pipeline_exec_rounds(w); b++) {
             invar_dp_round r = invar_pipeline_exec_round(w, b);
 
-            INVAR_TRY(run_forward_task(w, &r, &w->lanes->items[i]));
+            INVAR_TRY(run_forward_task(w, &r, &w->slots->items[i]));
             if (w->on_backward)
-                INVAR_TRY(w->on_backward(w, &r, &w->lanes->items[i]));
+                INVAR_TRY(w->on_backward(w, &r, &w->slots->items[i]));
         }
     return INVAR_OK;
 }
@@ -306,8 +308,8 @@ static void abort_pipeline(invar_pipeline_exec *w)
 
     invar_comm_abort(w->layout->world, invar_error_last()->message);
     invar_error_take(&error);
-    if (invar_pipeline_channel_flush(&w->ways->forth) != INVAR_OK ||
-        invar_pipeline_channel_flush(&w->ways->back) != INVAR_OK)
+    if (invar_pipeline_channel_flush(&w->channels->forward) != INVAR_OK ||
+        invar_pipeline_channel_flush(&w->channels->backward) != INVAR_OK)
         invar_error_clear();
     invar_error_put(&error);
 }
@@ -316,17 +318,17 @@ invar_status invar_pipeline_exec_run(invar_pipeline_exec *w)
 {
     invar_status status;
 
-    for (int64_t i = 0; i < w->lanes->count; i++)
-        w->lanes->items[i].dp_round = -1;
-    if (w->alone)
+    for (int64_t i = 0; i < w->slots->count; i++)
+        w->slots->items[i].dp_round = -1;
+    if (w->dry_run)
         return run_dry(w);
     status = run_schedule(w);
-    if (!invar_layout_pipes(w->layout))
+    if (!invar_layout_is_pipelined(w->layout))
         return status;
     if (status == INVAR_OK)
-        status = invar_pipeline_channel_flush(&w->ways->forth);
+        status = invar_pipeline_channel_flush(&w->channels->forward);
     if (status == INVAR_OK)
-        status = invar_pipeline_channel_flush(&w->ways->back);
+        status = invar_pipeline_channel_flush(&w->channels->backward);
     if (status != INVAR_OK)
         abort_pipeline(w);
     return status;

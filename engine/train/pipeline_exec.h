@@ -49,15 +49,15 @@ invar_status invar_inflight_micro_batches_new(invar_inflight_micro_batches *out,
                                               const invar_device *dev,
                                               const invar_pass_options *pass,
                                               const invar_layout *layout) INVAR_MUST_USE;
-void invar_inflight_micro_batches_free(invar_inflight_micro_batches *lanes);
+void invar_inflight_micro_batches_free(invar_inflight_micro_batches *slots);
 
 /* Grows the gradient buffer of a slot to at least `tokens` tokens. */
-invar_status invar_inflight_micro_batch_room(invar_inflight_micro_batch *lane,
-                                             int64_t tokens) INVAR_MUST_USE;
+invar_status invar_inflight_micro_batch_reserve(invar_inflight_micro_batch *slot,
+                                                int64_t tokens) INVAR_MUST_USE;
 
 /* Forward and backward channels of a stage. */
 typedef struct invar_pipeline_channels {
-    invar_pipeline_channel forth, back;
+    invar_pipeline_channel forward, backward;
 } invar_pipeline_channels;
 
 /* Micro-batches that the data-parallel ranks compute at the same time. */
@@ -76,11 +76,11 @@ typedef struct invar_pipeline_exec invar_pipeline_exec;
 /* One execution of a plan. The caller fills in all fields; everything is borrowed. */
 struct invar_pipeline_exec {
     const invar_layout *layout; /* NULL if there is one rank */
-    bool alone; /* dry run: no other rank takes part, and nothing is sent or received */
+    bool dry_run; /* dry run: no other rank takes part, and nothing is sent or received */
     /* data-parallel ranks that divide the micro-batches, and the index of this rank */
     int ranks, rank;
-    invar_inflight_micro_batches *lanes;
-    invar_pipeline_channels *ways;
+    invar_inflight_micro_batches *slots;
+    invar_pipeline_channels *channels;
     const invar_model *model;
     const invar_rl_sample *samples;
     /* micro-batches of all data-parallel ranks */
@@ -100,37 +100,38 @@ struct invar_pipeline_exec {
      * Called after each task, as a sign of progress; a failure ends the run. NULL if it is not
      * needed.
      */
-    invar_status (*tick)(void *watcher);
-    void *watcher;
+    invar_status (*on_progress)(void *watcher);
+    void *progress_payload;
 };
 
 /*
  * Runs all micro-batches of the plan. In a pipeline, a failure is sent to the other ranks at once.
  */
-invar_status invar_pipeline_exec_run(invar_pipeline_exec *walk) INVAR_MUST_USE;
+invar_status invar_pipeline_exec_run(invar_pipeline_exec *exec) INVAR_MUST_USE;
 
 /* Returns the number of data-parallel rounds of the plan. */
-int64_t invar_pipeline_exec_rounds(const invar_pipeline_exec *walk);
+int64_t invar_pipeline_exec_rounds(const invar_pipeline_exec *exec);
 /* Returns the round with this index. */
-invar_dp_round invar_pipeline_exec_round(const invar_pipeline_exec *walk, int64_t number);
+invar_dp_round invar_pipeline_exec_round(const invar_pipeline_exec *exec, int64_t number);
 
 /* Returns true if the head follows the slot's model chunk. */
-bool invar_pipeline_exec_ends(const invar_pipeline_exec *walk,
-                              const invar_inflight_micro_batch *lane);
+bool invar_pipeline_exec_has_head(const invar_pipeline_exec *exec,
+                                  const invar_inflight_micro_batch *slot);
 
 /*
  * Runs the backward of a model chunk that is not the last one, from the gradient that the next
  * chunk sends.
  */
-invar_status invar_pipeline_exec_back(invar_pipeline_exec *walk, invar_inflight_micro_batch *lane,
-                                      invar_grads *grads) INVAR_MUST_USE;
+invar_status invar_pipeline_exec_backward(invar_pipeline_exec *exec,
+                                          invar_inflight_micro_batch *slot,
+                                          invar_grads *grads) INVAR_MUST_USE;
 
 /*
  * Sends the gradient of a model chunk's input to the previous chunk. Call after its backward; does
  * nothing for the first chunk.
  */
-invar_status invar_pipeline_exec_pass_back(invar_pipeline_exec *walk,
-                                           const invar_inflight_micro_batch *lane) INVAR_MUST_USE;
+invar_status invar_pipeline_exec_send_grad(invar_pipeline_exec *exec,
+                                           const invar_inflight_micro_batch *slot) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -56,7 +56,7 @@ int64_t invar_trainer_head_rows(const invar_device *dev, const invar_model_spec 
 /* Returns true if other ranks compute other samples or other layers. */
 static bool has_others(const invar_layout *layout)
 {
-    return invar_layout_divides(layout) || invar_layout_pipes(layout);
+    return invar_layout_has_data_parallel(layout) || invar_layout_is_pipelined(layout);
 }
 
 static invar_status init_channels(invar_trainer *trainer)
@@ -66,8 +66,8 @@ static invar_status init_channels(invar_trainer *trainer)
 
     if (!has_others(layout))
         return INVAR_OK;
-    invar_pipeline_channel_init(&trainer->ways.forth, layout, false);
-    invar_pipeline_channel_init(&trainer->ways.back, layout, true);
+    invar_pipeline_channel_init(&trainer->ways.forward, layout, false);
+    invar_pipeline_channel_init(&trainer->ways.backward, layout, true);
     ranks = layout->data.size > layout->pipeline.size ? layout->data.size : layout->pipeline.size;
     return invar_alloc((void **)&trainer->bytes, (size_t)ranks, sizeof *trainer->bytes,
                        "the bytes of a gather");
@@ -105,8 +105,8 @@ void invar_trainer_free(invar_trainer *trainer)
         return;
     invar_inflight_micro_batches_free(&trainer->learning);
     invar_inflight_micro_batches_free(&trainer->scoring);
-    invar_pipeline_channel_release(&trainer->ways.forth);
-    invar_pipeline_channel_release(&trainer->ways.back);
+    invar_pipeline_channel_release(&trainer->ways.forward);
+    invar_pipeline_channel_release(&trainer->ways.backward);
     invar_free(trainer->bytes);
     invar_free(trainer);
 }
@@ -118,25 +118,25 @@ static invar_status alloc_pass_scratch(const invar_inflight_micro_batches *lanes
     return INVAR_OK;
 }
 
-invar_status invar_trainer_settle(invar_trainer *trainer)
+invar_status invar_trainer_alloc_scratch(invar_trainer *trainer)
 {
     INVAR_TRY(alloc_pass_scratch(&trainer->scoring));
     return alloc_pass_scratch(&trainer->learning);
 }
 
-void invar_trainer_plan(invar_trainer *trainer, const invar_batch_plan *plan)
+void invar_trainer_set_dry_run_plan(invar_trainer *trainer, const invar_batch_plan *plan)
 {
     trainer->plan = plan;
 }
 
-void invar_trainer_probe(invar_trainer *trainer, const invar_forward_hooks *probe)
+void invar_trainer_set_hooks(invar_trainer *trainer, const invar_forward_hooks *probe)
 {
     trainer->probe = probe ? *probe : (invar_forward_hooks){0};
     for (int64_t i = 0; i < trainer->learning.count; i++)
         invar_pass_probe(trainer->learning.items[i].pass, probe);
 }
 
-void invar_trainer_audit(invar_trainer *trainer, invar_audit *audit)
+void invar_trainer_set_audit(invar_trainer *trainer, invar_audit *audit)
 {
     for (int64_t i = 0; i < trainer->learning.count; i++)
         invar_pass_audit(trainer->learning.items[i].pass, audit);
@@ -163,12 +163,12 @@ static bool uses_all_ranks(const invar_trainer *trainer)
 
 static bool divides_samples(const invar_trainer *trainer)
 {
-    return uses_all_ranks(trainer) && invar_layout_divides(trainer->options.layout);
+    return uses_all_ranks(trainer) && invar_layout_has_data_parallel(trainer->options.layout);
 }
 
 static bool uses_pipeline(const invar_trainer *trainer)
 {
-    return uses_all_ranks(trainer) && invar_layout_pipes(trainer->options.layout);
+    return uses_all_ranks(trainer) && invar_layout_is_pipelined(trainer->options.layout);
 }
 
 /* Returns true if this rank has the results of the head. */
@@ -196,8 +196,8 @@ static invar_status broadcast_from_head(const invar_trainer *trainer, const char
                                         float *flat, int64_t tokens)
 {
     return flat && uses_pipeline(trainer)
-               ? invar_pipeline_share(trainer->options.layout, phase, flat,
-                                      (size_t)tokens * sizeof *flat)
+               ? invar_pipeline_broadcast_last(trainer->options.layout, phase, flat,
+                                               (size_t)tokens * sizeof *flat)
                : INVAR_OK;
 }
 
@@ -209,12 +209,12 @@ static invar_pipeline_exec make_exec(invar_trainer *trainer, const invar_model *
     const invar_trainer_options *o = &trainer->options;
 
     return (invar_pipeline_exec){.layout = o->layout,
-                                 .tick = o->tick,
-                                 .watcher = o->payload,
-                                 .alone = trainer->plan != NULL,
+                                 .on_progress = o->on_progress,
+                                 .progress_payload = o->payload,
+                                 .dry_run = trainer->plan != NULL,
                                  .ranks = 1,
-                                 .lanes = learns ? &trainer->learning : &trainer->scoring,
-                                 .ways = &trainer->ways,
+                                 .slots = learns ? &trainer->learning : &trainer->scoring,
+                                 .channels = &trainer->ways,
                                  .model = model,
                                  .samples = samples,
                                  .temperature = o->temperature,
@@ -304,7 +304,7 @@ static invar_status on_score_forward(invar_pipeline_exec *w, const invar_dp_roun
     const score_call *to = w->payload;
     int64_t token = to->before + r->first_token;
 
-    if (!invar_pipeline_exec_ends(w, lane))
+    if (!invar_pipeline_exec_has_head(w, lane))
         return INVAR_OK;
     return invar_pass_head(lane->pass, &lane->batch.head, to->first + token,
                            to->second ? to->second + token : NULL);
@@ -337,7 +337,7 @@ static invar_status on_values_forward(invar_pipeline_exec *w, const invar_dp_rou
 {
     const score_call *to = w->payload;
 
-    if (!invar_pipeline_exec_ends(w, lane))
+    if (!invar_pipeline_exec_has_head(w, lane))
         return INVAR_OK;
     return read_values(to->first + to->before + r->first_token, &to->trainer->dev, lane);
 }
@@ -384,8 +384,8 @@ static void compare_routing(const invar_pipeline_exec *w, const invar_dp_round *
     int64_t end = invar_model_sparse_before(model, layers.first + layers.count) * slots;
     const int32_t *chosen = lane->batch.routing;
 
-    for (int64_t i = w->plan->sample[r->local_micro_batch];
-         chosen && i < w->plan->sample[r->local_micro_batch + 1]; i++) {
+    for (int64_t i = w->plan->first_sample[r->local_micro_batch];
+         chosen && i < w->plan->first_sample[r->local_micro_batch + 1]; i++) {
         const invar_rl_sample *s = &w->samples[i];
         int64_t rows = invar_micro_batch_rows(s);
         bool comparable = s->routing && s->route_size == route;
@@ -421,7 +421,7 @@ static invar_status gather_round(const invar_pipeline_exec *w, const train_call 
     invar_trainer *trainer = l->trainer;
 
     for (int k = 0; k < w->ranks; k++) {
-        const int64_t *sample = w->plan->sample + r->first + k;
+        const int64_t *sample = w->plan->first_sample + r->first + k;
         int64_t tokens =
             k < r->count ? invar_trainer_tokens(w->samples + sample[0], sample[1] - sample[0]) : 0;
         trainer->bytes[k] = (size_t)tokens * sizeof(float);
@@ -435,7 +435,7 @@ static invar_status eval_loss(const invar_pipeline_exec *w, const train_call *l,
                               const invar_dp_round *r, float *gradient)
 {
     bool entropy = l->loss->entropy && !w->model->spec.value_head;
-    const int64_t *sample = w->plan->sample + r->first;
+    const int64_t *sample = w->plan->first_sample + r->first;
 
     return l->loss->run(l->loss->payload, sample[0], sample[r->count] - sample[0],
                         l->result->train_logp + r->first_token, entropies_at(l, w, r->first_token),
@@ -446,7 +446,7 @@ static invar_status eval_loss(const invar_pipeline_exec *w, const train_call *l,
 static invar_status fill_gradient(const invar_pipeline_exec *w, const train_call *l,
                                   const invar_dp_round *r, invar_inflight_micro_batch *lane)
 {
-    INVAR_TRY(invar_inflight_micro_batch_room(lane, r->n_tokens));
+    INVAR_TRY(invar_inflight_micro_batch_reserve(lane, r->n_tokens));
     if (!l->precomputed)
         return eval_loss(w, l, r, lane->gradient);
     memcpy(lane->gradient, l->precomputed + 2 * r->first_token,
@@ -459,15 +459,15 @@ static invar_status end_hooked_task(const train_call *l, const invar_dp_round *r
 {
     const invar_forward_hooks *probe = &l->trainer->probe;
 
-    return uses_pipeline(l->trainer) && probe->task ? probe->task(probe->payload, r->number)
-                                                    : INVAR_OK;
+    return uses_pipeline(l->trainer) && probe->on_task ? probe->on_task(probe->payload, r->number)
+                                                       : INVAR_OK;
 }
 
 static invar_status on_train_forward(invar_pipeline_exec *w, const invar_dp_round *r,
                                      invar_inflight_micro_batch *lane)
 {
     const train_call *l = w->payload;
-    bool ends = invar_pipeline_exec_ends(w, lane);
+    bool ends = invar_pipeline_exec_has_head(w, lane);
 
     if (r->local_micro_batch >= 0) {
         if (ends)
@@ -506,15 +506,16 @@ static invar_status on_train_backward(invar_pipeline_exec *w, const invar_dp_rou
     if (r->local_micro_batch >= 0) {
         if (w->ranks > 1)
             INVAR_TRY(invar_dp_grads_begin(&l->ranks, lane->chunk));
-        INVAR_TRY(invar_pipeline_exec_ends(w, lane) ? run_head_backward(w, l, r, lane)
-                                                    : invar_pipeline_exec_back(w, lane, l->grads));
-        INVAR_TRY(invar_pipeline_exec_pass_back(w, lane));
+        INVAR_TRY(invar_pipeline_exec_has_head(w, lane)
+                      ? run_head_backward(w, l, r, lane)
+                      : invar_pipeline_exec_backward(w, lane, l->grads));
+        INVAR_TRY(invar_pipeline_exec_send_grad(w, lane));
         INVAR_TRY(end_hooked_task(l, r));
     }
     if (w->ranks == 1)
         return INVAR_OK;
-    if (l->trainer->probe.round)
-        INVAR_TRY(l->trainer->probe.round(l->trainer->probe.payload));
+    if (l->trainer->probe.on_round)
+        INVAR_TRY(l->trainer->probe.on_round(l->trainer->probe.payload));
     return invar_dp_grads_add(&l->ranks, lane->chunk, (int)r->count);
 }
 
@@ -606,7 +607,7 @@ static invar_status finish_pipeline_loss(const invar_pipeline_exec *w, const tra
         return check_precomputed_logp(w, l, tokens);
     for (int64_t i = 0; !has_head(l->trainer) && i < invar_pipeline_exec_rounds(w); i++) {
         invar_dp_round r = invar_pipeline_exec_round(w, i);
-        INVAR_TRY(fill_gradient(w, l, &r, &w->lanes->items[0]));
+        INVAR_TRY(fill_gradient(w, l, &r, &w->slots->items[0]));
     }
     return INVAR_OK;
 }
@@ -627,8 +628,8 @@ static invar_status finish_ranks(const invar_pipeline_exec *w, train_call *l)
     INVAR_TRY(invar_dp_grads_end(&l->ranks));
     if (!uses_pipeline(l->trainer))
         return INVAR_OK;
-    if (probe->stages)
-        INVAR_TRY(probe->stages(probe->payload));
+    if (probe->on_all_stages)
+        INVAR_TRY(probe->on_all_stages(probe->payload));
     return finish_pipeline_loss(w, l);
 }
 
@@ -638,7 +639,7 @@ static invar_status run_train_call(invar_pipeline_exec *w, train_call *l)
     const invar_layout *layout = w->layout;
 
     l->result->micro_batches = invar_pipeline_exec_rounds(w);
-    if (l->loss->led && uses_pipeline(l->trainer))
+    if (l->loss->on_rank0 && uses_pipeline(l->trainer))
         INVAR_TRY(precompute_loss(w, l));
     if (l->trainer->bytes)
         INVAR_TRY(invar_dp_grads_init(&l->ranks, l->grads, w->model, layout, &l->trainer->dev));
@@ -670,10 +671,10 @@ static invar_status train_on_samples(invar_pipeline_exec *w, train_call *l, int6
     return status;
 }
 
-invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *model,
-                                 const invar_rl_sample *samples, int64_t count,
-                                 const invar_trainer_loss *loss, invar_grads *grads,
-                                 invar_trainer_result *result)
+invar_status invar_trainer_forward_backward(invar_trainer *trainer, const invar_model *model,
+                                            const invar_rl_sample *samples, int64_t count,
+                                            const invar_trainer_loss *loss, invar_grads *grads,
+                                            invar_trainer_result *result)
 {
     train_call l = {.trainer = trainer, .loss = loss, .grads = grads, .result = result};
     invar_pipeline_exec w = make_exec(trainer, model, samples, true, &l);

@@ -38,7 +38,7 @@ typedef struct invar_trainer_options {
      * Called after each micro-batch, as a sign of progress; a failure ends the call. NULL if it is
      * not needed.
      */
-    invar_status (*tick)(void *payload);
+    invar_status (*on_progress)(void *payload);
     void *payload;
 } invar_trainer_options;
 
@@ -55,22 +55,22 @@ invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
 void invar_trainer_free(invar_trainer *trainer);
 
 /* Allocates the scratch memory of all passes in advance (invar_pass_alloc_scratch). */
-invar_status invar_trainer_settle(invar_trainer *trainer) INVAR_MUST_USE;
+invar_status invar_trainer_alloc_scratch(invar_trainer *trainer) INVAR_MUST_USE;
 
 /*
  * Dry run: the following calls use this plan instead of one made from the options, and this rank
  * runs all of it, without other ranks. The plan is borrowed; NULL ends the dry run.
  */
-void invar_trainer_plan(invar_trainer *trainer, const invar_batch_plan *plan);
+void invar_trainer_set_dry_run_plan(invar_trainer *trainer, const invar_batch_plan *plan);
 
 /* Passes the activations that this rank computes in training to the hooks; NULL ends it. */
-void invar_trainer_probe(invar_trainer *trainer, const invar_forward_hooks *probe);
+void invar_trainer_set_hooks(invar_trainer *trainer, const invar_forward_hooks *probe);
 
 /*
  * Checks all matrix products and attention calls that this rank computes; the audit is borrowed,
  * NULL ends it.
  */
-void invar_trainer_audit(invar_trainer *trainer, invar_audit *audit);
+void invar_trainer_set_audit(invar_trainer *trainer, invar_audit *audit);
 
 /*
  * Computes the log-probs of all response tokens, and their entropies unless `entropy_out` is NULL.
@@ -100,7 +100,7 @@ typedef struct invar_trainer_loss {
      * at the same time. Pipeline stages therefore evaluate it before training, with the log-probs
      * of an additional forward.
      */
-    bool led;
+    bool on_rank0;
 } invar_trainer_loss;
 
 typedef struct invar_trainer_result {
@@ -117,10 +117,10 @@ typedef struct invar_trainer_result {
  * the end. With several ranks the gradients must be zero, and each micro-batch is one unit; the
  * ranks compute one unit each in a round.
  */
-invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *model,
-                                 const invar_rl_sample *samples, int64_t count,
-                                 const invar_trainer_loss *loss, invar_grads *grads,
-                                 invar_trainer_result *result) INVAR_MUST_USE;
+invar_status invar_trainer_forward_backward(invar_trainer *trainer, const invar_model *model,
+                                            const invar_rl_sample *samples, int64_t count,
+                                            const invar_trainer_loss *loss, invar_grads *grads,
+                                            invar_trainer_result *result) INVAR_MUST_USE;
 
 /* Returns the number of response tokens of all samples. */
 int64_t invar_trainer_tokens(const invar_rl_sample *samples, int64_t count);

@@ -35,7 +35,7 @@ static invar_status alloc_unit_sum(invar_unit_sum *sum, const invar_layout *layo
         return INVAR_OK;
     if (invar_device_is_local(dev) && !s->device_to_device)
         INVAR_TRY(invar_device_alloc(
-            dev, &sum->staging, invar_bucket_plan_piece(&s->exchange, s->exchange.rank, 0).bytes,
+            dev, &sum->staging, invar_bucket_plan_bucket_range(&s->plan, s->plan.rank, 0).bytes,
             "a piece of gradients"));
     INVAR_TRY(invar_device_alloc(dev, &memory, bytes, "a slice of gradients"));
     sum->sum = memory;
@@ -43,7 +43,7 @@ static invar_status alloc_unit_sum(invar_unit_sum *sum, const invar_layout *layo
 }
 
 invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
-                                const invar_layout *layout, invar_zero_ranges *owned)
+                                const invar_layout *layout, invar_zero_ranges *ranges)
 {
     invar_unit_sum *sum = NULL;
     invar_status status;
@@ -52,7 +52,7 @@ invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
     INVAR_TRY(invar_alloc((void **)&sum, 1, sizeof *sum, "a sum of gradients"));
     *sum = (invar_unit_sum){0};
     invar_op_runner_init(&sum->caller, dev);
-    status = alloc_unit_sum(sum, layout, owned);
+    status = alloc_unit_sum(sum, layout, ranges);
     if (status != INVAR_OK) {
         invar_unit_sum_free(sum);
         return status;
@@ -94,8 +94,8 @@ invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int give
 {
     invar_zero_comm *s = &sum->slices;
 
-    for (int64_t i = 0; i < s->exchange.pieces; i++) {
-        invar_byte_range own = invar_bucket_plan_piece(&s->exchange, s->exchange.rank, i);
+    for (int64_t i = 0; i < s->plan.n_buckets; i++) {
+        invar_byte_range own = invar_bucket_plan_bucket_range(&s->plan, s->plan.rank, i);
 
         INVAR_TRY(invar_zero_comm_scatter(s, "gradients of units", block, i, givers));
         for (int g = 0; g < givers && own.bytes > 0; g++)

@@ -24,13 +24,13 @@ extern "C" {
 typedef struct invar_unit_sum invar_unit_sum;
 
 /*
- * Makes the sum of the ranges `owned`, which it takes over from the caller, at +0. The layout is
+ * Makes the sum of the ranges `ranges`, which it takes over from the caller, at +0. The layout is
  * borrowed. Collective: all ranks of the layout's data axis must call this and the functions below.
  * Free with invar_unit_sum_free.
  */
 invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
                                 const invar_layout *layout,
-                                invar_zero_ranges *owned) INVAR_MUST_USE;
+                                invar_zero_ranges *ranges) INVAR_MUST_USE;
 void invar_unit_sum_free(invar_unit_sum *sum);
 
 /*

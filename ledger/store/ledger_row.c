@@ -290,23 +290,23 @@ static void feed_tagged(invar_ledger_bytes_fn feed, void *payload, uint8_t tag, 
     feed(payload, head, sizeof head);
 }
 
-void invar_ledger_value_feed(invar_ledger_bytes_fn feed, void *payload,
+void invar_ledger_value_feed(invar_ledger_bytes_fn on_bytes, void *payload,
                              const invar_ledger_value *value)
 {
     invar_ledger_value bits;
 
     switch (value->type) {
-    case INVAR_LEDGER_TYPE_INT: feed_tagged(feed, payload, 1, (uint64_t)value->integer); return;
+    case INVAR_LEDGER_TYPE_INT: feed_tagged(on_bytes, payload, 1, (uint64_t)value->integer); return;
     case INVAR_LEDGER_TYPE_TEXT:
     case INVAR_LEDGER_TYPE_BLOB:
-        feed_tagged(feed, payload, value->type == TEXT ? 2 : 3, value->bytes);
-        feed(payload, value->data, value->bytes);
+        feed_tagged(on_bytes, payload, value->type == TEXT ? 2 : 3, value->bytes);
+        on_bytes(payload, value->data, value->bytes);
         return;
     case INVAR_LEDGER_TYPE_REAL: // not in any column, but a forged one must not pass as NULL
         bits = invar_ledger_value_bits(value->real);
-        feed_tagged(feed, payload, 4, (uint64_t)bits.integer);
+        feed_tagged(on_bytes, payload, 4, (uint64_t)bits.integer);
         return;
-    default: feed(payload, "", 1); return; // NULL
+    default: on_bytes(payload, "", 1); return; // NULL
     }
 }
 
@@ -353,9 +353,9 @@ void invar_ledger_row_content(invar_hasher *hasher, invar_ledger_table table,
 }
 
 void invar_ledger_row_canonical(invar_ledger_table table, const invar_ledger_value *row,
-                                invar_ledger_bytes_fn feed, void *payload)
+                                invar_ledger_bytes_fn on_bytes, void *payload)
 {
-    feed_columns(feed, payload, table, row, 0);
+    feed_columns(on_bytes, payload, table, row, 0);
 }
 
 /* ---- statements ------------------------------------------------------------------------------ */

@@ -115,8 +115,8 @@ invar_ledger_value invar_ledger_value_column(invar_sql_stmt *stmt, int column);
 /* Callback that receives bytes to hash, in several calls. */
 typedef void (*invar_ledger_bytes_fn)(void *payload, const void *data, size_t bytes);
 
-/* Feed the canonical bytes of a value to `feed`, or to a hasher. */
-void invar_ledger_value_feed(invar_ledger_bytes_fn feed, void *payload,
+/* Feed the canonical bytes of a value to `on_bytes`, or to a hasher. */
+void invar_ledger_value_feed(invar_ledger_bytes_fn on_bytes, void *payload,
                              const invar_ledger_value *value);
 void invar_ledger_value_hash(invar_hasher *hasher, const invar_ledger_value *value);
 
@@ -129,7 +129,7 @@ void invar_ledger_row_content(invar_hasher *hasher, invar_ledger_table table,
 
 /* Feeds the canonical bytes of a row. */
 void invar_ledger_row_canonical(invar_ledger_table table, const invar_ledger_value *row,
-                                invar_ledger_bytes_fn feed, void *payload);
+                                invar_ledger_bytes_fn on_bytes, void *payload);
 
 /*
  * Prepares an INSERT with ?1 = run, then the logical columns, each followed by its readable copy if

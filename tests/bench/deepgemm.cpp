@@ -116,7 +116,7 @@ invar_race_peers(const invar_backend *backend)
         {},
     };
 
-    if (!backend->memory.far)
+    if (!backend->memory.device_local)
         return nullptr;
     deep_gemm::Compiler::prepare_init(DEEPGEMM_ROOT, CUDA_ROOT);
     deep_gemm::KernelRuntime::prepare_init(CUDA_ROOT);

@@ -100,7 +100,8 @@ static void bench_train(bench *b, int repeats)
         double start = now_ms();
 
         DO(invar_grads_zero(grads));
-        DO(invar_trainer_learn(trainer, b->model, b->samples, SAMPLES, &loss, grads, &result));
+        DO(invar_trainer_forward_backward(trainer, b->model, b->samples, SAMPLES, &loss, grads,
+                                          &result));
         DO(invar_optimizer_norm(&norm, &clip, b->model, grads, false, adamw.clip_grad, &b->dev));
         DO(invar_optimizer_step(optimizer, b->model, grads, clip, 1e-4f, false, &adamw, &b->dev));
         printf("%.6f\n", 1e-3 * (now_ms() - start));

@@ -477,7 +477,7 @@ bool begin(const invar_backend *backend)
     cudaMemPool_t pool;
     uint64_t all = UINT64_MAX;
 
-    if (!backend->memory.far)
+    if (!backend->memory.device_local)
         return false;
     own = backend;
     // the pool keeps what it has: to take memory anew after each wait would be slow

@@ -15,7 +15,7 @@ void invar_toy_estimate(invar_advantage_state *e, int64_t sample)
 {
     float a = e->reward[sample];
 
-    for (int64_t t = e->batch->start[sample]; t < e->batch->start[sample + 1]; t++) {
+    for (int64_t t = e->batch->offsets[sample]; t < e->batch->offsets[sample + 1]; t++) {
         if (!e->batch->mask[t])
             continue;
         e->advantage[t] = e->returns[t] = a;

@@ -20,7 +20,7 @@ static int calls_made;
 static int give(invar_http_call *call, long status, const char *text)
 {
     call->status = status;
-    return call->take(call->payload, text, strlen(text));
+    return call->on_data(call->payload, text, strlen(text));
 }
 
 static int give_much(invar_http_call *call)
@@ -30,7 +30,7 @@ static int give_much(invar_http_call *call)
 
     memset(piece, 'x', sizeof piece);
     for (int i = 0; i < 512 && !stopped; i++)
-        stopped = call->take(call->payload, piece, sizeof piece);
+        stopped = call->on_data(call->payload, piece, sizeof piece);
     return stopped;
 }
 
@@ -52,7 +52,7 @@ static int answer(invar_http_call *call, const invar_http_settings *settings)
     if (strcmp(call->body, "slow") == 0 && settings->waits)
         settings->waits(settings->payload);
     for (const char *c = "1.5"; *c; c++)
-        if (call->take(call->payload, c, 1))
+        if (call->on_data(call->payload, c, 1))
             return 1;
     return 0;
 }

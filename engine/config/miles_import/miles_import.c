@@ -57,11 +57,11 @@ static invar_status add_note(importer *im, invar_import_kind kind, const invar_l
     invar_import *o = im->out;
     invar_import_note *n;
 
-    if (o->count == o->room) { // at most one note per flag, key and file
+    if (o->count == o->capacity) { // at most one note per flag, key and file
         int room = o->script.count + o->script.n_unread + 2 * INVAR_KEY_COUNT;
-        INVAR_CHECK(o->room == 0);
+        INVAR_CHECK(o->capacity == 0);
         INVAR_TRY(invar_alloc((void **)&o->notes, (size_t)room, sizeof *o->notes, "notes"));
-        o->room = room;
+        o->capacity = room;
     }
     n = &o->notes[o->count++];
     *n = (invar_import_note){.kind = kind, .file = word ? word->file : NULL};
@@ -510,7 +510,7 @@ static invar_status try_recipe(invar_key *unused_out, importer *im)
     *unused_out = INVAR_KEY_NONE;
     invar_recipe_free(o->recipe);
     o->recipe = NULL;
-    o->refusal[0] = '\0';
+    o->error[0] = '\0';
     INVAR_TRY(invar_recipe_new(&o->recipe, invar_config_schema()));
     INVAR_TRY(set_keys(im, o->recipe));
     status = invar_config_check_unused(unused_out, o->recipe);
@@ -519,7 +519,7 @@ static invar_status try_recipe(invar_key *unused_out, importer *im)
     if (status != INVAR_E_INVALID)
         return status;
     invar_error_take(&reason);
-    invar_text_quote(o->refusal, sizeof o->refusal, reason.message, strlen(reason.message));
+    invar_text_quote(o->error, sizeof o->error, reason.message, strlen(reason.message));
     return INVAR_OK;
 }
 
@@ -542,7 +542,7 @@ static invar_status make_recipe(importer *im)
         INVAR_TRY(try_recipe(&unused, im));
         if (unused == INVAR_KEY_NONE)
             return INVAR_OK;
-        memcpy(why, im->out->refusal, sizeof why);
+        memcpy(why, im->out->error, sizeof why);
         INVAR_TRY(drop_value(im, unused, INVAR_IMPORT_MOOT, reason_of(why)));
     }
 }
@@ -587,12 +587,12 @@ void invar_import_release(invar_import *import)
     memset(import, 0, sizeof *import);
 }
 
-bool invar_import_is_whole(const invar_import *import)
+bool invar_import_is_complete(const invar_import *import)
 {
     for (int i = 0; i < import->count; i++)
         if (import->notes[i].kind == INVAR_IMPORT_LOST)
             return false;
-    return !import->refusal[0];
+    return !import->error[0];
 }
 
 /* ---- file ------------------------------------------------------------------------------------ */
@@ -644,8 +644,8 @@ void invar_import_write(FILE *out, const invar_import *import)
     invar_recipe_entry e;
 
     fputs(INVAR_IMPORT_MARK, out);
-    if (import->refusal[0])
-        fprintf(out, "#\n# it cannot be run as it is:\n#   %s\n", import->refusal);
+    if (import->error[0])
+        fprintf(out, "#\n# it cannot be run as it is:\n#   %s\n", import->error);
     for (int kind = 0; kind < INVAR_IMPORT_KINDS; kind++)
         write_notes(out, import, (invar_import_kind)kind);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {

@@ -41,9 +41,9 @@ typedef struct invar_import {
     invar_launch_script script;
     invar_recipe *recipe;
     invar_import_note *notes; /* (count) notes about flags and keys */
-    int count, room;
+    int count, capacity;
     /* reason why the recipe cannot be run as it is; empty if it can */
-    char refusal[INVAR_IMPORT_WHY_SIZE];
+    char error[INVAR_IMPORT_WHY_SIZE];
 } invar_import;
 
 /* Converts the script at `path`. Release with invar_import_release. */
@@ -57,7 +57,7 @@ invar_status invar_import_parse(invar_import *out, const char *file, const char 
 void invar_import_release(invar_import *import);
 
 /* Returns true if the recipe expresses everything in the script that may affect bits. */
-bool invar_import_is_whole(const invar_import *import);
+bool invar_import_is_complete(const invar_import *import);
 
 /* Number of keys that the recipe sets. */
 int invar_import_keys(const invar_import *import);

@@ -14,7 +14,7 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_shell_refuse(const invar_shell_scanner *r, const char *why)
+invar_status invar_shell_fail(const invar_shell_scanner *r, const char *why)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s", r->shell->texts + r->shell->files[r->file],
                       (int)r->line, why);
@@ -42,15 +42,15 @@ size_t invar_shell_name_length(const char *at, const char *end)
 
 char invar_shell_next(invar_shell_scanner *r)
 {
-    r->line += *r->at == '\n';
-    return *r->at++;
+    r->line += *r->position == '\n';
+    return *r->position++;
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
 static void begin_word(invar_shell_scanner *r)
 {
-    r->from = r->at;
+    r->word_begin = r->position;
     r->start = r->shell->used;
     r->from_line = r->line;
     r->active = false;
@@ -84,12 +84,12 @@ static invar_status end_word(invar_shell_scanner *r)
     if (!r->active)
         return INVAR_OK;
     if (r->state != INVAR_LAUNCH_SCRIPT_PLAIN && r->name >= INVAR_SHELL_STATE_EXCERPT)
-        return invar_shell_refuse(r, "the name of a variable is longer than 200 bytes");
+        return invar_shell_fail(r, "the name of a variable is longer than 200 bytes");
     if (r->state != INVAR_LAUNCH_SCRIPT_PLAIN) {
-        size_t bytes = (size_t)(r->at - r->from);
+        size_t bytes = (size_t)(r->position - r->word_begin);
         s->used = r->start;
         INVAR_TRY(invar_shell_state_text(
-            &word.text, s, r->from,
+            &word.text, s, r->word_begin,
             bytes < INVAR_SHELL_STATE_EXCERPT ? bytes : INVAR_SHELL_STATE_EXCERPT));
     } else {
         word.text = r->start;
@@ -106,20 +106,20 @@ static invar_status skip_nested(invar_shell_scanner *r, char open, char close)
     while (depth > 0) {
         char c, quote = 0;
 
-        if (r->at == r->end)
-            return invar_shell_refuse(r, "the file ends within a bracket");
+        if (r->position == r->end)
+            return invar_shell_fail(r, "the file ends within a bracket");
         c = invar_shell_next(r);
-        if (c == '\\' && r->at < r->end)
+        if (c == '\\' && r->position < r->end)
             (void)invar_shell_next(r);
         else if (c == '\'' || c == '"')
             quote = c;
         depth += c == open;
         depth -= c == close;
         while (quote) {
-            if (r->at == r->end)
-                return invar_shell_refuse(r, "the file ends within a quote");
+            if (r->position == r->end)
+                return invar_shell_fail(r, "the file ends within a quote");
             c = invar_shell_next(r);
-            if (c == '\\' && quote == '"' && r->at < r->end)
+            if (c == '\\' && quote == '"' && r->position < r->end)
                 (void)invar_shell_next(r);
             else if (c == quote)
                 quote = 0;
@@ -183,11 +183,11 @@ static invar_status put_array(invar_shell_scanner *r, const char *name, size_t b
 static invar_status put_fallback(invar_shell_scanner *r, bool known, const char *name, size_t bytes,
                                  bool quoted)
 {
-    const char *from = r->at;
+    const char *from = r->position;
     size_t length;
 
     INVAR_TRY(skip_nested(r, '{', '}'));
-    length = (size_t)(r->at - 1 - from);
+    length = (size_t)(r->position - 1 - from);
     if (known)
         return put_variable(r, name, bytes, quoted);
     if (length >= 2 && (*from == '"' || *from == '\'') && from[length - 1] == *from) {
@@ -208,24 +208,26 @@ static invar_status put_fallback(invar_shell_scanner *r, bool known, const char 
 /* Expands ${...}; `at` is after "${". */
 static invar_status expand_braces(invar_shell_scanner *r, bool quoted)
 {
-    const char *name = r->at;
-    size_t bytes = invar_shell_name_length(r->at, r->end), left;
+    const char *name = r->position;
+    size_t bytes = invar_shell_name_length(r->position, r->end), left;
     const invar_shell_var *n = invar_shell_state_find(r->shell, name, bytes);
 
-    r->at += bytes;
-    left = (size_t)(r->end - r->at);
-    if (bytes && left >= 1 && r->at[0] == '}') {
-        r->at++;
+    r->position += bytes;
+    left = (size_t)(r->end - r->position);
+    if (bytes && left >= 1 && r->position[0] == '}') {
+        r->position++;
         return put_variable(r, name, bytes, quoted);
     }
-    if (bytes && left >= 4 && (memcmp(r->at, "[@]}", 4) == 0 || memcmp(r->at, "[*]}", 4) == 0)) {
-        r->at += 4;
+    if (bytes && left >= 4 &&
+        (memcmp(r->position, "[@]}", 4) == 0 || memcmp(r->position, "[*]}", 4) == 0)) {
+        r->position += 4;
         return put_array(r, name, bytes);
     }
-    if (bytes && left >= 2 && (r->at[0] == '-' || (r->at[0] == ':' && r->at[1] == '-'))) {
+    if (bytes && left >= 2 &&
+        (r->position[0] == '-' || (r->position[0] == ':' && r->position[1] == '-'))) {
         bool empty = n && n->state == INVAR_LAUNCH_SCRIPT_PLAIN && !r->shell->texts[n->text];
-        bool known = n && !n->array && !(empty && r->at[0] == ':');
-        r->at += r->at[0] == ':' ? 2 : 1;
+        bool known = n && !n->array && !(empty && r->position[0] == ':');
+        r->position += r->position[0] == ':' ? 2 : 1;
         return put_fallback(r, known, name, bytes, quoted);
     }
     set_unknown(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
@@ -237,15 +239,15 @@ static invar_status read_single(invar_shell_scanner *r);
 /* Expands $...; `at` is after "$". */
 static invar_status expand_dollar(invar_shell_scanner *r, bool quoted)
 {
-    size_t bytes = invar_shell_name_length(r->at, r->end);
-    const char *name = r->at;
+    size_t bytes = invar_shell_name_length(r->position, r->end);
+    const char *name = r->position;
 
     r->bare = false;
     if (bytes) {
-        r->at += bytes;
+        r->position += bytes;
         return put_variable(r, name, bytes, quoted);
     }
-    if (r->at == r->end || invar_shell_is_blank(*r->at) || *r->at == '"')
+    if (r->position == r->end || invar_shell_is_blank(*r->position) || *r->position == '"')
         return put_char(r, '$');
     switch (invar_shell_next(r)) {
     case '{': return expand_braces(r, quoted);
@@ -259,14 +261,14 @@ static invar_status skip_backquotes(invar_shell_scanner *r)
 {
     set_unknown(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
     r->bare = false;
-    while (r->at < r->end) {
+    while (r->position < r->end) {
         char c = invar_shell_next(r);
         if (c == '`')
             return INVAR_OK;
-        if (c == '\\' && r->at < r->end)
+        if (c == '\\' && r->position < r->end)
             (void)invar_shell_next(r);
     }
-    return invar_shell_refuse(r, "the file ends within backquotes");
+    return invar_shell_fail(r, "the file ends within backquotes");
 }
 
 /* Reads a single-quoted string; `at` is after the quote. */
@@ -274,20 +276,20 @@ static invar_status read_single(invar_shell_scanner *r)
 {
     r->active = true;
     r->bare = false;
-    while (r->at < r->end) {
+    while (r->position < r->end) {
         char c = invar_shell_next(r);
         if (c == '\'')
             return INVAR_OK;
         INVAR_TRY(put_char(r, c));
     }
-    return invar_shell_refuse(r, "the file ends within a quote");
+    return invar_shell_fail(r, "the file ends within a quote");
 }
 
 static invar_status read_double(invar_shell_scanner *r)
 {
     r->active = true;
     r->bare = false;
-    while (r->at < r->end) {
+    while (r->position < r->end) {
         char c = invar_shell_next(r);
         if (c == '"')
             return INVAR_OK;
@@ -295,7 +297,7 @@ static invar_status read_double(invar_shell_scanner *r)
             INVAR_TRY(expand_dollar(r, true));
         } else if (c == '`') {
             INVAR_TRY(skip_backquotes(r));
-        } else if (c == '\\' && r->at < r->end && strchr("$`\"\\\n", *r->at)) {
+        } else if (c == '\\' && r->position < r->end && strchr("$`\"\\\n", *r->position)) {
             c = invar_shell_next(r);
             if (c != '\n')
                 INVAR_TRY(put_char(r, c));
@@ -303,7 +305,7 @@ static invar_status read_double(invar_shell_scanner *r)
             INVAR_TRY(put_char(r, c));
         }
     }
-    return invar_shell_refuse(r, "the file ends within a quote");
+    return invar_shell_fail(r, "the file ends within a quote");
 }
 
 /* Returns true if the word so far is NAME or NAME+, so that = makes it an assignment. */
@@ -356,15 +358,16 @@ static invar_status read_array(invar_shell_scanner *r);
 invar_status invar_shell_read_word(invar_shell_scanner *r)
 {
     begin_word(r);
-    while (r->at < r->end && !invar_shell_is_blank(*r->at) && !strchr(";&|()<>", *r->at)) {
+    while (r->position < r->end && !invar_shell_is_blank(*r->position) &&
+           !strchr(";&|()<>", *r->position)) {
         char c = invar_shell_next(r);
         switch (c) {
         case '\\':
-            if (r->at < r->end && *r->at != '\n') {
+            if (r->position < r->end && *r->position != '\n') {
                 r->bare = false;
                 c = invar_shell_next(r);
                 INVAR_TRY(put_char(r, c));
-            } else if (r->at < r->end) {
+            } else if (r->position < r->end) {
                 (void)invar_shell_next(r);
                 if (!r->active)
                     return INVAR_OK; // a comment may follow
@@ -380,11 +383,11 @@ invar_status invar_shell_read_word(invar_shell_scanner *r)
                 r->name = (int32_t)invar_shell_name_length(r->shell->texts + r->start,
                                                            r->shell->texts + r->shell->used);
             INVAR_TRY(put_char(r, c));
-            if (r->name && r->at < r->end && *r->at == '(' && r->list == &r->command)
+            if (r->name && r->position < r->end && *r->position == '(' && r->list == &r->command)
                 return read_array(r);
             break;
         case '{':
-            if (is_expansion(r->at, r->end))
+            if (is_expansion(r->position, r->end))
                 set_unknown(r, INVAR_LAUNCH_SCRIPT_BRACES);
             INVAR_TRY(put_char(r, c));
             break;
@@ -399,15 +402,15 @@ invar_status invar_shell_read_word(invar_shell_scanner *r)
         default: INVAR_TRY(put_char(r, c)); break;
         }
     }
-    if (r->at < r->end && strchr("<>", *r->at) && is_descriptor(r))
+    if (r->position < r->end && strchr("<>", *r->position) && is_descriptor(r))
         return INVAR_OK;
     return end_word(r);
 }
 
 void invar_shell_skip_comment(invar_shell_scanner *r)
 {
-    while (r->at < r->end && *r->at != '\n')
-        r->at++;
+    while (r->position < r->end && *r->position != '\n')
+        r->position++;
 }
 
 const char *invar_shell_text_of(const invar_shell_scanner *r, int32_t word)
@@ -471,16 +474,16 @@ static invar_status read_array(invar_shell_scanner *r)
     (void)invar_shell_next(r);
     r->list = &words;
     for (;;) {
-        while (r->at < r->end && invar_shell_is_blank(*r->at))
+        while (r->position < r->end && invar_shell_is_blank(*r->position))
             (void)invar_shell_next(r);
-        if (r->at == r->end)
-            return invar_shell_refuse(r, "the file ends within an array");
-        if (*r->at == ')')
+        if (r->position == r->end)
+            return invar_shell_fail(r, "the file ends within an array");
+        if (*r->position == ')')
             break;
-        if (*r->at == '#')
+        if (*r->position == '#')
             invar_shell_skip_comment(r);
-        else if (strchr(";&|(<>", *r->at))
-            return invar_shell_refuse(
+        else if (strchr(";&|(<>", *r->position))
+            return invar_shell_fail(
                 r, "an operator within an array; a value that has one needs quotes");
         else
             INVAR_TRY(invar_shell_read_word(r));

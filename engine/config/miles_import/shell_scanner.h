@@ -18,7 +18,7 @@ extern "C" {
 
 typedef struct invar_shell_scanner {
     invar_shell_state *shell;
-    const char *at, *end;
+    const char *position, *end;
     const char *folder;
     int file;
     int32_t line;
@@ -31,8 +31,8 @@ typedef struct invar_shell_scanner {
     /* end of the here-document after this line; empty if there is no document */
     char delimiter[INVAR_SHELL_DELIMITER + 1];
     // state of the word that is being read
-    const char *from; /* its first byte in the file */
-    uint32_t start;   /* its offset in shell->texts */
+    const char *word_begin; /* its first byte in the file */
+    uint32_t start;         /* its offset in shell->texts */
     int32_t from_line;
     bool active, bare;
     invar_launch_word_state state;
@@ -40,7 +40,7 @@ typedef struct invar_shell_scanner {
 } invar_shell_scanner;
 
 /* Fails with file, line and `why`. */
-invar_status invar_shell_refuse(const invar_shell_scanner *r, const char *why) INVAR_MUST_USE;
+invar_status invar_shell_fail(const invar_shell_scanner *r, const char *why) INVAR_MUST_USE;
 
 bool invar_shell_is_blank(char c);
 

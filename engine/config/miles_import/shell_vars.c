@@ -26,7 +26,7 @@ static int32_t next_word(const invar_shell_scanner *r, int32_t word)
 static invar_status push_open(invar_shell_scanner *r, char what)
 {
     if (r->nesting == INVAR_SHELL_NESTING)
-        return invar_shell_refuse(r, "commands are nested more than 64 deep");
+        return invar_shell_fail(r, "commands are nested more than 64 deep");
     r->open[r->nesting++] = what;
     return INVAR_OK;
 }
@@ -127,7 +127,7 @@ static invar_status find_train(invar_shell_scanner *r, int32_t word)
     if (word < 0)
         return INVAR_OK;
     if (s->train_line)
-        return invar_shell_refuse(r, "train.py is started a second time; keep one of the commands");
+        return invar_shell_fail(r, "train.py is started a second time; keep one of the commands");
     s->train_line = s->words[word].line;
     s->async = async;
     for (word = next_word(r, word); word >= 0; word = next_word(r, word))
@@ -261,13 +261,14 @@ static void read_delimiter(invar_shell_scanner *r)
 {
     size_t n = 0;
 
-    r->at += r->at < r->end && *r->at == '-';
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t'))
-        r->at++;
-    while (r->at < r->end && !invar_shell_is_blank(*r->at) && !strchr(";&|()<>", *r->at)) {
-        if (!strchr("'\"\\", *r->at) && n < INVAR_SHELL_DELIMITER)
-            r->delimiter[n++] = *r->at;
-        r->at++;
+    r->position += r->position < r->end && *r->position == '-';
+    while (r->position < r->end && (*r->position == ' ' || *r->position == '\t'))
+        r->position++;
+    while (r->position < r->end && !invar_shell_is_blank(*r->position) &&
+           !strchr(";&|()<>", *r->position)) {
+        if (!strchr("'\"\\", *r->position) && n < INVAR_SHELL_DELIMITER)
+            r->delimiter[n++] = *r->position;
+        r->position++;
     }
     r->delimiter[n] = '\0';
 }
@@ -277,15 +278,15 @@ static void skip_document(invar_shell_scanner *r)
 {
     size_t bytes = strlen(r->delimiter);
 
-    while (r->at < r->end) {
-        const char *line = r->at;
+    while (r->position < r->end) {
+        const char *line = r->position;
         invar_shell_skip_comment(r);
-        while (line < r->at && *line == '\t')
+        while (line < r->position && *line == '\t')
             line++;
-        if (r->at < r->end)
+        if (r->position < r->end)
             (void)invar_shell_next(r);
-        if ((size_t)(r->at - line) >= bytes && memcmp(line, r->delimiter, bytes) == 0 &&
-            (line + bytes == r->at || line[bytes] == '\n' || line[bytes] == '\r'))
+        if ((size_t)(r->position - line) >= bytes && memcmp(line, r->delimiter, bytes) == 0 &&
+            (line + bytes == r->position || line[bytes] == '\n' || line[bytes] == '\r'))
             break;
     }
     r->delimiter[0] = '\0';
@@ -297,18 +298,18 @@ static invar_status skip_redirection(invar_shell_scanner *r)
     invar_shell_token_list aside = {-1, -1};
     char c = invar_shell_next(r);
 
-    if (c == '<' && r->at < r->end && *r->at == '<') {
-        r->at++;
-        if (r->at == r->end || *r->at != '<') {
+    if (c == '<' && r->position < r->end && *r->position == '<') {
+        r->position++;
+        if (r->position == r->end || *r->position != '<') {
             read_delimiter(r);
             return INVAR_OK;
         }
     }
-    while (r->at < r->end && strchr("<>&|", *r->at))
-        r->at++;
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t'))
-        r->at++;
-    if (r->at == r->end || invar_shell_is_blank(*r->at) || strchr(";()", *r->at))
+    while (r->position < r->end && strchr("<>&|", *r->position))
+        r->position++;
+    while (r->position < r->end && (*r->position == ' ' || *r->position == '\t'))
+        r->position++;
+    if (r->position == r->end || invar_shell_is_blank(*r->position) || strchr(";()", *r->position))
         return INVAR_OK;
     r->list = &aside;
     INVAR_TRY(invar_shell_read_word(r));
@@ -318,10 +319,10 @@ static invar_status skip_redirection(invar_shell_scanner *r)
 
 static invar_status read_operator(invar_shell_scanner *r)
 {
-    char c = *r->at;
+    char c = *r->position;
 
-    if (c == '<' || c == '>' || (c == '&' && r->at + 1 < r->end && r->at[1] == '>')) {
-        r->at += c == '&';
+    if (c == '<' || c == '>' || (c == '&' && r->position + 1 < r->end && r->position[1] == '>')) {
+        r->position += c == '&';
         return skip_redirection(r);
     }
     (void)invar_shell_next(r);
@@ -334,8 +335,8 @@ static invar_status read_operator(invar_shell_scanner *r)
         return push_open(r, '(');
     if (c == ')')
         pop_open(r, "(");
-    if (c == '|' || (c == '&' && r->at < r->end && *r->at == '&')) {
-        r->at += r->at < r->end && *r->at == c;
+    if (c == '|' || (c == '&' && r->position < r->end && *r->position == '&')) {
+        r->position += r->position < r->end && *r->position == c;
         r->chained = true;
     }
     return INVAR_OK;
@@ -343,7 +344,7 @@ static invar_status read_operator(invar_shell_scanner *r)
 
 static invar_status read_next(invar_shell_scanner *r)
 {
-    char c = *r->at;
+    char c = *r->position;
 
     if (c == '\n') {
         (void)invar_shell_next(r);
@@ -353,7 +354,7 @@ static invar_status read_next(invar_shell_scanner *r)
         return r->command.first >= 0 || !r->chained ? end_command(r) : INVAR_OK;
     }
     if (invar_shell_is_blank(c)) {
-        r->at++;
+        r->position++;
         return INVAR_OK;
     }
     if (c == '#') {
@@ -369,7 +370,7 @@ invar_status invar_shell_state_run(invar_shell_state *shell, int file, const cha
                                    bool conditional, const char *text, size_t bytes)
 {
     invar_shell_scanner r = {.shell = shell,
-                             .at = text,
+                             .position = text,
                              .end = text + bytes,
                              .folder = folder,
                              .file = file,
@@ -378,11 +379,11 @@ invar_status invar_shell_state_run(invar_shell_state *shell, int file, const cha
                              .command = {-1, -1}};
 
     if (bytes > INVAR_LAUNCH_SCRIPT_MAX_BYTES)
-        return invar_shell_refuse(&r, "the file is larger than 1048576 bytes");
+        return invar_shell_fail(&r, "the file is larger than 1048576 bytes");
     if (memchr(text, '\0', bytes))
-        return invar_shell_refuse(&r, "the file has a NUL byte: it is no script");
+        return invar_shell_fail(&r, "the file has a NUL byte: it is no script");
     r.list = &r.command;
-    while (r.at < r.end)
+    while (r.position < r.end)
         INVAR_TRY(read_next(&r));
     return end_command(&r);
 }

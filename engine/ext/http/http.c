@@ -150,7 +150,7 @@ void invar_http_close(invar_http *http)
     invar_free(http);
 }
 
-void invar_http_watch(invar_http *http, void (*waits)(void *payload), void *payload)
+void invar_http_set_wait_callback(invar_http *http, void (*waits)(void *payload), void *payload)
 {
     http->waits = waits;
     http->payload = payload;
@@ -282,13 +282,13 @@ invar_status invar_http_post(invar_http *http, invar_http_exchange *exchanges, s
     INVAR_TRY(invar_alloc((void **)&calls, count + 1, sizeof *calls, "calls of a server"));
     status = invar_alloc((void **)&states, count + 1, sizeof *states, "answers of a server");
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
-        states[i] =
-            (call_state){.exchange = &exchanges[i],
-                         .max_bytes = exchanges[i].most_bytes ? exchanges[i].most_bytes
-                                                              : http->options.max_response_bytes};
+        states[i] = (call_state){.exchange = &exchanges[i],
+                                 .max_bytes = exchanges[i].max_response_bytes
+                                                  ? exchanges[i].max_response_bytes
+                                                  : http->options.max_response_bytes};
         calls[i] = (invar_http_call){.body = exchanges[i].body,
                                      .bytes = exchanges[i].bytes,
-                                     .take = take,
+                                     .on_data = take,
                                      .payload = &states[i]};
     }
     if (status == INVAR_OK)

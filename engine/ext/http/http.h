@@ -50,13 +50,13 @@ void invar_http_close(invar_http *http);
 /*
  * Sets a callback that runs at least once per second while responses are awaited; NULL removes it.
  */
-void invar_http_watch(invar_http *http, void (*waits)(void *payload), void *payload);
+void invar_http_set_wait_callback(invar_http *http, void (*waits)(void *payload), void *payload);
 
 /* A request and its response: a body with a status of 200 to 299. */
 typedef struct invar_http_exchange {
     const char *body;
     size_t bytes;
-    size_t most_bytes; /* largest response body; 0 for the client's limit */
+    size_t max_response_bytes; /* largest response body; 0 for the client's limit */
     /* Zero-initialize; afterwards owned by the caller (invar_free), also after a failure. */
     char *reply;
     size_t reply_bytes;

@@ -24,9 +24,10 @@ static invar_status write_bodies(invar_json_text *text, invar_http_exchange *exc
 
         q->write(text, first + i, q->payload);
         invar_json_text_newline(text);
-        exchanges[i] =
-            (invar_http_exchange){.bytes = text->bytes - before,
-                                  .most_bytes = q->most ? q->most(first + i, q->payload) : 0};
+        exchanges[i] = (invar_http_exchange){
+            .bytes = text->bytes - before,
+            .max_response_bytes =
+                q->max_response_bytes ? q->max_response_bytes(first + i, q->payload) : 0};
     }
     INVAR_TRY(text->status);
     for (size_t i = 0; i < count; at += exchanges[i++].bytes)

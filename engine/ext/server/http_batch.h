@@ -24,15 +24,14 @@ typedef struct invar_http_batch {
     /* writes request i; failures stay in `body` */
     void (*write)(invar_json_text *body, size_t i, void *payload);
     /* maximum response bytes; NULL for the server's limit */
-    size_t (*most)(size_t i, const void *payload);
+    size_t (*max_response_bytes)(size_t i, const void *payload);
     /* Called for each response, in the order of requests. */
     invar_status (*read)(size_t i, const char *answer, size_t bytes, void *payload);
     void *payload;
 } invar_http_batch;
 
 /* Posts all requests. Stops at the first response that is missing or that `read` rejects. */
-invar_status invar_http_batch_run(invar_http *server,
-                                  const invar_http_batch *questions) INVAR_MUST_USE;
+invar_status invar_http_batch_run(invar_http *server, const invar_http_batch *batch) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -38,7 +38,7 @@ struct invar_remote_teacher {
     double temperature;
     invar_token_text_fn words;
     bool met; /* there was a response, which set `print` */
-    char print[INVAR_REMOTE_TEACHER_PRINT_SIZE];
+    char print[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
 };
 
 /* ---- responses ------------------------------------------------------------------------------- */
@@ -150,17 +150,17 @@ static invar_status check_temperature(double temperature, const json_t *answer, 
                       where, temperature);
 }
 
-static void read_print(char out[INVAR_REMOTE_TEACHER_PRINT_SIZE], const json_t *answer)
+static void read_print(char out[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE], const json_t *answer)
 {
     const json_t *print = json_object_get(answer, "system_fingerprint");
 
     out[0] = '\0';
     if (json_is_string(print))
-        invar_text_quote(out, INVAR_REMOTE_TEACHER_PRINT_SIZE, json_string_value(print),
+        invar_text_quote(out, INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE, json_string_value(print),
                          json_string_length(print));
 }
 
-static invar_status read_answer(float *out, char print_out[INVAR_REMOTE_TEACHER_PRINT_SIZE],
+static invar_status read_answer(float *out, char print_out[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE],
                                 const invar_logprob_expectation *e, const invar_logprob_request *q,
                                 const json_t *answer, const char *where)
 {
@@ -176,16 +176,16 @@ static invar_status read_answer(float *out, char print_out[INVAR_REMOTE_TEACHER_
     INVAR_TRY(check_temperature(e->temperature, answer, where));
     INVAR_TRY(read_numbers(out, q, logps, where));
     read_print(print_out, answer);
-    if (e->print && strcmp(e->print, print_out) != 0)
+    if (e->fingerprint && strcmp(e->fingerprint, print_out) != 0)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s: it comes from the model \"%s\", those before from \"%s\": a run has "
                           "one teacher",
-                          where, print_out, e->print);
+                          where, print_out, e->fingerprint);
     return INVAR_OK;
 }
 
 invar_status invar_remote_teacher_read(float *logp_out,
-                                       char print_out[INVAR_REMOTE_TEACHER_PRINT_SIZE],
+                                       char print_out[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE],
                                        const invar_logprob_expectation *e,
                                        const invar_logprob_request *q, const char *text,
                                        size_t bytes)
@@ -257,8 +257,8 @@ static invar_status read_response(size_t i, const char *answer, size_t bytes, vo
     const invar_logprob_expectation expected = {.name = t->name,
                                                 .temperature = t->temperature,
                                                 .words = &t->words,
-                                                .print = t->met ? t->print : NULL};
-    char print[INVAR_REMOTE_TEACHER_PRINT_SIZE];
+                                                .fingerprint = t->met ? t->print : NULL};
+    char print[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
 
     INVAR_TRY(invar_remote_teacher_read(l->out, print, &expected, q, answer, bytes));
     l->out += q->count - q->first;
@@ -268,15 +268,16 @@ static invar_status read_response(size_t i, const char *answer, size_t bytes, vo
 }
 
 invar_status invar_remote_teacher_ask(float *logp_out, invar_remote_teacher *teacher,
-                                      const invar_logprob_request *questions, size_t count)
+                                      const invar_logprob_request *requests, size_t count)
 {
-    logprob_batch l = {teacher, questions, logp_out};
+    logprob_batch l = {teacher, requests, logp_out};
 
-    return invar_http_batch_run(teacher->server, &(invar_http_batch){.count = count,
-                                                                     .write = write_question,
-                                                                     .most = response_limit,
-                                                                     .read = read_response,
-                                                                     .payload = &l});
+    return invar_http_batch_run(teacher->server,
+                                &(invar_http_batch){.count = count,
+                                                    .write = write_question,
+                                                    .max_response_bytes = response_limit,
+                                                    .read = read_response,
+                                                    .payload = &l});
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -352,10 +353,10 @@ void invar_remote_teacher_close(invar_remote_teacher *teacher)
     invar_free(teacher);
 }
 
-void invar_remote_teacher_watch(invar_remote_teacher *teacher, void (*waits)(void *payload),
-                                void *payload)
+void invar_remote_teacher_set_wait_callback(invar_remote_teacher *teacher,
+                                            void (*waits)(void *payload), void *payload)
 {
-    invar_http_watch(teacher->server, waits, payload);
+    invar_http_set_wait_callback(teacher->server, waits, payload);
 }
 
 const char *invar_remote_teacher_fingerprint(const invar_remote_teacher *teacher)

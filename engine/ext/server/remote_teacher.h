@@ -50,14 +50,14 @@ invar_status invar_remote_teacher_open(invar_remote_teacher **out,
 void invar_remote_teacher_close(invar_remote_teacher *teacher);
 
 /* Sets a callback that runs at least once per second while responses are awaited. */
-void invar_remote_teacher_watch(invar_remote_teacher *teacher, void (*waits)(void *payload),
-                                void *payload);
+void invar_remote_teacher_set_wait_callback(invar_remote_teacher *teacher,
+                                            void (*waits)(void *payload), void *payload);
 
 /*
  * Name that the server gives its model (`system_fingerprint`), printable; empty if it gives no
  * name.
  */
-#define INVAR_REMOTE_TEACHER_PRINT_SIZE 65
+#define INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE 65
 const char *invar_remote_teacher_fingerprint(const invar_remote_teacher *teacher);
 
 /* One sequence; the log-probs of the tokens from `first` on are requested. */
@@ -70,7 +70,7 @@ typedef struct invar_logprob_request {
 
 /* Requests log-probs. logp_out gets (count - first) values per request, concatenated. */
 invar_status invar_remote_teacher_ask(float *logp_out, invar_remote_teacher *teacher,
-                                      const invar_logprob_request *questions,
+                                      const invar_logprob_request *requests,
                                       size_t count) INVAR_MUST_USE;
 
 /* ---- responses ------------------------------------------------------------------------------- */
@@ -80,7 +80,7 @@ typedef struct invar_logprob_expectation {
     const char *name;
     double temperature;
     const invar_token_text_fn *words;
-    const char *print; /* fingerprint of earlier responses; NULL if this is the first one */
+    const char *fingerprint; /* fingerprint of earlier responses; NULL if this is the first one */
 } invar_logprob_expectation;
 
 /*
@@ -88,9 +88,9 @@ typedef struct invar_logprob_expectation {
  * INVAR_E_CORRUPT if it is invalid, INVAR_E_STATE if another model has answered.
  */
 invar_status invar_remote_teacher_read(float *logp_out,
-                                       char print_out[INVAR_REMOTE_TEACHER_PRINT_SIZE],
+                                       char print_out[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE],
                                        const invar_logprob_expectation *expected,
-                                       const invar_logprob_request *question, const char *answer,
+                                       const invar_logprob_request *request, const char *response,
                                        size_t bytes) INVAR_MUST_USE;
 
 #ifdef __cplusplus

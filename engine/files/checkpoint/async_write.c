@@ -220,9 +220,9 @@ static invar_status start_thread(invar_checkpoint_writer *w)
     return INVAR_OK;
 }
 
-invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char *save,
-                                    const invar_checkpoint_content *content,
-                                    const invar_checkpoint_options *options)
+invar_status invar_checkpoint_writer_begin(invar_checkpoint_writer *writer, const char *save,
+                                           const invar_checkpoint_content *content,
+                                           const invar_checkpoint_options *options)
 {
     invar_status status;
 
@@ -242,7 +242,7 @@ invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char 
     return status;
 }
 
-bool invar_checkpoint_copying(invar_checkpoint_writer *writer)
+bool invar_checkpoint_writer_copying(invar_checkpoint_writer *writer)
 {
     bool copied;
 
@@ -254,7 +254,7 @@ bool invar_checkpoint_copying(invar_checkpoint_writer *writer)
     return !copied;
 }
 
-void invar_checkpoint_await_copy(invar_checkpoint_writer *writer)
+void invar_checkpoint_writer_await_copy(invar_checkpoint_writer *writer)
 {
     if (!writer->begun)
         return;
@@ -269,7 +269,7 @@ const char *invar_checkpoint_writer_save(const invar_checkpoint_writer *writer)
     return writer->making.save;
 }
 
-bool invar_checkpoint_ready(const invar_checkpoint_writer *writer)
+bool invar_checkpoint_writer_ready(const invar_checkpoint_writer *writer)
 {
     return writer->begun && atomic_load(&writer->done);
 }
@@ -284,7 +284,7 @@ static invar_status join_thread(invar_checkpoint_writer *w)
     return w->status;
 }
 
-invar_status invar_checkpoint_finish(invar_digest *hash_out, invar_checkpoint_writer *writer)
+invar_status invar_checkpoint_writer_finish(invar_digest *hash_out, invar_checkpoint_writer *writer)
 {
     invar_status status;
 

@@ -144,19 +144,19 @@ typedef struct invar_checkpoint_lock {
  * Creates the folder if necessary, locks it, and reads its owner from the file `owner` or, if that
  * is empty, from the newest checkpoint. Returns INVAR_E_BUSY if another process holds the lock.
  */
-invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *claim,
+invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *lock,
                                            const char *save) INVAR_MUST_USE;
 
 /* Writes the owner file, unless it exists already; durable. */
-invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *claim,
+invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *lock,
                                                const invar_checkpoint_owner *owner) INVAR_MUST_USE;
 
 /*
  * Call before each write. Updates claim->folder.path if the folder was moved. Returns INVAR_E_STATE
  * if the folder or its owner file was removed or replaced.
  */
-invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *claim) INVAR_MUST_USE;
-void invar_checkpoint_lock_release(invar_checkpoint_lock *claim);
+invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *lock) INVAR_MUST_USE;
+void invar_checkpoint_lock_release(invar_checkpoint_lock *lock);
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
@@ -185,9 +185,10 @@ typedef struct invar_checkpoint_options {
     invar_ledger *ledger; /* records intent and completion; NULL if there is no ledger */
     int64_t keep;         /* number of checkpoints to keep, this one included; 0 for all */
     bool by_time;         /* saved by the clock: see INVAR_CHECKPOINT_KEPT_BY_TIME */
-    bool ends; /* last checkpoint of its run: remove all older ones that were saved by time */
+    bool is_last; /* last checkpoint of its run: remove all older ones that were saved by time */
     invar_pool *pool; /* threads for hashing; NULL for the calling thread only */
-    bool claimed; /* SAVE exists and is locked; if it was moved meanwhile, do not create it again */
+    bool save_exists; /* SAVE exists and is locked; if it was moved meanwhile, do not create it
+                        again */
 } invar_checkpoint_options;
 
 /*
@@ -208,10 +209,10 @@ invar_status invar_checkpoint_measure(int64_t *bytes_out,
                                       const invar_checkpoint_content *content) INVAR_MUST_USE;
 
 /*
- * Asynchronous writer: invar_checkpoint_write in two calls. invar_checkpoint_begin starts a thread,
- * which copies the tensors and writes the files; invar_checkpoint_finish waits for it and publishes
- * the checkpoint: ledger, rename, `latest`, removal of old ones. Without the second call only
- * iter_X.tmp exists, as if the writer had been killed.
+ * Asynchronous writer: invar_checkpoint_write in two calls. invar_checkpoint_writer_begin starts a
+ * thread, which copies the tensors and writes the files; invar_checkpoint_writer_finish waits for
+ * it and publishes the checkpoint: ledger, rename, `latest`, removal of old ones. Without the
+ * second call only iter_X.tmp exists, as if the writer had been killed.
  */
 typedef struct invar_checkpoint_writer invar_checkpoint_writer;
 
@@ -231,34 +232,34 @@ void invar_checkpoint_writer_free(invar_checkpoint_writer *writer);
 /*
  * Begins a checkpoint. Strings, pool and ledger are borrowed until it is finished. `save` is read
  * by the two calls only: in between it may be changed to the path that the folder was moved to. The
- * values of the tensors must not change until invar_checkpoint_await_copy returns; everything else
- * may change at once. content->fetch is not called. Returns INVAR_E_STATE if the previous
- * checkpoint was not finished. The buffer for the copies is kept for the next one.
+ * values of the tensors must not change until invar_checkpoint_writer_await_copy returns;
+ * everything else may change at once. content->fetch is not called. Returns INVAR_E_STATE if the
+ * previous checkpoint was not finished. The buffer for the copies is kept for the next one.
  */
-invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char *save,
-                                    const invar_checkpoint_content *content,
-                                    const invar_checkpoint_options *options) INVAR_MUST_USE;
+invar_status invar_checkpoint_writer_begin(invar_checkpoint_writer *writer, const char *save,
+                                           const invar_checkpoint_content *content,
+                                           const invar_checkpoint_options *options) INVAR_MUST_USE;
 
 /*
- * Waits until the tensors are copied, or the copy has failed, which invar_checkpoint_finish
+ * Waits until the tensors are copied, or the copy has failed, which invar_checkpoint_writer_finish
  * reports. Returns at once if no copy is in progress.
  */
-void invar_checkpoint_await_copy(invar_checkpoint_writer *writer);
-/* a copy is in progress: invar_checkpoint_await_copy would wait */
-bool invar_checkpoint_copying(invar_checkpoint_writer *writer);
+void invar_checkpoint_writer_await_copy(invar_checkpoint_writer *writer);
+/* a copy is in progress: invar_checkpoint_writer_await_copy would wait */
+bool invar_checkpoint_writer_copying(invar_checkpoint_writer *writer);
 
 /*
  * Finishes the checkpoint that was begun; fails like invar_checkpoint_write. Does nothing if there
  * is no such checkpoint.
  */
-invar_status invar_checkpoint_finish(invar_digest *hash_out,
-                                     invar_checkpoint_writer *writer) INVAR_MUST_USE;
+invar_status invar_checkpoint_writer_finish(invar_digest *hash_out,
+                                            invar_checkpoint_writer *writer) INVAR_MUST_USE;
 
 /* Folder of the last checkpoint, updated as far as it came; empty if none was begun. */
 const char *invar_checkpoint_writer_save(const invar_checkpoint_writer *writer);
 
 /* Returns true if a checkpoint was begun and its files are written or have failed. */
-bool invar_checkpoint_ready(const invar_checkpoint_writer *writer);
+bool invar_checkpoint_writer_ready(const invar_checkpoint_writer *writer);
 
 /*
  * Removes leftovers of a killed writer in SAVE; every write begins with this. The caller holds the
@@ -288,11 +289,11 @@ typedef struct invar_checkpoint_open_options {
 /*
  * Opens a checkpoint and verifies every file. Returns INVAR_E_NOTFOUND if there is no checkpoint,
  * or not the chosen one, INVAR_E_CORRUPT if it is damaged (the message names file and tensor), and
- * INVAR_E_UNSUPPORTED if its version is newer. `choice` may be NULL for the latest checkpoint
+ * INVAR_E_UNSUPPORTED if its version is newer. `options` may be NULL for the latest checkpoint
  * without skipping.
  */
 invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
-                                   const invar_checkpoint_open_options *choice) INVAR_MUST_USE;
+                                   const invar_checkpoint_open_options *options) INVAR_MUST_USE;
 
 /*
  * Like invar_checkpoint_open, for a checkpoint given by its own folder, such as SAVE/iter_0000003

@@ -115,12 +115,12 @@ invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner
 
 /* ---- lock ------------------------------------------------------------------------------------ */
 
-void invar_checkpoint_lock_release(invar_checkpoint_lock *claim)
+void invar_checkpoint_lock_release(invar_checkpoint_lock *lock)
 {
-    if (claim->locked)
-        close(claim->fd);
-    invar_held_folder_release(&claim->folder);
-    *claim = (invar_checkpoint_lock){0};
+    if (lock->locked)
+        close(lock->fd);
+    invar_held_folder_release(&lock->folder);
+    *lock = (invar_checkpoint_lock){0};
 }
 
 /* Opens the owner file without following links, which another process may have placed there. */
@@ -178,48 +178,48 @@ static invar_status acquire_lock(invar_checkpoint_lock *claim, const char *save)
     return check_owner(claim, path);
 }
 
-invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *claim, const char *save)
+invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *lock, const char *save)
 {
     invar_status status;
 
-    *claim = (invar_checkpoint_lock){0};
-    status = acquire_lock(claim, save);
+    *lock = (invar_checkpoint_lock){0};
+    status = acquire_lock(lock, save);
     if (status != INVAR_OK)
-        invar_checkpoint_lock_release(claim);
+        invar_checkpoint_lock_release(lock);
     return status;
 }
 
-invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *claim,
+invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *lock,
                                                const invar_checkpoint_owner *owner)
 {
     char text[256], identity[INVAR_DIGEST_HEX_SIZE];
     int bytes;
 
-    if (claim->has_owner_file)
+    if (lock->has_owner_file)
         return INVAR_OK;
     invar_digest_format(identity, &owner->identity);
     bytes =
         snprintf(text, sizeof text, "[owner]\nrun = %s\nidentity = %s\n", owner->uuid, identity);
-    if (pwrite(claim->fd, text, (size_t)bytes, 0) != bytes || invar_fd_sync(claim->fd) != 0) {
-        invar_status status = io_error(claim->folder.path, "its owner cannot be written");
-        (void)!ftruncate(claim->fd, 0); // a truncated name would be invalid
+    if (pwrite(lock->fd, text, (size_t)bytes, 0) != bytes || invar_fd_sync(lock->fd) != 0) {
+        invar_status status = io_error(lock->folder.path, "its owner cannot be written");
+        (void)!ftruncate(lock->fd, 0); // a truncated name would be invalid
         return status;
     }
-    claim->has_owner_file = claim->owned = true;
-    claim->owner = *owner;
-    return invar_held_folder_sync(claim->folder.path);
+    lock->has_owner_file = lock->owned = true;
+    lock->owner = *owner;
+    return invar_held_folder_sync(lock->folder.path);
 }
 
-invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *claim)
+invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *lock)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     struct stat ours, there;
 
-    INVAR_TRY(invar_held_folder_refresh(&claim->folder));
-    INVAR_TRY(invar_path_join(path, sizeof path, claim->folder.path, OWNER));
+    INVAR_TRY(invar_held_folder_refresh(&lock->folder));
+    INVAR_TRY(invar_path_join(path, sizeof path, lock->folder.path, OWNER));
     // compare with the open folder: its path may lead to another one by now
-    if (fstat(claim->fd, &ours) == 0 &&
-        fstatat(claim->folder.fd, OWNER, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+    if (fstat(lock->fd, &ours) == 0 &&
+        fstatat(lock->folder.fd, OWNER, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino)
         return INVAR_OK;
     invar_path_show(shown, path);

@@ -481,24 +481,24 @@ static invar_status open_chosen(invar_checkpoint **out, int64_t *step, const cha
 }
 
 invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
-                                   const invar_checkpoint_open_options *choice)
+                                   const invar_checkpoint_open_options *options)
 {
     static const invar_checkpoint_open_options newest = {.step = INVAR_CHECKPOINT_LATEST};
     invar_status status;
     int64_t step;
 
     *out = NULL;
-    choice = choice ? choice : &newest;
-    status = open_chosen(out, &step, save, choice);
+    options = options ? options : &newest;
+    status = open_chosen(out, &step, save, options);
     if (status == INVAR_OK || status == INVAR_E_NOMEM ||
         (status == INVAR_E_NOTFOUND && step == INT64_MAX))
         return status;
-    if (choice->skip_damaged) {
-        report_skipped(choice, step == INT64_MAX ? INVAR_CHECKPOINT_LATEST : step);
-        status = open_older(out, save, step, choice);
+    if (options->skip_damaged) {
+        report_skipped(options, step == INT64_MAX ? INVAR_CHECKPOINT_LATEST : step);
+        status = open_older(out, save, step, options);
     }
     return status == INVAR_OK || status == INVAR_E_NOMEM ? status
-                                                         : advise_others(save, step, choice);
+                                                         : advise_others(save, step, options);
 }
 
 /* ---- getters and tensors --------------------------------------------------------------------- */

@@ -390,7 +390,7 @@ static invar_status clean_up(const write_job *m, invar_status status)
 invar_status invar_checkpoint_make_files(write_job *m)
 {
     INVAR_TRY(hash_host_tensors(m));
-    if (!m->options.claimed)
+    if (!m->options.save_exists)
         INVAR_TRY(invar_held_folder_make(m->save));
     INVAR_TRY(invar_checkpoint_remove_leftovers(m->save));
     return clean_up(m, write_files(m));
@@ -411,7 +411,7 @@ invar_status invar_checkpoint_publish(write_job *m, const char *save)
     // the checkpoint is the latest now: what cannot be removed is left to the next writer
     if (invar_held_folder_remove(m->old) != INVAR_OK ||
         invar_checkpoint_prune(m->save, m->index.state.step, m->options.keep,
-                               m->options.ends ? 0 : INVAR_CHECKPOINT_KEPT_BY_TIME) != INVAR_OK)
+                               m->options.is_last ? 0 : INVAR_CHECKPOINT_KEPT_BY_TIME) != INVAR_OK)
         invar_error_clear();
     return INVAR_OK;
 }

@@ -32,13 +32,13 @@ typedef struct invar_checkpoint_write_state {
 } invar_checkpoint_write_state;
 
 /* Releases the state. Call after prepare, also after a failure. */
-void invar_checkpoint_write_state_release(invar_checkpoint_write_state *making);
+void invar_checkpoint_write_state_release(invar_checkpoint_write_state *state);
 
 /*
- * Checks and lists the content, and hashes tensors in device memory. `making` need not be
+ * Checks and lists the content, and hashes tensors in device memory. `state` need not be
  * initialized.
  */
-invar_status invar_checkpoint_prepare(invar_checkpoint_write_state *making, const char *save,
+invar_status invar_checkpoint_prepare(invar_checkpoint_write_state *state, const char *save,
                                       const invar_checkpoint_content *content,
                                       const invar_checkpoint_options *options) INVAR_MUST_USE;
 
@@ -46,13 +46,13 @@ invar_status invar_checkpoint_prepare(invar_checkpoint_write_state *making, cons
  * Hashes tensors in host memory and writes iter_X.tmp. Any thread may call it if all tensors are in
  * host memory and there is no pool.
  */
-invar_status invar_checkpoint_make_files(invar_checkpoint_write_state *making) INVAR_MUST_USE;
+invar_status invar_checkpoint_make_files(invar_checkpoint_write_state *state) INVAR_MUST_USE;
 
 /*
  * Publishes the files: everything from the ledger's intent to the removal of old checkpoints.
  * `save` is the current path of the folder.
  */
-invar_status invar_checkpoint_publish(invar_checkpoint_write_state *making,
+invar_status invar_checkpoint_publish(invar_checkpoint_write_state *state,
                                       const char *save) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -67,7 +67,7 @@ invar_status invar_hf_files_add(invar_hf_files *files, const char *dir, const ch
     return invar_path_exists(path) ? add_path(files, path, name) : INVAR_OK;
 }
 
-invar_status invar_hf_files_take_config(invar_hf_files *files, const char *dir)
+invar_status invar_hf_files_read_config(invar_hf_files *files, const char *dir)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -78,7 +78,7 @@ invar_status invar_hf_files_take_config(invar_hf_files *files, const char *dir)
 static void skip_template(invar_hf_files *files, const char *name)
 {
     files->n_skipped++;
-    invar_text_quote(files->one_left_out, sizeof files->one_left_out, name, strlen(name));
+    invar_text_quote(files->skipped_name, sizeof files->skipped_name, name, strlen(name));
 }
 
 /* Keeps "additional_chat_templates/NAME" if it is a template, in the order of names. */
@@ -143,7 +143,7 @@ void invar_hf_files_warning(char out[INVAR_HF_WARNING_SIZE], const invar_hf_file
                        ": %" PRId64 " chat template%s not handed on, as \"%s\": "
                        "a name is of A-Z a-z 0-9 . _ -, and there are at most %d",
                        files->n_skipped, files->n_skipped == 1 ? " is" : "s are",
-                       files->one_left_out, INVAR_HF_MAX_TEMPLATES);
+                       files->skipped_name, INVAR_HF_MAX_TEMPLATES);
 }
 
 /* Removes the template from the tokenizer's settings, because another one is given. */

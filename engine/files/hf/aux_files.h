@@ -31,7 +31,7 @@ typedef struct invar_hf_files {
     char *config; /* config.json of the source, which is not among `items`; NULL if absent */
     size_t config_bytes;
     int64_t n_skipped;                        /* templates that cannot be copied */
-    char one_left_out[INVAR_TEXT_QUOTE_SIZE]; /* name of one skipped template */
+    char skipped_name[INVAR_TEXT_QUOTE_SIZE]; /* name of one skipped template */
 } invar_hf_files;
 
 /* Adds a file of the folder, if it exists. */
@@ -39,7 +39,7 @@ invar_status invar_hf_files_add(invar_hf_files *files, const char *dir,
                                 const char *name) INVAR_MUST_USE;
 
 /* Reads the config.json of the folder, to be written later with the type of the weights. */
-invar_status invar_hf_files_take_config(invar_hf_files *files, const char *dir) INVAR_MUST_USE;
+invar_status invar_hf_files_read_config(invar_hf_files *files, const char *dir) INVAR_MUST_USE;
 
 /*
  * Adds all existing files, in a fixed order. `chat_template`, if not empty, is a file that replaces

@@ -346,8 +346,8 @@ static invar_status read_param(adapter_reader *r, const invar_param *p)
     memset(r->whole, 0, (size_t)all * sizeof *r->whole);
     for (int64_t e = 0; e < p->stack; e++)
         INVAR_TRY(read_expert(r->whole + e * (all / p->stack), r, p, e));
-    INVAR_TRY(invar_param_loader_room_all(&near, &r->fill, p));
-    invar_param_shard_take(near, p, &p->local, r->whole);
+    INVAR_TRY(invar_param_loader_buffer_all(&near, &r->fill, p));
+    invar_param_shard_extract(near, p, &p->local, r->whole);
     invar_free(r->whole);
     r->whole = NULL;
     return invar_param_loader_put(&r->fill);
@@ -481,7 +481,7 @@ static invar_status write_param(adapter_writer *w, invar_safetensors_writer *fil
     for (int64_t e = 0; e < p->stack; e++)
         for (int64_t i = 0; i < x.rows; i++)
             INVAR_TRY(
-                invar_safetensors_put_f32(file, values + (e * p->rows + i) * p->cols, x.cols));
+                invar_safetensors_write_f32(file, values + (e * p->rows + i) * p->cols, x.cols));
     return INVAR_OK;
 }
 

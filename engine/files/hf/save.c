@@ -125,7 +125,7 @@ static invar_status write_tensor(invar_safetensors_writer *writer, hf_saver *s, 
     const float *data;
 
     INVAR_TRY(read_tensor(&data, s, i));
-    return invar_safetensors_put_f32(writer, data, s->tensors[i].elements);
+    return invar_safetensors_write_f32(writer, data, s->tensors[i].elements);
 }
 
 /* Sends this rank's shards of all tensors to rank 0. */

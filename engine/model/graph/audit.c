@@ -33,7 +33,7 @@ typedef struct op_plan {
 struct invar_audit {
     invar_audit_options options;
     invar_device dev;
-    invar_audit_scratch desk;
+    invar_audit_scratch scratch;
     int64_t step;
     bool active; /* between invar_audit_begin and invar_audit_end */
     invar_audit_part part;
@@ -60,8 +60,8 @@ invar_status invar_audit_new(invar_audit **out, const invar_device *dev,
     audit->options = *options;
     audit->dev = *dev;
     audit->step = -1;
-    audit->desk.dev = &audit->dev;
-    invar_op_runner_init(&audit->desk.cpu, &cpu);
+    audit->scratch.dev = &audit->dev;
+    invar_op_runner_init(&audit->scratch.cpu, &cpu);
     *out = audit;
     return INVAR_OK;
 }
@@ -70,8 +70,8 @@ void invar_audit_free(invar_audit *audit)
 {
     if (!audit)
         return;
-    invar_op_runner_release(&audit->desk.cpu);
-    invar_free(audit->desk.room);
+    invar_op_runner_release(&audit->scratch.cpu);
+    invar_free(audit->scratch.row_buffer);
     invar_free(audit);
 }
 
@@ -193,7 +193,7 @@ invar_status invar_audit_before(invar_audit *audit, invar_op op, const void *arg
     for (int64_t i = 0; i < audit->n_choices; i++) {
         invar_audit_pick *c = &audit->choices[i];
         draw_words(c->word, audit, (uint32_t)op, global_call_number(audit, p->calls), (uint32_t)i);
-        INVAR_TRY(invar_audit_note(c, &audit->desk, op, args));
+        INVAR_TRY(invar_audit_read_before(c, &audit->scratch, op, args));
     }
     p->done += audit->n_choices;
     audit->share -= audit->n_choices;
@@ -210,8 +210,8 @@ invar_status invar_audit_after(invar_audit *audit, invar_op op, const void *args
         bool differs;
 
         INVAR_TRY(
-            invar_audit_compare(&differs, &finding, &audit->desk, op, args, &audit->choices[i]));
-        audit->checked += audit->desk.compared;
+            invar_audit_compare(&differs, &finding, &audit->scratch, op, args, &audit->choices[i]));
+        audit->checked += audit->scratch.compared;
         if (!differs)
             continue;
         audit->differ++;

@@ -30,17 +30,17 @@
 /* Allocates zeroed memory that is freed when the element is done. */
 static invar_status alloc_operand(void **out, invar_audit_scratch *desk, size_t bytes)
 {
-    INVAR_CHECK(desk->n_pieces < INVAR_AUDIT_PIECES);
+    INVAR_CHECK(desk->n_operands < INVAR_AUDIT_MAX_OPERANDS);
     INVAR_TRY(invar_alloc(out, bytes, 1, "operands of an audit"));
     memset(*out, 0, bytes);
-    desk->pieces[desk->n_pieces++] = *out;
+    desk->operands[desk->n_operands++] = *out;
     return INVAR_OK;
 }
 
 static void free_operands(invar_audit_scratch *desk)
 {
-    while (desk->n_pieces > 0)
-        invar_free(desk->pieces[--desk->n_pieces]);
+    while (desk->n_operands > 0)
+        invar_free(desk->operands[--desk->n_operands]);
 }
 
 /*
@@ -56,8 +56,8 @@ static invar_status download_rows(void *to, invar_audit_scratch *desk, const voi
 
     if (stride == bytes || rows == 1)
         return invar_device_download(desk->dev, to, from, (size_t)rows * bytes);
-    if (!desk->room)
-        INVAR_TRY(invar_alloc(&desk->room, ROOM, 1, "rows of an audit"));
+    if (!desk->row_buffer)
+        INVAR_TRY(invar_alloc(&desk->row_buffer, ROOM, 1, "rows of an audit"));
     for (int64_t row = 0; row < rows; row += at_once) {
         int64_t n = rows - row < at_once ? rows - row : at_once;
         if (n == 1) {
@@ -65,10 +65,11 @@ static invar_status download_rows(void *to, invar_audit_scratch *desk, const voi
                                             source + (size_t)row * stride, bytes));
             continue;
         }
-        INVAR_TRY(invar_device_download(desk->dev, desk->room, source + (size_t)row * stride,
+        INVAR_TRY(invar_device_download(desk->dev, desk->row_buffer, source + (size_t)row * stride,
                                         (size_t)(n - 1) * stride + bytes));
         for (int64_t i = 0; i < n; i++)
-            memcpy(out + (size_t)(row + i) * bytes, (char *)desk->room + (size_t)i * stride, bytes);
+            memcpy(out + (size_t)(row + i) * bytes, (char *)desk->row_buffer + (size_t)i * stride,
+                   bytes);
     }
     return INVAR_OK;
 }
@@ -723,19 +724,18 @@ static bool is_empty(invar_op op, const void *args)
     return out->shape[0] == 0 || invar_tensor_row_elements(out) == 0;
 }
 
-invar_status invar_audit_note(invar_audit_pick *choice, invar_audit_scratch *desk, invar_op op,
-                              const void *args)
+invar_status invar_audit_read_before(invar_audit_pick *pick, invar_audit_scratch *scratch,
+                                     invar_op op, const void *args)
 {
     const invar_tensor *dw = args;
     compared_values s;
 
-    choice->before = 0.0f;
+    pick->before = 0.0f;
     if ((op != INVAR_OP_LINEAR_DW && op != INVAR_OP_MOE_LINEAR_DW) || is_empty(op, args))
         return INVAR_OK;
-    s = weight_element(dw, choice);
-    return invar_device_download(desk->dev, &choice->before,
-                                 element(dw, s.row * dw->row_stride + s.col),
-                                 sizeof choice->before);
+    s = weight_element(dw, pick);
+    return invar_device_download(scratch->dev, &pick->before,
+                                 element(dw, s.row * dw->row_stride + s.col), sizeof pick->before);
 }
 
 static invar_status compare_op(bool *differs, invar_audit_finding *finding,
@@ -774,14 +774,14 @@ static invar_status compare_op(bool *differs, invar_audit_finding *finding,
 }
 
 invar_status invar_audit_compare(bool *differs, invar_audit_finding *finding,
-                                 invar_audit_scratch *desk, invar_op op, const void *args,
-                                 const invar_audit_pick *choice)
+                                 invar_audit_scratch *scratch, invar_op op, const void *args,
+                                 const invar_audit_pick *pick)
 {
     invar_status status = INVAR_OK;
 
-    *differs = desk->compared = false;
+    *differs = scratch->compared = false;
     if (!is_empty(op, args))
-        status = compare_op(differs, finding, desk, op, args, choice);
-    free_operands(desk);
+        status = compare_op(differs, finding, scratch, op, args, pick);
+    free_operands(scratch);
     return status;
 }

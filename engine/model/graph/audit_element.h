@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define INVAR_AUDIT_PIECES 32
+#define INVAR_AUDIT_MAX_OPERANDS 32
 
 /*
  * Memory in which an element is recomputed; all of it is on the host. Zero-initialize except for
@@ -21,10 +21,11 @@ extern "C" {
 typedef struct invar_audit_scratch {
     const invar_device *dev; /* audited device; borrowed */
     invar_op_runner cpu;
-    void *pieces[INVAR_AUDIT_PIECES]; /* operands of the current element; owned until it is done */
-    int n_pieces;
-    bool compared; /* the element was compared; false if offsets or page tables were invalid */
-    void *room;    /* buffer for downloaded rows */
+    void *operands
+        [INVAR_AUDIT_MAX_OPERANDS]; /* operands of the current element; owned until it is done */
+    int n_operands;
+    bool compared;    /* the element was compared; false if offsets or page tables were invalid */
+    void *row_buffer; /* buffer for downloaded rows */
 } invar_audit_scratch;
 
 /* Random words that select an element: its row, its column and so on. */
@@ -37,16 +38,16 @@ typedef struct invar_audit_pick {
 bool invar_audit_knows(invar_op op);
 
 /* Call before the op runs: sets choice->before if the op adds to the element. */
-invar_status invar_audit_note(invar_audit_pick *choice, invar_audit_scratch *desk, invar_op op,
-                              const void *args) INVAR_MUST_USE;
+invar_status invar_audit_read_before(invar_audit_pick *pick, invar_audit_scratch *scratch,
+                                     invar_op op, const void *args) INVAR_MUST_USE;
 
 /*
  * Call after the op: *differs tells if the bits differ; then everything in `finding` but the layer
  * is set.
  */
 invar_status invar_audit_compare(bool *differs, invar_audit_finding *finding,
-                                 invar_audit_scratch *desk, invar_op op, const void *args,
-                                 const invar_audit_pick *choice) INVAR_MUST_USE;
+                                 invar_audit_scratch *scratch, invar_op op, const void *args,
+                                 const invar_audit_pick *pick) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -37,7 +37,7 @@ static bool grow_zeroed(invar_builder *b, void *list, size_t *room, size_t need)
     char **block = list;
     size_t before = *room;
 
-    if (!invar_op_graph_grow(b->program, list, room, before, need))
+    if (!invar_op_graph_grow(b->graph, list, room, before, need))
         return false;
     if (*room > before)
         memset(*block + before, 0, *room - before);
@@ -59,24 +59,23 @@ static invar_weight declare_param(invar_builder *b, const invar_param *p)
     }
     b->next_param++;
     return (invar_weight){.w = invar_tensor_2d(NULL, b->storage, p->stack * p->rows, p->cols),
-                          .cut = p->cut,
-                          .whole = p->cut.columns ? p->cols : p->rows,
-                          .pieces = p->cut.shards};
+                          .split = p->split,
+                          .n_total = p->split.columns ? p->cols : p->rows,
+                          .n_shards = p->split.shards};
 }
 
 /* Returns the symbolic address of `at` in an input buffer that starts at `base`. */
 static void *symbolic_address(invar_builder *b, invar_graph_input which, const void *at,
                               const void *base)
 {
-    return (char *)invar_op_graph_input(b->program, which) +
-           ((const char *)at - (const char *)base);
+    return (char *)invar_op_graph_input(b->graph, which) + ((const char *)at - (const char *)base);
 }
 
 /* Returns the symbolic tensor of a parameter's weight. */
 static invar_tensor weight_of(invar_builder *b, const invar_param *p)
 {
     bool frozen = b->frozen_base && p->kind != INVAR_PARAM_ADAPTER;
-    invar_graph_input which = frozen ? INVAR_GIVEN_BASE : INVAR_GIVEN_MODEL;
+    invar_graph_input which = frozen ? INVAR_INPUT_BASE : INVAR_INPUT_MODEL;
     const void *base = frozen ? b->frozen_base : b->param_base;
     invar_tensor w = p->weight;
 
@@ -92,7 +91,7 @@ static invar_tensor gradient_of(invar_builder *b, const invar_param *p)
     invar_tensor dw = p->grad;
 
     if (dw.dtype != INVAR_DTYPE_NONE)
-        dw.data = symbolic_address(b, INVAR_GIVEN_GRADS, dw.data, NULL);
+        dw.data = symbolic_address(b, INVAR_INPUT_GRADS, dw.data, NULL);
     return dw;
 }
 
@@ -101,10 +100,10 @@ invar_weight invar_build_weight(invar_builder *b, const invar_param *p)
     const invar_param *a = p->adapter;
     invar_weight w = {.w = weight_of(b, p),
                       .dw = gradient_of(b, p),
-                      .cut = p->cut,
-                      .whole = p->cut.columns ? p->cols : p->rows,
-                      .piece = p->local.piece,
-                      .pieces = p->local.pieces};
+                      .split = p->split,
+                      .n_total = p->split.columns ? p->cols : p->rows,
+                      .first_shard = p->local.first_shard,
+                      .n_shards = p->local.n_shards};
 
     if (a)
         w.adapter = (invar_adapter){weight_of(b, &a[0]), gradient_of(b, &a[0]), weight_of(b, &a[1]),
@@ -123,14 +122,14 @@ invar_weight invar_build_cut_param(invar_builder *b, invar_param_kind kind, cons
                            .stack = cut->experts,
                            .rows = rows,
                            .cols = cols,
-                           .cut = *cut};
+                           .split = *cut};
         (void)snprintf(own.name, sizeof own.name, "%s", name);
         return declare_param(b, &own);
     }
     p = &b->params[b->next_param++];
     INVAR_CHECK(p->kind == kind && p->rows == rows && p->cols == cols);
-    INVAR_CHECK(p->cut.shards == cut->shards && p->cut.columns == cut->columns &&
-                p->cut.atom == cut->atom && p->cut.experts == cut->experts);
+    INVAR_CHECK(p->split.shards == cut->shards && p->split.columns == cut->columns &&
+                p->split.atom == cut->atom && p->split.experts == cut->experts);
     return invar_build_weight(b, p);
 }
 
@@ -144,54 +143,54 @@ invar_weight invar_build_param(invar_builder *b, invar_param_kind kind, const ch
 invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim)
 {
     invar_heads heads = {.count = projection->w.shape[0] / dim,
-                         .whole = projection->whole / dim,
-                         .cut = projection->cut,
-                         .piece = projection->piece,
-                         .pieces = projection->pieces};
+                         .n_total = projection->n_total / dim,
+                         .split = projection->split,
+                         .first_shard = projection->first_shard,
+                         .n_shards = projection->n_shards};
 
-    heads.cut.atom /= dim;
+    heads.split.atom /= dim;
     return heads;
 }
 
-invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t whole,
+invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t n_total,
                                           const invar_logical_split *cut)
 {
     int32_t own = cut->shards / b->tensors, first = b->tensor * own;
-    int64_t begin = invar_shard_start(whole, cut->atom, cut->shards, first);
+    int64_t begin = invar_shard_start(n_total, cut->atom, cut->shards, first);
     invar_sum_parts out = {.count = own};
 
     for (int32_t i = 0; i < own; i++) {
-        int64_t at = invar_shard_start(whole, cut->atom, cut->shards, first + i);
-        int64_t next = invar_shard_start(whole, cut->atom, cut->shards, first + i + 1);
+        int64_t at = invar_shard_start(n_total, cut->atom, cut->shards, first + i);
+        int64_t next = invar_shard_start(n_total, cut->atom, cut->shards, first + i + 1);
         out.part[i] = (invar_sum_part){at - begin, next - at, 1};
     }
     return out;
 }
 
-invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t whole,
+invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t n_total,
                                       const invar_logical_split *cut)
 {
     int32_t own = cut->shards / b->tensors, first = b->tensor * own;
     int64_t begin, end;
 
-    if (!invar_shards_divide_evenly(whole, cut->atom, cut->shards, b->tensors))
-        return invar_build_single_shards(b, whole, cut);
-    begin = invar_shard_start(whole, cut->atom, cut->shards, first);
-    end = invar_shard_start(whole, cut->atom, cut->shards, first + own);
+    if (!invar_shards_divide_evenly(n_total, cut->atom, cut->shards, b->tensors))
+        return invar_build_single_shards(b, n_total, cut);
+    begin = invar_shard_start(n_total, cut->atom, cut->shards, first);
+    end = invar_shard_start(n_total, cut->atom, cut->shards, first + own);
     return (invar_sum_parts){.count = 1, .part = {{0, end - begin, own}}};
 }
 
 invar_tensor invar_build_array(invar_builder *b, invar_graph_input which, invar_dtype dtype,
                                int64_t count)
 {
-    return invar_tensor_1d(invar_op_graph_input(b->program, which), dtype, count);
+    return invar_tensor_1d(invar_op_graph_input(b->graph, which), dtype, count);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
 invar_value_info *invar_build_value_info(invar_builder *b, const invar_tensor *value)
 {
-    int32_t room = invar_op_graph_room_of(value->data);
+    int32_t room = invar_op_graph_buffer_of(value->data);
 
     if (!grow_zeroed(b, &b->built, &b->built_bytes, ((size_t)room + 1) * sizeof *b->built)) {
         b->lost = (invar_value_info){0};
@@ -220,13 +219,13 @@ static void append_point(invar_builder *b, const invar_graph_point *point)
 
     if (!p.name)
         return;
-    p.again = b->hide_points;
+    p.recomputed = b->hide_points;
     p.layer = b->layer;
     if (p.stream && b->stream)
-        p.shares = b->stream->row;
+        p.tp_starts = b->stream->row;
     if (p.stream && b->context)
-        p.contexts = b->context->row;
-    invar_op_graph_point(b->program, &p);
+        p.cp_starts = b->context->row;
+    invar_op_graph_point(b->graph, &p);
 }
 
 invar_tensor invar_build_result(invar_builder *b, const char *name, invar_tensor value)
@@ -278,12 +277,12 @@ invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads)
 
 /* ---- rows that ranks divide ------------------------------------------------------------------ */
 
-invar_tensor invar_build_stream_room(invar_builder *b, invar_dtype dtype, int32_t parts,
-                                     int64_t cols)
+invar_tensor invar_build_residual_buffer(invar_builder *b, invar_dtype dtype, int32_t parts,
+                                         int64_t cols)
 {
-    int64_t all = invar_op_graph_rows(b->program, b->rows);
+    int64_t all = invar_op_graph_rows(b->graph, b->rows);
     int64_t most = b->stream ? invar_row_partition_max(all, b->stream->size) : b->rows;
-    invar_tensor room = invar_op_graph_tensor(b->program, dtype, parts * most, cols);
+    invar_tensor room = invar_op_graph_tensor(b->graph, dtype, parts * most, cols);
 
     return b->stream ? invar_tensor_rows(&room, 0, parts * invar_row_partition_count(b->stream))
                      : room;
@@ -303,11 +302,12 @@ invar_tensor invar_build_all_rows(invar_builder *b, const invar_tensor *own)
     if (!b->stream)
         return *own;
     INVAR_CHECK(own->row_stride == own->shape[1]); // rows are transferred without gaps
-    all = invar_op_graph_tensor(b->program, own->dtype, b->rows, own->shape[1]);
-    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
-                                                            .whole = all,
-                                                            .local = *own,
-                                                            .start = b->stream->row});
+    all = invar_op_graph_tensor(b->graph, own->dtype, b->rows, own->shape[1]);
+    invar_op_graph_transfer(b->graph,
+                            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
+                                                    .full = all,
+                                                    .local = *own,
+                                                    .start = b->stream->row});
     return all;
 }
 
@@ -315,9 +315,9 @@ invar_tensor invar_build_value_rows(invar_builder *b, const invar_tensor *value)
 {
     const invar_value_info built = *invar_build_value_info(b, value);
 
-    if (!invar_tensor_present(&built.own) || built.stays)
+    if (!invar_tensor_present(&built.local_rows) || built.rows_kept)
         return *value;
-    return invar_build_all_rows(b, &built.own);
+    return invar_build_all_rows(b, &built.local_rows);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -330,7 +330,7 @@ void invar_build_record_backward(invar_builder *b, invar_backward_fn backward, c
     if (!b->train ||
         !grow_zeroed(b, &b->backward_records, &b->noted_bytes,
                      ((size_t)b->n_noted + 1) * sizeof *b->backward_records) ||
-        !grow_zeroed(b, &b->args, &b->args_room, b->n_args + whole))
+        !grow_zeroed(b, &b->args, &b->args_capacity, b->n_args + whole))
         return;
     memcpy(b->args + b->n_args, args, bytes);
     b->backward_records[b->n_noted++] = (invar_backward_record){backward, b->layer, b->n_args};
@@ -347,7 +347,7 @@ void invar_build_discard_backward(invar_builder *b, int32_t mark)
 
 void invar_build_backward(invar_builder *b, int32_t mark)
 {
-    for (int32_t i = b->n_noted - 1; i >= mark && b->program->status == INVAR_OK; i--) {
+    for (int32_t i = b->n_noted - 1; i >= mark && b->graph->status == INVAR_OK; i--) {
         b->layer = b->backward_records[i].layer;
         b->backward_records[i].backward(b, b->args + b->backward_records[i].args);
     }
@@ -359,7 +359,7 @@ void invar_build_reads(invar_builder *b, const invar_tensor *value)
     invar_build_value_info(b, value)->readers++;
 }
 
-int32_t invar_gradient_group(invar_builder *b, int64_t rows)
+int32_t invar_build_grad_group(invar_builder *b, int64_t rows)
 {
     if (!grow_zeroed(b, &b->groups, &b->group_bytes, ((size_t)b->n_groups + 2) * sizeof *b->groups))
         return 0;
@@ -383,9 +383,9 @@ static invar_tensor grad_buffer_outside_group(invar_builder *b, const invar_tens
 {
     const invar_value_info *built = invar_build_value_info(b, value);
 
-    if (built->stream || invar_tensor_present(&built->own))
-        return invar_build_stream_room(b, b->storage, 1, value->shape[1]);
-    return invar_op_graph_tensor(b->program, b->storage, value->shape[0], value->shape[1]);
+    if (built->stream || invar_tensor_present(&built->local_rows))
+        return invar_build_residual_buffer(b, b->storage, 1, value->shape[1]);
+    return invar_op_graph_tensor(b->graph, b->storage, value->shape[0], value->shape[1]);
 }
 
 invar_tensor invar_build_grad_buffer(invar_builder *b, const invar_tensor *value)
@@ -395,28 +395,28 @@ invar_tensor invar_build_grad_buffer(invar_builder *b, const invar_tensor *value
 
     if (!g)
         return grad_buffer_outside_group(b, value);
-    if (!invar_tensor_present(&g->room))
-        g->room = invar_op_graph_tensor(b->program, b->storage, g->rows, g->cols);
-    return invar_tensor_columns(&g->room, built->column, value->shape[1]);
+    if (!invar_tensor_present(&g->buffer))
+        g->buffer = invar_op_graph_tensor(b->graph, b->storage, g->rows, g->cols);
+    return invar_tensor_columns(&g->buffer, built->column, value->shape[1]);
 }
 
 invar_tensor invar_build_grad_in(invar_builder *b, const invar_tensor *value)
 {
     invar_value_info *built = invar_build_value_info(b, value);
-    invar_tensor d = built->d;
+    invar_tensor d = built->grad;
 
-    INVAR_CHECK(invar_tensor_present(&d) || b->program->status != INVAR_OK);
-    built->d = (invar_tensor){0};
+    INVAR_CHECK(invar_tensor_present(&d) || b->graph->status != INVAR_OK);
+    built->grad = (invar_tensor){0};
     if (invar_tensor_present(&d))
         invar_build_value_info(b, &d)->n_sharers--;
     return d;
 }
 
-void invar_gradient_set(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
+void invar_build_grad_set(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
 {
-    if (invar_tensor_present(&invar_build_value_info(b, value)->d))
+    if (invar_tensor_present(&invar_build_value_info(b, value)->grad))
         (void)invar_build_grad_in(b, value);
-    invar_build_value_info(b, value)->d = *d;
+    invar_build_value_info(b, value)->grad = *d;
     invar_build_value_info(b, d)->n_sharers++;
 }
 
@@ -447,16 +447,16 @@ void invar_build_grad_point(invar_builder *b, const invar_tensor *value, const i
 void invar_build_grad_add(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
 {
     const invar_value_info *built = invar_build_value_info(b, value);
-    invar_tensor before = built->d, sum;
+    invar_tensor before = built->grad, sum;
     bool last = built->n_grads_received == built->readers;
 
     if (!invar_tensor_present(&before)) {
-        invar_gradient_set(b, value, d);
+        invar_build_grad_set(b, value, d);
         return;
     }
     sum = grad_buffer_outside_group(b, value);
-    INVAR_APPEND(b->program, b->layer, ADD, add, .out = sum, .a = before, .b = *d);
+    INVAR_APPEND(b->graph, b->layer, ADD, add, .out = sum, .a = before, .b = *d);
     if (last)
         append_grad_point(b, value, &sum, NULL);
-    invar_gradient_set(b, value, &sum);
+    invar_build_grad_set(b, value, &sum);
 }

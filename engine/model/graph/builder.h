@@ -28,43 +28,43 @@ extern "C" {
 
 /* Input buffers of a model's op graphs. invar_pass.inputs holds their addresses. */
 typedef enum invar_graph_input {
-    INVAR_GIVEN_MODEL, /* all parameters except a frozen base */
-    INVAR_GIVEN_GRADS, /* all gradients */
-    INVAR_GIVEN_CACHE, /* keys and values of all layers */
-    INVAR_GIVEN_IDS,
-    INVAR_GIVEN_POSITIONS,
-    INVAR_GIVEN_SAMPLES,
-    INVAR_GIVEN_UNITS,
-    INVAR_GIVEN_OWN_UNITS, /* unit offsets of this rank's rows of the residual stream, if ranks
+    INVAR_INPUT_MODEL, /* all parameters except a frozen base */
+    INVAR_INPUT_GRADS, /* all gradients */
+    INVAR_INPUT_CACHE, /* keys and values of all layers */
+    INVAR_INPUT_IDS,
+    INVAR_INPUT_POSITIONS,
+    INVAR_INPUT_SAMPLES,
+    INVAR_INPUT_UNITS,
+    INVAR_INPUT_OWN_UNITS, /* unit offsets of this rank's rows of the residual stream, if ranks
                               divide it */
-    INVAR_GIVEN_PAGES,
-    INVAR_GIVEN_SLOTS,
-    INVAR_GIVEN_LENGTHS,
-    INVAR_GIVEN_REPLAY,
-    INVAR_GIVEN_ROUTING,
+    INVAR_INPUT_PAGES,
+    INVAR_INPUT_SLOTS,
+    INVAR_INPUT_LENGTHS,
+    INVAR_INPUT_REPLAY,
+    INVAR_INPUT_ROUTING,
     /* Head */
-    INVAR_GIVEN_STREAM,   /* last layer's output */
-    INVAR_GIVEN_D_STREAM, /* gradient of the last layer's output */
-    INVAR_GIVEN_ROWS,
-    INVAR_GIVEN_TARGETS,
-    INVAR_GIVEN_HEAD_UNITS,
-    INVAR_GIVEN_PARTS,
-    INVAR_GIVEN_DLOGP,
-    INVAR_GIVEN_DENTROPY,
-    INVAR_GIVEN_BACK,
+    INVAR_INPUT_STREAM,   /* last layer's output */
+    INVAR_INPUT_D_STREAM, /* gradient of the last layer's output */
+    INVAR_INPUT_ROWS,
+    INVAR_INPUT_TARGETS,
+    INVAR_INPUT_HEAD_UNITS,
+    INVAR_INPUT_PARTS,
+    INVAR_INPUT_DLOGP,
+    INVAR_INPUT_DENTROPY,
+    INVAR_INPUT_BACK,
     /* Context parallelism */
-    INVAR_GIVEN_CONTEXT_UNITS, /* unit offsets of this rank's rows */
-    INVAR_GIVEN_IN_ORDER,      /* 0, 1, ...: ids with which embedding.fwd copies rows */
+    INVAR_INPUT_CONTEXT_UNITS, /* unit offsets of this rank's rows */
+    INVAR_INPUT_IN_ORDER,      /* 0, 1, ...: ids with which embedding.fwd copies rows */
     /* Vocabulary parallelism */
-    INVAR_GIVEN_OWN_IDS,     /* rows of the ids in the local shard of the embedding; 0 for ids of
+    INVAR_INPUT_OWN_IDS,     /* rows of the ids in the local shard of the embedding; 0 for ids of
                                 other ranks */
-    INVAR_GIVEN_OWN_D_IDS,   /* rows of the ids in the gradient; a spare row after the shard for
+    INVAR_INPUT_OWN_D_IDS,   /* rows of the ids in the gradient; a spare row after the shard for
                                 ids of other ranks */
-    INVAR_GIVEN_PICKED,      /* rows of the gathered parts that hold the embeddings */
-    INVAR_GIVEN_CHUNKS,      /* index in the gathered parts of each chunk of the logits */
-    INVAR_GIVEN_OWN_TARGETS, /* columns of the targets in the local logits; the one after them
+    INVAR_INPUT_PICKED,      /* rows of the gathered parts that hold the embeddings */
+    INVAR_INPUT_CHUNKS,      /* index in the gathered parts of each chunk of the logits */
+    INVAR_INPUT_OWN_TARGETS, /* columns of the targets in the local logits; the one after them
                                 for targets of other ranks */
-    INVAR_GIVEN_BASE,        /* parameters of a frozen base */
+    INVAR_INPUT_BASE,        /* parameters of a frozen base */
 } invar_graph_input;
 
 /* Properties of a forward tensor, indexed by its buffer. */
@@ -77,11 +77,11 @@ typedef struct invar_value_info {
     invar_tensor codes;        /* the value quantized for a product; absent until it is needed */
     invar_tensor by_slot;      /* rows by slot; see invar_graph_point */
     invar_row_offsets experts; /* row offsets of experts that ranks divide; see invar_graph_point */
-    invar_tensor own;  /* this rank's rows, from which all rows were gathered; absent if they
+    invar_tensor local_rows; /* this rank's rows, from which all rows were gathered; absent if they
                           were not gathered */
-    bool stays;        /* the gathered rows are still valid in the backward */
-    invar_tensor d;    /* gradient so far; may be absent */
-    int32_t n_sharers; /* number of values whose gradient is this tensor */
+    bool rows_kept;          /* the gathered rows are still valid in the backward */
+    invar_tensor grad;       /* gradient so far; may be absent */
+    int32_t n_sharers;       /* number of values whose gradient is this tensor */
     /*
      * Gradient group: the gradients of results of one linear group are adjacent columns, so that
      * one product reads all of them.
@@ -101,23 +101,24 @@ typedef struct invar_weight {
     invar_tensor w, dw; /* absent without bias or norm; dw alone is absent if the parameter is
                            frozen */
     invar_adapter adapter;
-    invar_logical_split cut;
-    int64_t whole;         /* extent along the split, of all ranks */
-    int32_t piece, pieces; /* first logical shard and number of logical shards of this rank */
+    invar_logical_split split;
+    int64_t n_total; /* extent along the split, of all ranks */
+    int32_t first_shard,
+        n_shards; /* first logical shard and number of logical shards of this rank */
 } invar_weight;
 
 /* Returns true if other ranks have other logical shards of the parameter. */
-static inline bool invar_weight_divided(const invar_weight *w)
+static inline bool invar_weight_is_divided(const invar_weight *w)
 {
-    return w->pieces < w->cut.shards;
+    return w->n_shards < w->split.shards;
 }
 
 /* Attention heads that a projection computes. */
 typedef struct invar_heads {
-    int64_t count;           /* heads of this rank */
-    int64_t whole;           /* heads of all ranks */
-    invar_logical_split cut; /* atoms are heads */
-    int32_t piece, pieces;   /* first shard and number of shards, equal to the projection's */
+    int64_t count;                 /* heads of this rank */
+    int64_t n_total;               /* heads of all ranks */
+    invar_logical_split split;     /* atoms are heads */
+    int32_t first_shard, n_shards; /* first shard and number of shards, equal to the projection's */
 } invar_heads;
 
 /* One chain of a sum that tensor-parallel ranks divide; it covers consecutive logical shards. */
@@ -149,11 +150,11 @@ typedef struct invar_backward_record {
 /* Gradients that are adjacent columns of one tensor. */
 typedef struct invar_grad_group {
     int64_t rows, cols;
-    invar_tensor room; /* absent until a gradient of the group is needed */
+    invar_tensor buffer; /* absent until a gradient of the group is needed */
 } invar_grad_group;
 
 struct invar_builder {
-    invar_op_graph *program;
+    invar_op_graph *graph;
     /* Model */
     const invar_param *params; /* NULL if declarations are collected */
     const void *param_base;    /* address that parameter addresses are relative to; gradients are
@@ -203,7 +204,7 @@ struct invar_builder {
     size_t noted_bytes;
     int32_t n_noted;
     char *args;
-    size_t args_room, n_args;
+    size_t args_capacity, n_args;
     invar_grad_group *groups;
     size_t group_bytes;
     int32_t n_groups;
@@ -262,14 +263,14 @@ void invar_build_adapted(invar_builder *b, const char *name, bool gradient, cons
 invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim);
 
 /*
- * Returns the chains in which this rank computes its part of a sum over `whole` values that is
+ * Returns the chains in which this rank computes its part of a sum over `n_total` values that is
  * split as in `cut`. All ranks have the same number of chains.
  */
-invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t whole,
+invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t n_total,
                                       const invar_logical_split *cut);
 
 /* Like invar_build_sum_parts, but always with one chain per logical shard. */
-invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t whole,
+invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t n_total,
                                           const invar_logical_split *cut);
 
 /* View of (T, n) as (T, heads, n / heads). */
@@ -280,8 +281,8 @@ invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads);
  * number of rows. Its memory depends on the number of all rows only, so it suffices for every split
  * of them.
  */
-invar_tensor invar_build_stream_room(invar_builder *b, invar_dtype dtype, int32_t parts,
-                                     int64_t cols);
+invar_tensor invar_build_residual_buffer(invar_builder *b, invar_dtype dtype, int32_t parts,
+                                         int64_t cols);
 
 /*
  * Returns this rank's rows of a tensor that has all rows; the tensor itself if ranks do not divide
@@ -423,7 +424,7 @@ invar_tensor invar_build_grad_in(invar_builder *b, const invar_tensor *value);
  * Creates a group of values with `rows` rows each whose gradients are stored as adjacent columns,
  * in the order of invar_build_grad_group_add. 0 is no group.
  */
-int32_t invar_gradient_group(invar_builder *b, int64_t rows);
+int32_t invar_build_grad_group(invar_builder *b, int64_t rows);
 void invar_build_grad_group_add(invar_builder *b, int32_t group, const invar_tensor *value);
 
 /* Declares a tensor for the gradient of a value, in its group if it has one. */
@@ -441,7 +442,7 @@ void invar_build_grad_point(invar_builder *b, const invar_tensor *value, const i
 void invar_build_grad_add(invar_builder *b, const invar_tensor *value, const invar_tensor *d);
 
 /* Replaces the value's gradient by `d`, which already includes it. */
-void invar_gradient_set(invar_builder *b, const invar_tensor *value, const invar_tensor *d);
+void invar_build_grad_set(invar_builder *b, const invar_tensor *value, const invar_tensor *d);
 
 /* Runs the backward of the records from the last down to number `mark`, and drops them. */
 void invar_build_backward(invar_builder *b, int32_t mark);

@@ -90,13 +90,13 @@ static void discard_track(invar_cuda_graph_cache *tape, track *t)
     *t = (track){0};
 }
 
-void invar_cuda_graph_cache_free(invar_cuda_graph_cache *tape)
+void invar_cuda_graph_cache_free(invar_cuda_graph_cache *graph_cache)
 {
-    if (!tape)
+    if (!graph_cache)
         return;
     for (int i = 0; i < MOST_TRACKS; i++)
-        discard_track(tape, &tape->tracks[i]);
-    invar_free(tape);
+        discard_track(graph_cache, &graph_cache->tracks[i]);
+    invar_free(graph_cache);
 }
 
 static track *find_track(invar_cuda_graph_cache *tape, const invar_cuda_graph_key *key)
@@ -147,21 +147,22 @@ static invar_status open_part(invar_cuda_graph_cache *tape)
     return INVAR_OK;
 }
 
-void invar_cuda_graph_cache_begin(invar_cuda_graph_cache *tape, const invar_cuda_graph_key *key)
+void invar_cuda_graph_cache_begin(invar_cuda_graph_cache *graph_cache,
+                                  const invar_cuda_graph_key *key)
 {
-    tape->now = NULL;
+    graph_cache->now = NULL;
     // the profiler measures single ops
-    tape->listens = !invar_device_profiled(&tape->dev);
-    if (!tape->listens)
+    graph_cache->listens = !invar_device_profiled(&graph_cache->dev);
+    if (!graph_cache->listens)
         return;
-    tape->track = find_track(tape, key);
-    tape->flushes = 0;
+    graph_cache->track = find_track(graph_cache, key);
+    graph_cache->flushes = 0;
 }
 
-void invar_cuda_graph_cache_end(invar_cuda_graph_cache *tape)
+void invar_cuda_graph_cache_end(invar_cuda_graph_cache *graph_cache)
 {
-    tape->listens = false;
-    tape->now = NULL;
+    graph_cache->listens = false;
+    graph_cache->now = NULL;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -191,7 +192,7 @@ static size_t write_call(char *to, invar_op_runner *caller, invar_op op, const v
     size_t whole = (bytes + sizeof *c - 1) / sizeof *c * sizeof *c;
 
     memset((char *)(c + 1) + bytes, 0, whole - bytes);
-    *c = (call){caller, caller->grown, op, whole};
+    *c = (call){caller, caller->scratch_generation, op, whole};
     return sizeof *c + whole;
 }
 
@@ -220,30 +221,30 @@ static invar_status truncate_record(invar_cuda_graph_cache *tape)
     return run_calls(p, p->used);
 }
 
-invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *tape, invar_op_runner *caller,
-                                         invar_op op, const void *args)
+invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *graph_cache,
+                                         invar_op_runner *runner, invar_op op, const void *args)
 {
     part *p;
 
-    if (!tape->listens)
-        return invar_op_runner_run_now(caller, op, args);
-    if (!tape->now)
-        INVAR_TRY(open_part(tape));
-    p = tape->now;
+    if (!graph_cache->listens)
+        return invar_op_runner_run_now(runner, op, args);
+    if (!graph_cache->now)
+        INVAR_TRY(open_part(graph_cache));
+    p = graph_cache->now;
     INVAR_TRY(ensure_call_room(p));
-    if (tape->same) {
-        size_t bytes = write_call(p->calls + p->used, caller, op, args);
+    if (graph_cache->same) {
+        size_t bytes = write_call(p->calls + p->used, runner, op, args);
 
-        if (bytes <= p->used - tape->at &&
-            memcmp(p->calls + tape->at, p->calls + p->used, bytes) == 0) {
-            tape->at += bytes;
+        if (bytes <= p->used - graph_cache->at &&
+            memcmp(p->calls + graph_cache->at, p->calls + p->used, bytes) == 0) {
+            graph_cache->at += bytes;
             return INVAR_OK;
         }
-        INVAR_TRY(truncate_record(tape));
+        INVAR_TRY(truncate_record(graph_cache));
     }
-    INVAR_TRY(invar_op_runner_run_now(caller, op, args));
+    INVAR_TRY(invar_op_runner_run_now(runner, op, args));
     // after it has run, because it may have replaced the scratch
-    p->used += write_call(p->calls + p->used, caller, op, args);
+    p->used += write_call(p->calls + p->used, runner, op, args);
     return INVAR_OK;
 }
 
@@ -290,15 +291,16 @@ static invar_status launch_part(invar_cuda_graph_cache *tape, part *p)
     return tape->dev.backend->graphs.launch(&tape->dev, p->graph);
 }
 
-invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *tape)
+invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *graph_cache)
 {
-    part *p = tape->now;
+    part *p = graph_cache->now;
 
     if (!p)
         return INVAR_OK;
-    if (tape->same)
-        INVAR_TRY(tape->at == p->used ? launch_part(tape, p) : truncate_record(tape));
-    tape->flushes++;
-    tape->now = NULL;
+    if (graph_cache->same)
+        INVAR_TRY(graph_cache->at == p->used ? launch_part(graph_cache, p)
+                                             : truncate_record(graph_cache));
+    graph_cache->flushes++;
+    graph_cache->now = NULL;
     return INVAR_OK;
 }

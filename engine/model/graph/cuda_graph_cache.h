@@ -11,7 +11,7 @@
  * invalidates a graph: it is launched only if nothing has changed.
  *
  * While the cache is active, arrays may be uploaded only to memory that no earlier call reads or
- * writes, and device memory may be read only after a flush (invar_op_runner_get and
+ * writes, and device memory may be read only after a flush (invar_op_runner_download and
  * invar_transfer_runner_run flush). With parallel ranks, the calls between two transfers form one
  * graph. Only decoding uses the cache.
  *
@@ -37,20 +37,22 @@ typedef struct invar_cuda_graph_key {
 /* *out = NULL if the backend has no graphs. The op runners that use the cache must outlive it. */
 invar_status invar_cuda_graph_cache_new(invar_cuda_graph_cache **out,
                                         const invar_device *dev) INVAR_MUST_USE;
-void invar_cuda_graph_cache_free(invar_cuda_graph_cache *tape);
+void invar_cuda_graph_cache_free(invar_cuda_graph_cache *graph_cache);
 
 /* Starts observing the calls of a pass. */
-void invar_cuda_graph_cache_begin(invar_cuda_graph_cache *tape, const invar_cuda_graph_key *key);
+void invar_cuda_graph_cache_begin(invar_cuda_graph_cache *graph_cache,
+                                  const invar_cuda_graph_key *key);
 
 /* Ends the pass. Ops that are held back are dropped. Does nothing if no pass is active. */
-void invar_cuda_graph_cache_end(invar_cuda_graph_cache *tape);
+void invar_cuda_graph_cache_end(invar_cuda_graph_cache *graph_cache);
 
 /* Receives a call of an op runner that uses this cache: runs it or holds it back. */
-invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *tape, invar_op_runner *caller,
-                                         invar_op op, const void *args) INVAR_MUST_USE;
+invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *graph_cache,
+                                         invar_op_runner *runner, invar_op op,
+                                         const void *args) INVAR_MUST_USE;
 
 /* Launches the ops that are held back. The pass continues. */
-invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *tape) INVAR_MUST_USE;
+invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *graph_cache) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -70,7 +70,7 @@ static void add_sources(sources *s, const sources *more)
 static content *find_content(const invar_dataflow_tracker *w, const void *name)
 {
     size_t offset = invar_op_graph_offset_of(name);
-    int32_t at = w->rooms[invar_op_graph_room_of(name)];
+    int32_t at = w->rooms[invar_op_graph_buffer_of(name)];
 
     while (at >= 0 && w->contents[at].offset != offset)
         at = w->contents[at].next;
@@ -83,16 +83,16 @@ static content *find_content(const invar_dataflow_tracker *w, const void *name)
  */
 static void read_memory(sources *s, const invar_dataflow_tracker *w, const void *name)
 {
-    int32_t room = invar_op_graph_room_of(name);
+    int32_t room = invar_op_graph_buffer_of(name);
     const content *exact = find_content(w, name);
 
     if (exact && exact->elsewhere)
         add_source(s, exact->elsewhere);
     if (exact)
         add_sources(s, &exact->from);
-    else if (w->program->rooms[room].source)
+    else if (w->program->buffers[room].source)
         add_source(s, -1 - room);
-    if (exact || w->program->rooms[room].given >= 0)
+    if (exact || w->program->buffers[room].input >= 0)
         return;
     for (int32_t at = w->rooms[room]; at >= 0; at = w->contents[at].next)
         add_sources(s, &w->contents[at].from);
@@ -100,7 +100,7 @@ static void read_memory(sources *s, const invar_dataflow_tracker *w, const void 
 
 static content *write_memory(invar_dataflow_tracker *w, const void *name, const sources *from)
 {
-    int32_t room = invar_op_graph_room_of(name);
+    int32_t room = invar_op_graph_buffer_of(name);
     content *c = find_content(w, name);
 
     if (!c) {
@@ -122,39 +122,40 @@ static void enter_initial_point(invar_dataflow_tracker *w, int32_t entry)
         (void)write_memory(w, w->program->points[entry].rows.data, &(sources){{entry}, 1});
 }
 
-invar_status invar_dataflow_new(invar_dataflow_tracker **out, const invar_op_graph *program,
+invar_status invar_dataflow_new(invar_dataflow_tracker **out, const invar_op_graph *graph,
                                 const invar_graph_exec_args *run)
 {
     invar_dataflow_tracker *w = NULL;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "what calls read"));
-    *w = (invar_dataflow_tracker){.program = program, .run = run};
-    status = invar_alloc((void **)&w->contents,
-                         (size_t)(program->n_places + program->n_points + program->n_moves) + 1,
-                         sizeof *w->contents, "what calls read");
+    *w = (invar_dataflow_tracker){.program = graph, .run = run};
+    status =
+        invar_alloc((void **)&w->contents,
+                    (size_t)(graph->n_address_offsets + graph->n_points + graph->n_transfers) + 1,
+                    sizeof *w->contents, "what calls read");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&w->rooms, (size_t)program->n_rooms + 1, sizeof *w->rooms,
+        status = invar_alloc((void **)&w->rooms, (size_t)graph->n_buffers + 1, sizeof *w->rooms,
                              "what calls read");
     if (status != INVAR_OK) {
         invar_dataflow_free(w);
         return status;
     }
-    for (int32_t i = 0; i < program->n_rooms; i++)
+    for (int32_t i = 0; i < graph->n_buffers; i++)
         w->rooms[i] = -1;
-    for (int32_t i = 0; i < program->n_rooms; i++)
-        enter_initial_point(w, program->rooms[i].entry);
+    for (int32_t i = 0; i < graph->n_buffers; i++)
+        enter_initial_point(w, graph->buffers[i].entry);
     *out = w;
     return INVAR_OK;
 }
 
-void invar_dataflow_free(invar_dataflow_tracker *watch)
+void invar_dataflow_free(invar_dataflow_tracker *tracker)
 {
-    if (!watch)
+    if (!tracker)
         return;
-    invar_free(watch->contents);
-    invar_free(watch->rooms);
-    invar_free(watch);
+    invar_free(tracker->contents);
+    invar_free(tracker->rooms);
+    invar_free(tracker);
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
@@ -170,7 +171,7 @@ static invar_tensor tensor_in(const invar_field *f, const void *args)
 /* Data of other ranks was computed there from the same points as the local part was here. */
 static void follow_transfer(invar_dataflow_tracker *w, const invar_graph_transfer *move)
 {
-    int32_t room = invar_op_graph_room_of(move->local.data);
+    int32_t room = invar_op_graph_buffer_of(move->local.data);
     const content *exact;
     sources own = {.count = 0};
     int32_t elsewhere = 0;
@@ -181,12 +182,12 @@ static void follow_transfer(invar_dataflow_tracker *w, const invar_graph_transfe
     if (exact) {
         own = exact->from;
         elsewhere = exact->elsewhere;
-    } else if (w->program->rooms[room].source) {
+    } else if (w->program->buffers[room].source) {
         elsewhere = -1 - room;
     } else {
         read_memory(&own, w, move->local.data);
     }
-    write_memory(w, move->whole.data, &own)->elsewhere = elsewhere;
+    write_memory(w, move->full.data, &own)->elsewhere = elsewhere;
 }
 
 /* Follows the transfers before the next node, if it is the first of a section. */
@@ -194,16 +195,16 @@ static void follow_leading_transfers(invar_dataflow_tracker *w)
 {
     const invar_op_graph *p = w->program;
 
-    for (int32_t s = 0; s < p->n_segments; s++)
-        for (int32_t i = 0; i < p->n_leads[s] && p->section_start[s] == w->call; i++)
-            follow_transfer(w, &p->moves[p->leads[s] + i]);
+    for (int32_t s = 0; s < p->n_sections; s++)
+        for (int32_t i = 0; i < p->n_lead_transfers[s] && p->section_start[s] == w->call; i++)
+            follow_transfer(w, &p->transfers[p->lead_transfers[s] + i]);
 }
 
 /* Records what the next node reads and writes; *read_out = the points that it has read. */
 static void follow_node(sources *read_out, invar_dataflow_tracker *w)
 {
     const invar_op_graph *p = w->program;
-    const invar_graph_node *c = &p->calls[w->call++];
+    const invar_graph_node *c = &p->nodes[w->call++];
     const void *args = p->bytes + c->args;
     int count;
     const invar_field *fields = invar_op_fields(&count, c->op);
@@ -221,16 +222,16 @@ static void follow_node(sources *read_out, invar_dataflow_tracker *w)
     }
     for (int32_t i = c->points; i < c->points + c->n_points; i++)
         (void)write_memory(w, p->points[i].rows.data, &(sources){{i}, 1});
-    for (int32_t i = c->moves; i < c->moves + c->n_moves; i++)
-        follow_transfer(w, &p->moves[i]);
+    for (int32_t i = c->transfers; i < c->transfers + c->n_transfers; i++)
+        follow_transfer(w, &p->transfers[i]);
 }
 
-void invar_dataflow_pass(invar_dataflow_tracker *watch)
+void invar_dataflow_pass(invar_dataflow_tracker *tracker)
 {
     sources read;
 
-    follow_leading_transfers(watch);
-    follow_node(&read, watch);
+    follow_leading_transfers(tracker);
+    follow_node(&read, tracker);
 }
 
 /* ---- showing points -------------------------------------------------------------------------- */
@@ -252,12 +253,12 @@ static invar_value_name name_of(const invar_graph_point *p, const char *more)
 static invar_status ensure_buffer(invar_dataflow_tracker *w, void **data, size_t *have,
                                   size_t bytes, const char *what)
 {
-    invar_op_runner *caller = w->run->caller;
+    invar_op_runner *caller = w->run->op_runner;
 
     if (bytes <= *have)
         return INVAR_OK;
-    if (caller->tape)
-        INVAR_TRY(invar_cuda_graph_cache_flush(caller->tape));
+    if (caller->graph_cache)
+        INVAR_TRY(invar_cuda_graph_cache_flush(caller->graph_cache));
     invar_device_free(&caller->dev, *data);
     *data = NULL;
     *have = 0;
@@ -266,19 +267,19 @@ static invar_status ensure_buffer(invar_dataflow_tracker *w, void **data, size_t
     return INVAR_OK;
 }
 
-void invar_dataflow_memory_release(invar_hook_buffers *memory, const invar_device *dev)
+void invar_hook_buffers_release(invar_hook_buffers *memory, const invar_device *dev)
 {
     invar_device_free(dev, memory->parts.data);
     invar_device_free(dev, memory->rows.data);
-    invar_device_free(dev, memory->whole[0].data);
-    invar_device_free(dev, memory->whole[1].data);
+    invar_device_free(dev, memory->gathered[0].data);
+    invar_device_free(dev, memory->gathered[1].data);
     *memory = (invar_hook_buffers){0};
 }
 
 /* Runs an op outside the audit, which checks only the calls of the run itself. */
 static invar_status run_without_audit(invar_dataflow_tracker *w, invar_op op, const void *args)
 {
-    invar_op_runner *caller = w->run->caller;
+    invar_op_runner *caller = w->run->op_runner;
     invar_audit *audit = caller->audit;
     invar_status status;
 
@@ -289,7 +290,7 @@ static invar_status run_without_audit(invar_dataflow_tracker *w, invar_op op, co
 }
 
 /* Rows (P, n) of experts or of a KV cache, and those that belong to each token (T, slots). */
-typedef struct invar_watch_elsewhere {
+typedef struct invar_unordered_rows {
     invar_dataflow_tracker *watch;
     const invar_tensor *rows, *by_slot;
 } elsewhere;
@@ -303,7 +304,7 @@ static invar_tensor rows_in_token_order(const elsewhere *e)
 
 invar_status invar_dataflow_rows(invar_tensor *out, const invar_observed_value *value)
 {
-    const elsewhere *e = value->elsewhere;
+    const elsewhere *e = value->unordered_rows;
     invar_embedding_fwd_args args;
     invar_hook_buffers *m;
     int64_t count;
@@ -330,7 +331,7 @@ static int name_sources(invar_value_name out[INVAR_DATAFLOW_INPUTS], const invar
 {
     for (int32_t i = 0; i < read->count; i++) {
         int32_t from = read->of[i];
-        out[i] = name_of(from < 0 ? p->rooms[-1 - from].source : &p->points[from], "");
+        out[i] = name_of(from < 0 ? p->buffers[-1 - from].source : &p->points[from], "");
     }
     return read->count;
 }
@@ -342,13 +343,13 @@ static invar_status fetch_rows(const invar_dataflow_tracker *w, const invar_grap
     invar_tensor start = invar_tensor_1d((void *)(uintptr_t)point->experts.offsets, INVAR_DTYPE_I64,
                                          point->experts.count + 1);
     invar_graph_transfer move = {
-        .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .axis = INVAR_GRAPH_TRANSFER_EXPERT, .whole = *rows};
+        .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .axis = INVAR_GRAPH_TRANSFER_EXPERT, .full = *rows};
 
     if (!point->experts.offsets)
         return INVAR_OK;
     start = invar_op_graph_find(w->program, &start, w->run);
     move.experts = (invar_row_offsets){start.data, point->experts.count};
-    return invar_transfer_runner_run(w->run->mover, w->run->caller, &move);
+    return invar_transfer_runner_run(w->run->transfers, w->run->op_runner, &move);
 }
 
 /* Gathers all rows if each rank of the axis has a range of them. Collective over the axis. */
@@ -356,20 +357,20 @@ static invar_status fetch_shares(invar_dataflow_tracker *w, invar_graph_transfer
                                  const int64_t *shares, invar_tensor *rows)
 {
     bool context = axis == INVAR_GRAPH_TRANSFER_CONTEXT;
-    const invar_layout *layout = w->run->mover ? w->run->mover->layout : NULL;
+    const invar_layout *layout = w->run->transfers ? w->run->transfers->layout : NULL;
     invar_hook_buffers *m = w->run->memory;
     invar_graph_transfer move = {
-        .kind = INVAR_GRAPH_TRANSFER_SHARES, .axis = axis, .local = *rows, .start = shares};
+        .kind = INVAR_GRAPH_TRANSFER_ROW_RANGES, .axis = axis, .local = *rows, .start = shares};
 
     if (!shares)
         return INVAR_OK;
     INVAR_CHECK(rows->row_stride == rows->shape[1]);
     rows->shape[0] = shares[context ? layout->context.size : layout->tensor.size];
-    INVAR_TRY(ensure_buffer(w, &m->whole[context].data, &m->whole[context].bytes,
+    INVAR_TRY(ensure_buffer(w, &m->gathered[context].data, &m->gathered[context].bytes,
                             invar_host_staging_span(rows), "rows of all ranks"));
-    rows->data = m->whole[context].data;
-    move.whole = *rows;
-    return invar_transfer_runner_run(w->run->mover, w->run->caller, &move);
+    rows->data = m->gathered[context].data;
+    move.full = *rows;
+    return invar_transfer_runner_run(w->run->transfers, w->run->op_runner, &move);
 }
 
 /*
@@ -379,9 +380,9 @@ static invar_status fetch_shares(invar_dataflow_tracker *w, invar_graph_transfer
 static invar_op op_of_single_rank(const invar_op_graph *p, int32_t call)
 {
     while (call > 0 &&
-           (p->calls[call].op == INVAR_OP_SHARDS_FOLD || p->calls[call].op == INVAR_OP_TOKEN_FOLD))
+           (p->nodes[call].op == INVAR_OP_SHARDS_FOLD || p->nodes[call].op == INVAR_OP_TOKEN_FOLD))
         call--;
-    return p->calls[call].op;
+    return p->nodes[call].op;
 }
 
 /* Shows a point. `rows` is the point's tensor, or its twin from the decomposition of the call. */
@@ -398,22 +399,22 @@ static invar_status show_point(invar_dataflow_tracker *w, const invar_graph_poin
                                   .op = invar_op_name(op),
                                   .backward = point->backward,
                                   .is_residual = point->stream && !*more,
-                                  .caller = run->caller,
+                                  .op_runner = run->op_runner,
                                   .rows = &shown,
                                   .samples = &run->samples[point->samples],
-                                  .device_samples = &run->there[point->samples]};
+                                  .device_samples = &run->device_samples[point->samples]};
 
     value.n_inputs = name_sources(value.inputs, p, read);
     if (invar_tensor_present(&by_slot) && !by_slot.data) // no kv_slots were supplied
         return INVAR_OK;
     INVAR_TRY(fetch_rows(w, point, rows));
-    INVAR_TRY(fetch_shares(w, INVAR_GRAPH_TRANSFER_TENSOR, point->shares, &shown));
-    INVAR_TRY(fetch_shares(w, INVAR_GRAPH_TRANSFER_CONTEXT, point->contexts, &shown));
+    INVAR_TRY(fetch_shares(w, INVAR_GRAPH_TRANSFER_TENSOR, point->tp_starts, &shown));
+    INVAR_TRY(fetch_shares(w, INVAR_GRAPH_TRANSFER_CONTEXT, point->cp_starts, &shown));
     if (invar_tensor_present(&by_slot)) {
         shown = rows_in_token_order(&e);
-        value.elsewhere = &e;
+        value.unordered_rows = &e;
     }
-    return run->probe->take(run->probe->payload, &value);
+    return run->hooks->on_value(run->hooks->payload, &value);
 }
 
 /* Shows the rows that the decomposed call computed for this point, as NAME.parts. */
@@ -443,7 +444,8 @@ static void read_row(sources *s, const invar_dataflow_tracker *w, const invar_te
     size_t bytes = (size_t)invar_tensor_row_elements(t) * (size_t)invar_dtype_bits(t->dtype) / 8;
     int32_t count = s->count;
 
-    for (int32_t at = w->rooms[invar_op_graph_room_of(t->data)]; at >= 0; at = w->contents[at].next)
+    for (int32_t at = w->rooms[invar_op_graph_buffer_of(t->data)]; at >= 0;
+         at = w->contents[at].next)
         if (w->contents[at].offset - begin < bytes)
             add_sources(s, &w->contents[at].from);
     if (s->count == count)
@@ -454,18 +456,18 @@ static void read_row(sources *s, const invar_dataflow_tracker *w, const invar_te
 static invar_status show_sums(const invar_dataflow_tracker *w)
 {
     const invar_op_graph *p = w->program;
-    const invar_graph_node *c = &p->calls[w->call];
-    const invar_forward_hooks *probe = w->run->probe;
+    const invar_graph_node *c = &p->nodes[w->call];
+    const invar_forward_hooks *probe = w->run->hooks;
     const void *args = p->bytes + c->args;
     invar_observed_grad sum;
     sources read;
     int count;
     const invar_field *fields = invar_op_fields(&count, c->op);
 
-    for (int i = 0; i < count && probe->sum; i++) {
+    for (int i = 0; i < count && probe->on_grad; i++) {
         invar_tensor t = tensor_in(&fields[i], args);
         if (!t.data || fields[i].role == INVAR_FIELD_IN ||
-            p->rooms[invar_op_graph_room_of(t.data)].given != INVAR_GIVEN_GRADS)
+            p->buffers[invar_op_graph_buffer_of(t.data)].input != INVAR_INPUT_GRADS)
             continue;
         read.count = 0;
         for (int k = 0; k < count; k++) {
@@ -476,28 +478,28 @@ static invar_status show_sums(const invar_dataflow_tracker *w)
         sum.n_inputs = name_sources(sum.inputs, p, &read);
         sum.offset = invar_op_graph_offset_of(t.data);
         sum.bytes = invar_host_staging_span(&t);
-        INVAR_TRY(probe->sum(probe->payload, &sum));
+        INVAR_TRY(probe->on_grad(probe->payload, &sum));
     }
     return INVAR_OK;
 }
 
-invar_status invar_dataflow_show(invar_dataflow_tracker *watch)
+invar_status invar_dataflow_show(invar_dataflow_tracker *tracker)
 {
-    const invar_op_graph *p = watch->program;
-    const invar_graph_node *c = &p->calls[watch->call];
+    const invar_op_graph *p = tracker->program;
+    const invar_graph_node *c = &p->nodes[tracker->call];
     sources read;
 
-    follow_leading_transfers(watch);
-    INVAR_TRY(show_sums(watch));
-    follow_node(&read, watch);
+    follow_leading_transfers(tracker);
+    INVAR_TRY(show_sums(tracker));
+    follow_node(&read, tracker);
     for (int32_t i = c->points; i < c->points + c->n_points; i++) {
         const invar_graph_point *point = &p->points[i];
-        invar_tensor rows = invar_op_graph_find(p, &point->rows, watch->run);
-        if (point->again)
+        invar_tensor rows = invar_op_graph_find(p, &point->rows, tracker->run);
+        if (point->recomputed)
             continue;
         INVAR_TRY(
-            show_point(watch, point, &read, &rows, op_of_single_rank(p, watch->call - 1), ""));
-        INVAR_TRY(show_parts(watch, point, &read, &rows));
+            show_point(tracker, point, &read, &rows, op_of_single_rank(p, tracker->call - 1), ""));
+        INVAR_TRY(show_parts(tracker, point, &read, &rows));
     }
     return INVAR_OK;
 }
@@ -506,26 +508,26 @@ invar_status invar_dataflow_show(invar_dataflow_tracker *watch)
 
 static invar_status run_parts(invar_dataflow_tracker *w)
 {
-    INVAR_TRY(invar_fused_parts_copy_accumulators(&w->run->caller->dev, &w->parts));
+    INVAR_TRY(invar_fused_parts_copy_accumulators(&w->run->op_runner->dev, &w->parts));
     for (int i = 0; i < w->parts.count; i++)
         INVAR_TRY(run_without_audit(w, w->parts.call[i].op, &w->parts.call[i].args));
     return INVAR_OK;
 }
 
-invar_status invar_dataflow_before(invar_dataflow_tracker *watch, const void *args)
+invar_status invar_dataflow_before(invar_dataflow_tracker *tracker, const void *args)
 {
-    const invar_graph_node *c = &watch->program->calls[watch->call];
-    invar_hook_buffers *m = watch->run->memory;
+    const invar_graph_node *c = &tracker->program->nodes[tracker->call];
+    invar_hook_buffers *m = tracker->run->memory;
 
-    watch->parts.count = 0;
-    if (!watch->run->probe->parts || c->n_points == 0)
+    tracker->parts.count = 0;
+    if (!tracker->run->hooks->parts || c->n_points == 0)
         return INVAR_OK;
-    invar_fused_parts_plan(&watch->parts, c->op, args, NULL, NULL);
-    if (watch->parts.count == 0)
+    invar_fused_parts_plan(&tracker->parts, c->op, args, NULL, NULL);
+    if (tracker->parts.count == 0)
         return INVAR_OK;
-    INVAR_CHECK(watch->parts.host_bytes == 0); // only ops of the optimizer need host memory
-    INVAR_TRY(ensure_buffer(watch, &m->parts.data, &m->parts.bytes, watch->parts.bytes,
+    INVAR_CHECK(tracker->parts.host_bytes == 0); // only ops of the optimizer need host memory
+    INVAR_TRY(ensure_buffer(tracker, &m->parts.data, &m->parts.bytes, tracker->parts.bytes,
                             "the parts of a fused call"));
-    invar_fused_parts_plan(&watch->parts, c->op, args, m->parts.data, NULL);
-    return run_parts(watch);
+    invar_fused_parts_plan(&tracker->parts, c->op, args, m->parts.data, NULL);
+    return run_parts(tracker);
 }

@@ -20,23 +20,23 @@
 static char *address_of(const invar_op_graph *program, const void *name,
                         const invar_graph_exec_args *run)
 {
-    const invar_graph_buffer *room = &program->rooms[invar_op_graph_room_of(name)];
-    const char *base = room->given < 0 ? run->block : run->given[room->given];
+    const invar_graph_buffer *room = &program->buffers[invar_op_graph_buffer_of(name)];
+    const char *base = room->input < 0 ? run->block : run->inputs[room->input];
 
     if (!base) // an input that is not supplied
         return NULL;
     return (char *)(uintptr_t)base + room->offset + invar_op_graph_offset_of(name);
 }
 
-invar_tensor invar_op_graph_find(const invar_op_graph *program, const invar_tensor *tensor,
+invar_tensor invar_op_graph_find(const invar_op_graph *graph, const invar_tensor *tensor,
                                  const invar_graph_exec_args *run)
 {
     invar_tensor t = *tensor;
 
     if (t.data)
-        t.data = address_of(program, t.data, run);
+        t.data = address_of(graph, t.data, run);
     if (t.scale)
-        t.scale = address_of(program, t.scale, run);
+        t.scale = address_of(graph, t.scale, run);
     return t;
 }
 
@@ -44,18 +44,19 @@ invar_tensor invar_op_graph_find(const invar_op_graph *program, const invar_tens
 static void resolve_arguments(char *args, const invar_op_graph *program,
                               const invar_graph_node *call, const invar_graph_exec_args *run)
 {
-    const int64_t fresh = run->fresh;
+    const int64_t fresh = run->overwrite;
 
     (void)invar_op_args_copy(args, call->op, program->bytes + call->args);
-    for (int32_t i = call->places; i < call->places + call->n_places; i++) {
-        char *at = args + program->places[i];
+    for (int32_t i = call->address_offsets; i < call->address_offsets + call->n_address_offsets;
+         i++) {
+        char *at = args + program->address_offsets[i];
         const void *name;
         memcpy(&name, at, sizeof name);
         name = address_of(program, name, run);
         memcpy(at, &name, sizeof name);
     }
-    if (call->fresh >= 0)
-        memcpy(args + call->fresh, &fresh, sizeof fresh);
+    if (call->overwrite_offset >= 0)
+        memcpy(args + call->overwrite_offset, &fresh, sizeof fresh);
 }
 
 /*
@@ -68,14 +69,14 @@ static invar_status poison_dead_buffers(const invar_op_graph *program, int32_t c
     unsigned char nan[4096];
 
     memset(nan, 0xFF, sizeof nan);
-    for (int32_t i = 0; i < program->n_rooms; i++) {
-        const invar_graph_buffer *room = &program->rooms[i];
+    for (int32_t i = 0; i < program->n_buffers; i++) {
+        const invar_graph_buffer *room = &program->buffers[i];
         char *at = (char *)run->block + room->offset;
-        if (room->given >= 0 || room->last != call)
+        if (room->input >= 0 || room->last != call)
             continue;
         for (size_t done = 0; done < room->bytes; done += sizeof nan) {
             size_t left = room->bytes - done;
-            INVAR_TRY(invar_device_upload(&run->caller->dev, at + done, nan,
+            INVAR_TRY(invar_device_upload(&run->op_runner->dev, at + done, nan,
                                           left < sizeof nan ? left : sizeof nan));
         }
     }
@@ -87,20 +88,20 @@ static invar_status run_transfer(const invar_op_graph *program, const invar_grap
 {
     invar_graph_transfer move = *named;
 
-    move.whole = invar_op_graph_find(program, &move.whole, run);
+    move.full = invar_op_graph_find(program, &move.full, run);
     move.local = invar_op_graph_find(program, &move.local, run);
     if (move.experts.offsets)
         move.experts.offsets =
             (const int64_t *)(const void *)address_of(program, move.experts.offsets, run);
-    return invar_transfer_runner_run(run->mover, run->caller, &move);
+    return invar_transfer_runner_run(run->transfers, run->op_runner, &move);
 }
 
 static invar_status run_transfers(const invar_op_graph *program, int32_t first, int32_t count,
                                   const invar_graph_exec_args *run)
 {
     for (int32_t i = first; i < first + count; i++)
-        if (!program->moves[i].dropped)
-            INVAR_TRY(run_transfer(program, &program->moves[i], run));
+        if (!program->transfers[i].dropped)
+            INVAR_TRY(run_transfer(program, &program->transfers[i], run));
     return INVAR_OK;
 }
 
@@ -110,19 +111,19 @@ static invar_status run_nodes(const invar_op_graph *program, int32_t first, int3
     alignas(max_align_t) char args[INVAR_OP_ARGS_MAX];
 
     for (int32_t i = first; i < end; i++) {
-        const invar_graph_node *call = &program->calls[i];
+        const invar_graph_node *call = &program->nodes[i];
         if (call->dropped) {
-            INVAR_TRY(run_transfers(program, call->moves, call->n_moves, run));
+            INVAR_TRY(run_transfers(program, call->transfers, call->n_transfers, run));
             if (watch)
                 invar_dataflow_pass(watch);
             continue;
         }
         resolve_arguments(args, program, call, run);
-        run->caller->layer = call->layer;
+        run->op_runner->layer = call->layer;
         if (watch)
             INVAR_TRY(invar_dataflow_before(watch, args));
-        INVAR_TRY(invar_op_runner_run(run->caller, call->op, args));
-        INVAR_TRY(run_transfers(program, call->moves, call->n_moves, run));
+        INVAR_TRY(invar_op_runner_run(run->op_runner, call->op, args));
+        INVAR_TRY(run_transfers(program, call->transfers, call->n_transfers, run));
         if (watch)
             INVAR_TRY(invar_dataflow_show(watch));
         if (run->poison)
@@ -145,13 +146,14 @@ static invar_status run_nodes_with_hooks(const invar_op_graph *program, int32_t 
     return status;
 }
 
-invar_status invar_op_graph_run(const invar_op_graph *program, int32_t segment,
+invar_status invar_op_graph_run(const invar_op_graph *graph, int32_t section,
                                 const invar_graph_exec_args *run)
 {
-    int32_t first = program->section_start[segment], end = program->section_start[segment + 1];
+    int32_t first = graph->section_start[section], end = graph->section_start[section + 1];
 
-    INVAR_CHECK(segment < program->n_segments);
-    INVAR_TRY(run_transfers(program, program->leads[segment], program->n_leads[segment], run));
-    return run->probe && run->probe->take ? run_nodes_with_hooks(program, first, end, run)
-                                          : run_nodes(program, first, end, run, NULL);
+    INVAR_CHECK(section < graph->n_sections);
+    INVAR_TRY(run_transfers(graph, graph->lead_transfers[section], graph->n_lead_transfers[section],
+                            run));
+    return run->hooks && run->hooks->on_value ? run_nodes_with_hooks(graph, first, end, run)
+                                              : run_nodes(graph, first, end, run, NULL);
 }

@@ -43,13 +43,13 @@ typedef struct invar_observed_value {
      */
     invar_value_name inputs[INVAR_DATAFLOW_INPUTS];
     int n_inputs;
-    invar_op_runner *caller;  /* runner of the op */
-    const invar_tensor *rows; /* device memory */
+    invar_op_runner *op_runner; /* runner of the op */
+    const invar_tensor *rows;   /* device memory */
     /* rows of each sample, in the head of each unit; host memory */
     const invar_row_offsets *samples;
     const invar_row_offsets *device_samples; /* the offsets of `samples` in memory that ops read */
     /* Set if `rows` are not in token order: invar_dataflow_rows reorders them. NULL if they are. */
-    const struct invar_watch_elsewhere *elsewhere;
+    const struct invar_unordered_rows *unordered_rows;
     const invar_row_samples *owners; /* (rows) set in a rollout instead of `samples`; else NULL */
 } invar_observed_value;
 
@@ -66,29 +66,30 @@ typedef struct invar_observed_grad {
  * samples.
  */
 typedef struct invar_forward_hooks {
-    invar_status (*take)(void *payload, const invar_observed_value *value);
-    invar_status (*sum)(void *payload, const invar_observed_grad *sum); /* NULL if not needed */
+    invar_status (*on_value)(void *payload, const invar_observed_value *value);
+    invar_status (*on_grad)(void *payload, const invar_observed_grad *sum); /* NULL if not needed */
     /*
      * Called on each of several ranks after all of them have shown one micro-batch; NULL if not
      * needed.
      */
-    invar_status (*round)(void *payload);
+    invar_status (*on_round)(void *payload);
     /*
-     * Called on pipeline stages instead of `round`: `task` after this stage has shown its layers of
-     * a forward or backward of a micro-batch of the round, `stages` after all stages have shown
-     * everything.
+     * Called on pipeline stages instead of `on_round`: `on_task` after this stage has shown its
+     * layers of a forward or backward of a micro-batch of the round, `on_all_stages` after all
+     * stages have shown everything.
      */
-    invar_status (*task)(void *payload, int64_t round);
-    invar_status (*stages)(void *payload);
+    invar_status (*on_task)(void *payload, int64_t round);
+    invar_status (*on_all_stages)(void *payload);
     void *payload;
-    bool parts; /* show the decomposition of fused calls too: NAME.parts after NAME */
-    bool taped; /* `take` only runs ops through the pass's op runner, so a CUDA graph cache may
+    bool parts;      /* show the decomposition of fused calls too: NAME.parts after NAME */
+    bool graph_safe; /* `on_value` only runs ops through the pass's op runner, so a CUDA graph cache
+                       may
                    stay active */
 } invar_forward_hooks;
 
 /*
  * Device buffers of hooks, kept between executions. Zero-initialize before use. Release with
- * invar_dataflow_memory_release.
+ * invar_hook_buffers_release.
  */
 typedef struct invar_hook_buffers {
     struct {
@@ -99,34 +100,34 @@ typedef struct invar_hook_buffers {
     struct {
         void *data;
         size_t bytes;
-    } whole[2];
+    } gathered[2];
 } invar_hook_buffers;
 
-void invar_dataflow_memory_release(invar_hook_buffers *memory, const invar_device *dev);
+void invar_hook_buffers_release(invar_hook_buffers *memory, const invar_device *dev);
 
 typedef struct invar_graph_exec_args {
-    invar_op_runner *caller;
+    invar_op_runner *op_runner;
     void *block;                      /* program->block bytes */
-    const void *const *given;         /* (INVAR_OP_GRAPH_MAX_GIVEN) address of each input buffer */
-    bool fresh;                       /* sums that are marked for it start from zero */
+    const void *const *inputs;        /* (INVAR_OP_GRAPH_MAX_INPUTS) address of each input buffer */
+    bool overwrite;                   /* sums that are marked for it start from zero */
     bool poison;                      /* tests only: planned memory becomes NaN after its last
                                          use */
-    const invar_forward_hooks *probe; /* hooks; NULL, or `take` is NULL, to observe nothing */
+    const invar_forward_hooks *hooks; /* hooks; NULL, or `take` is NULL, to observe nothing */
     invar_hook_buffers *memory;       /* required with hooks */
     const invar_row_offsets *samples; /* row offsets that points refer to by number; host memory */
-    const invar_row_offsets *there;   /* the offsets of `samples` in memory that ops read */
-    invar_transfer_runner *mover;     /* required if ranks divide the layers */
+    const invar_row_offsets *device_samples; /* the offsets of `samples` in memory that ops read */
+    invar_transfer_runner *transfers;        /* required if ranks divide the layers */
 } invar_graph_exec_args;
 
 /*
  * Runs the nodes of one section in order, with their transfers. Collective if the graph has
  * transfers.
  */
-invar_status invar_op_graph_run(const invar_op_graph *program, int32_t segment,
+invar_status invar_op_graph_run(const invar_op_graph *graph, int32_t section,
                                 const invar_graph_exec_args *run) INVAR_MUST_USE;
 
 /* Returns the tensor with the addresses of this execution. */
-invar_tensor invar_op_graph_find(const invar_op_graph *program, const invar_tensor *tensor,
+invar_tensor invar_op_graph_find(const invar_op_graph *graph, const invar_tensor *tensor,
                                  const invar_graph_exec_args *run);
 
 #ifdef __cplusplus

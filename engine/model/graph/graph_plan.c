@@ -82,7 +82,7 @@ static void free_gap(gaps *g, size_t from, size_t bytes)
 
 static bool is_planned(const invar_graph_buffer *room)
 {
-    return room->given < 0 && room->first >= 0 && room->bytes > 0;
+    return room->input < 0 && room->first >= 0 && room->bytes > 0;
 }
 
 /* Buffers by the node of their first use and by the node of their last use, as linked lists. */
@@ -97,10 +97,10 @@ typedef struct buffer_lists {
  */
 static void list_buffers_by_node(buffer_lists *l, const invar_op_graph *p)
 {
-    for (int32_t i = 0; i < p->n_calls + 2; i++)
+    for (int32_t i = 0; i < p->n_nodes + 2; i++)
         l->first[i] = l->last[i] = -1;
-    for (int32_t i = p->n_rooms - 1; i >= 0; i--) {
-        const invar_graph_buffer *r = &p->rooms[i];
+    for (int32_t i = p->n_buffers - 1; i >= 0; i--) {
+        const invar_graph_buffer *r = &p->buffers[i];
         if (!is_planned(r))
             continue;
         l->after_first[i] = l->first[r->first + 1];
@@ -112,35 +112,35 @@ static void list_buffers_by_node(buffer_lists *l, const invar_op_graph *p)
 
 static void place_buffers(invar_op_graph *p, const buffer_lists *l, gaps *g)
 {
-    for (int32_t call = 0; call < p->n_calls + 2; call++) {
+    for (int32_t call = 0; call < p->n_nodes + 2; call++) {
         for (int32_t i = l->first[call]; i >= 0; i = l->after_first[i])
-            p->rooms[i].offset = alloc_gap(g, invar_aligned(p->rooms[i].bytes));
+            p->buffers[i].offset = alloc_gap(g, invar_aligned(p->buffers[i].bytes));
         for (int32_t i = l->last[call]; i >= 0; i = l->after_last[i])
-            free_gap(g, p->rooms[i].offset, invar_aligned(p->rooms[i].bytes));
+            free_gap(g, p->buffers[i].offset, invar_aligned(p->buffers[i].bytes));
     }
     p->block = g->end;
 }
 
-invar_status invar_op_graph_plan(invar_op_graph *program)
+invar_status invar_op_graph_plan(invar_op_graph *graph)
 {
-    size_t calls = (size_t)program->n_calls + 2, rooms = (size_t)program->n_rooms;
+    size_t calls = (size_t)graph->n_nodes + 2, rooms = (size_t)graph->n_buffers;
     size_t need = (rooms + 1) * sizeof(gap) + 2 * (calls + rooms) * sizeof(int32_t);
     gaps g = {NULL, 0, 0};
     int32_t *memory;
     buffer_lists l;
 
-    INVAR_TRY(program->status);
-    if (need > program->scratch_bytes) {
-        invar_free(program->scratch);
-        program->scratch = NULL;
-        program->scratch_bytes = 0;
-        INVAR_TRY(invar_alloc(&program->scratch, 2 * need, 1, "a plan of memory"));
-        program->scratch_bytes = 2 * need;
+    INVAR_TRY(graph->status);
+    if (need > graph->scratch_bytes) {
+        invar_free(graph->scratch);
+        graph->scratch = NULL;
+        graph->scratch_bytes = 0;
+        INVAR_TRY(invar_alloc(&graph->scratch, 2 * need, 1, "a plan of memory"));
+        graph->scratch_bytes = 2 * need;
     }
-    g.at = program->scratch;
+    g.at = graph->scratch;
     memory = (int32_t *)(g.at + rooms + 1);
     l = (buffer_lists){memory, memory + calls, memory + 2 * calls, memory + 2 * calls + rooms};
-    list_buffers_by_node(&l, program);
-    place_buffers(program, &l, &g);
+    list_buffers_by_node(&l, graph);
+    place_buffers(graph, &l, &g);
     return INVAR_OK;
 }

@@ -15,14 +15,14 @@
 
 #include "base/invar_banned.h"
 
-void invar_transfer_runner_release(invar_transfer_runner *mover, const invar_device *dev)
+void invar_transfer_runner_release(invar_transfer_runner *transfers, const invar_device *dev)
 {
-    invar_free(mover->give);
-    invar_free(mover->get);
-    invar_free(mover->start);
-    if (mover->host)
-        invar_device_free_host(dev, mover->host);
-    *mover = (invar_transfer_runner){.layout = mover->layout};
+    invar_free(transfers->send_bytes);
+    invar_free(transfers->recv_bytes);
+    invar_free(transfers->start);
+    if (transfers->host)
+        invar_device_free_host(dev, transfers->host);
+    *transfers = (invar_transfer_runner){.layout = transfers->layout};
 }
 
 /* Allocates the byte counts, and a host buffer of `bytes` for device-local memory. */
@@ -31,10 +31,12 @@ static invar_status ensure_buffers(invar_transfer_runner *m, const invar_device 
     size_t ranks = (size_t)invar_comm_size(m->layout->world); // no axis has more ranks
     void *memory = NULL;
 
-    if (!m->give)
-        INVAR_TRY(invar_alloc((void **)&m->give, ranks, sizeof *m->give, "the bytes of a move"));
-    if (!m->get)
-        INVAR_TRY(invar_alloc((void **)&m->get, ranks, sizeof *m->get, "the bytes of a move"));
+    if (!m->send_bytes)
+        INVAR_TRY(invar_alloc((void **)&m->send_bytes, ranks, sizeof *m->send_bytes,
+                              "the bytes of a move"));
+    if (!m->recv_bytes)
+        INVAR_TRY(invar_alloc((void **)&m->recv_bytes, ranks, sizeof *m->recv_bytes,
+                              "the bytes of a move"));
     if (!invar_device_is_local(dev) || bytes <= m->bytes)
         return INVAR_OK;
     if (m->host)
@@ -92,7 +94,8 @@ static invar_status expert_starts(const int64_t **out, invar_transfer_runner *m,
     for (int64_t i = 0; dry && i <= experts->count; i++)
         m->start[i] = i * rows / experts->count;
     return dry ? INVAR_OK
-               : invar_op_runner_get(caller, m->start, experts->offsets, count * sizeof *m->start);
+               : invar_op_runner_download(caller, m->start, experts->offsets,
+                                          count * sizeof *m->start);
 }
 
 /* Number of rows in the range of rank r. */
@@ -114,13 +117,13 @@ static invar_status count_experts(size_t *base, invar_transfer_runner *m,
     int64_t count = move->count > 0 ? move->count : move->experts.count;
     const int64_t *start;
 
-    INVAR_TRY(expert_starts(&start, m, caller, &move->experts, move->whole.shape[0]));
+    INVAR_TRY(expert_starts(&start, m, caller, &move->experts, move->full.shape[0]));
     start += move->first;
-    *base = (size_t)start[0] * row_bytes(&move->whole);
+    *base = (size_t)start[0] * row_bytes(&move->full);
     for (int r = 0; r < axis->size; r++) {
         invar_index_range own = invar_layout_range_of(count, axis->size, r);
-        m->get[r] =
-            (size_t)(start[own.first + own.count] - start[own.first]) * row_bytes(&move->whole);
+        m->recv_bytes[r] =
+            (size_t)(start[own.first + own.count] - start[own.first]) * row_bytes(&move->full);
     }
     return INVAR_OK;
 }
@@ -130,10 +133,10 @@ static void count_parts(invar_transfer_runner *m, const invar_layout_axis *axis,
                         const invar_graph_transfer *move)
 {
     for (int r = 0; r < axis->size; r++)
-        m->get[r] =
+        m->recv_bytes[r] =
             move->kind == INVAR_GRAPH_TRANSFER_PARTS
-                ? tensor_bytes(&move->whole) / (size_t)axis->size
-                : (size_t)share_of(move, axis, move->whole.shape[0], r) * row_bytes(&move->whole);
+                ? tensor_bytes(&move->full) / (size_t)axis->size
+                : (size_t)share_of(move, axis, move->full.shape[0], r) * row_bytes(&move->full);
 }
 
 /*
@@ -146,8 +149,8 @@ static void count_shares(invar_transfer_runner *m, const invar_layout_axis *axis
     size_t got = (size_t)share_of(move, axis, rows, axis->rank);
 
     for (int r = 0; r < axis->size; r++) {
-        m->give[r] = (size_t)share_of(move, axis, rows, r) * row_bytes(&move->local);
-        m->get[r] = got * row_bytes(&move->local);
+        m->send_bytes[r] = (size_t)share_of(move, axis, rows, r) * row_bytes(&move->local);
+        m->recv_bytes[r] = got * row_bytes(&move->local);
     }
 }
 
@@ -158,15 +161,16 @@ static void count_shares(invar_transfer_runner *m, const invar_layout_axis *axis
 static void count_columns(invar_transfer_runner *m, const invar_layout_axis *axis,
                           const invar_graph_transfer *move)
 {
-    bool back = move->kind == INVAR_GRAPH_TRANSFER_RETURN;
-    const invar_tensor *rows = back ? &move->whole : &move->local;
-    const invar_tensor *columns = back ? &move->local : &move->whole;
+    bool back = move->kind == INVAR_GRAPH_TRANSFER_COLUMNS_TO_ROWS;
+    const invar_tensor *rows = back ? &move->full : &move->local;
+    const invar_tensor *columns = back ? &move->local : &move->full;
     size_t element = (size_t)invar_dtype_bits(rows->dtype) / 8;
 
     for (int r = 0; r < axis->size; r++) {
         invar_index_range share = invar_layout_range_of(rows->shape[1], axis->size, r);
-        *(back ? &m->get[r] : &m->give[r]) = (size_t)(rows->shape[0] * share.count) * element;
-        *(back ? &m->give[r] : &m->get[r]) =
+        *(back ? &m->recv_bytes[r] : &m->send_bytes[r]) =
+            (size_t)(rows->shape[0] * share.count) * element;
+        *(back ? &m->send_bytes[r] : &m->recv_bytes[r]) =
             (size_t)(share_of(move, axis, columns->shape[0], r) * columns->shape[1]) * element;
     }
 }
@@ -203,8 +207,8 @@ static invar_status transfer_runner_gather(invar_transfer_runner *m, const invar
 {
     invar_comm_transfer gather = {.op = INVAR_COMM_ALLGATHERV,
                                   .phase = phase_of(move),
-                                  .timeout_s = m->layout->seconds,
-                                  .out_bytes = m->get};
+                                  .timeout_s = m->layout->timeout_s,
+                                  .out_bytes = m->recv_bytes};
     size_t before, base = 0;
     const char *own;
     char *whole;
@@ -213,18 +217,18 @@ static invar_status transfer_runner_gather(invar_transfer_runner *m, const invar
         INVAR_TRY(count_experts(&base, m, axis, caller, move));
     else
         count_parts(m, axis, move);
-    before = sum_bytes(m->get, axis->rank);
-    whole = (char *)move->whole.data + base;
+    before = sum_bytes(m->recv_bytes, axis->rank);
+    whole = (char *)move->full.data + base;
     own = move->local.data ? move->local.data : whole + before;
     gather.in = own;
     gather.out = whole;
     if (needs_no_host_copy(axis, &caller->dev))
         return run_direct(axis, &caller->dev, &gather);
-    INVAR_TRY(invar_op_runner_get(caller, m->host + before, own, m->get[axis->rank]));
+    INVAR_TRY(invar_op_runner_download(caller, m->host + before, own, m->recv_bytes[axis->rank]));
     gather.in = m->host + before;
     gather.out = m->host;
     INVAR_TRY(invar_comm_run(axis->comm, &gather));
-    return invar_device_upload(&caller->dev, whole, m->host, sum_bytes(m->get, axis->size));
+    return invar_device_upload(&caller->dev, whole, m->host, sum_bytes(m->recv_bytes, axis->size));
 }
 
 static invar_status transfer_runner_exchange(invar_transfer_runner *m,
@@ -234,22 +238,22 @@ static invar_status transfer_runner_exchange(invar_transfer_runner *m,
     bool sums = move->kind == INVAR_GRAPH_TRANSFER_EXCHANGE;
     invar_comm_transfer shares = {.op = INVAR_COMM_ALLTOALLV,
                                   .phase = sums ? "sums of a layer" : "columns of a layer",
-                                  .timeout_s = m->layout->seconds,
+                                  .timeout_s = m->layout->timeout_s,
                                   .in = move->local.data,
-                                  .out = move->whole.data,
-                                  .in_bytes = m->give,
-                                  .out_bytes = m->get};
+                                  .out = move->full.data,
+                                  .in_bytes = m->send_bytes,
+                                  .out_bytes = m->recv_bytes};
     size_t given = tensor_bytes(&move->local), got;
 
     (sums ? count_shares : count_columns)(m, axis, move);
-    got = sum_bytes(m->get, axis->size);
+    got = sum_bytes(m->recv_bytes, axis->size);
     if (needs_no_host_copy(axis, &caller->dev))
         return run_direct(axis, &caller->dev, &shares);
-    INVAR_TRY(invar_op_runner_get(caller, m->host, move->local.data, given));
+    INVAR_TRY(invar_op_runner_download(caller, m->host, move->local.data, given));
     shares.in = m->host;
     shares.out = m->host + given;
     INVAR_TRY(invar_comm_run(axis->comm, &shares));
-    return got > 0 ? invar_device_upload(&caller->dev, move->whole.data, m->host + given, got)
+    return got > 0 ? invar_device_upload(&caller->dev, move->full.data, m->host + given, got)
                    : INVAR_OK;
 }
 
@@ -260,19 +264,20 @@ static const invar_layout_axis *axis_of(const invar_layout *layout, invar_graph_
     return axis == INVAR_GRAPH_TRANSFER_EXPERT ? &layout->expert : &layout->tensor;
 }
 
-invar_status invar_transfer_runner_run(invar_transfer_runner *m, invar_op_runner *caller,
-                                       const invar_graph_transfer *move)
+invar_status invar_transfer_runner_run(invar_transfer_runner *m, invar_op_runner *runner,
+                                       const invar_graph_transfer *transfer)
 {
-    const invar_layout_axis *axis = axis_of(m->layout, move->axis);
-    bool exchanges = move->kind == INVAR_GRAPH_TRANSFER_EXCHANGE ||
-                     move->kind == INVAR_GRAPH_TRANSFER_SPREAD ||
-                     move->kind == INVAR_GRAPH_TRANSFER_RETURN;
-    size_t bytes = tensor_bytes(&move->whole) + (exchanges ? tensor_bytes(&move->local) : 0);
+    const invar_layout_axis *axis = axis_of(m->layout, transfer->axis);
+    bool exchanges = transfer->kind == INVAR_GRAPH_TRANSFER_EXCHANGE ||
+                     transfer->kind == INVAR_GRAPH_TRANSFER_ROWS_TO_COLUMNS ||
+                     transfer->kind == INVAR_GRAPH_TRANSFER_COLUMNS_TO_ROWS;
+    size_t bytes = tensor_bytes(&transfer->full) + (exchanges ? tensor_bytes(&transfer->local) : 0);
 
-    if (invar_layout_skips_transfers(m->layout, caller->dev.backend->memory.dry_run) || bytes == 0)
+    if (invar_layout_skips_transfers(m->layout, runner->dev.backend->memory.dry_run) || bytes == 0)
         return INVAR_OK;
-    if (caller->tape) // held-back ops compute the data that is sent
-        INVAR_TRY(invar_cuda_graph_cache_flush(caller->tape));
-    INVAR_TRY(ensure_buffers(m, &caller->dev, needs_no_host_copy(axis, &caller->dev) ? 0 : bytes));
-    return (exchanges ? transfer_runner_exchange : transfer_runner_gather)(m, axis, caller, move);
+    if (runner->graph_cache) // held-back ops compute the data that is sent
+        INVAR_TRY(invar_cuda_graph_cache_flush(runner->graph_cache));
+    INVAR_TRY(ensure_buffers(m, &runner->dev, needs_no_host_copy(axis, &runner->dev) ? 0 : bytes));
+    return (exchanges ? transfer_runner_exchange : transfer_runner_gather)(m, axis, runner,
+                                                                           transfer);
 }

@@ -21,24 +21,24 @@ extern "C" {
  * Runs transfers. Zero-initialize except for `layout`. Release with invar_transfer_runner_release.
  */
 typedef struct invar_transfer_runner {
-    const invar_layout *layout; /* borrowed */
-    size_t *give, *get;         /* (ranks) bytes sent to and received from each rank */
-    int64_t *start;             /* (experts + 1) host copy of expert row offsets in device-local
+    const invar_layout *layout;      /* borrowed */
+    size_t *send_bytes, *recv_bytes; /* (ranks) bytes sent to and received from each rank */
+    int64_t *start; /* (experts + 1) host copy of expert row offsets in device-local
                                    memory */
     int64_t experts;
     char *host; /* pinned buffer for device-local memory: bytes to send, then received bytes */
     size_t bytes;
 } invar_transfer_runner;
 
-void invar_transfer_runner_release(invar_transfer_runner *mover, const invar_device *dev);
+void invar_transfer_runner_release(invar_transfer_runner *transfers, const invar_device *dev);
 
 /*
  * Runs one transfer with the addresses of this execution. Collective over the ranks of the
  * transfer's axis. On a dry-run device the transfer is counted only, and only if peers are
  * simulated.
  */
-invar_status invar_transfer_runner_run(invar_transfer_runner *mover, invar_op_runner *caller,
-                                       const invar_graph_transfer *move) INVAR_MUST_USE;
+invar_status invar_transfer_runner_run(invar_transfer_runner *transfers, invar_op_runner *runner,
+                                       const invar_graph_transfer *transfer) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -15,9 +15,10 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_host_staging_advise_oom(invar_status status, bool far, const char *advice)
+invar_status invar_host_staging_advise_oom(invar_status status, bool device_local,
+                                           const char *advice)
 {
-    if (far && invar_error_last()->native != INVAR_DEVICE_NOMEM)
+    if (device_local && invar_error_last()->native != INVAR_DEVICE_NOMEM)
         advice = "it is the host's memory that is short, not the device's: async-save and "
                  "optimizer-cpu-offload take much of it";
     return invar_error_advise(status, INVAR_E_NOMEM, advice);
@@ -40,7 +41,7 @@ size_t invar_host_staging_span(const invar_tensor *t)
 
 void invar_host_window_release(invar_host_window *window)
 {
-    invar_free(window->room);
+    invar_free(window->buffer);
     *window = (invar_host_window){.dev = window->dev};
 }
 
@@ -49,7 +50,7 @@ static invar_status ensure_window(invar_host_window *window, size_t bytes)
     if (bytes <= window->bytes)
         return INVAR_OK;
     invar_host_window_release(window);
-    INVAR_TRY(invar_alloc(&window->room, bytes, 1, "a window into the device's memory"));
+    INVAR_TRY(invar_alloc(&window->buffer, bytes, 1, "a window into the device's memory"));
     window->bytes = bytes;
     return INVAR_OK;
 }
@@ -61,8 +62,8 @@ invar_status invar_host_window_read(const void **out, invar_host_window *window,
     if (!is_far(window->dev))
         return INVAR_OK;
     INVAR_TRY(ensure_window(window, bytes));
-    *out = window->room;
-    return invar_device_download(window->dev, window->room, piece, bytes);
+    *out = window->buffer;
+    return invar_device_download(window->dev, window->buffer, piece, bytes);
 }
 
 invar_status invar_host_window_tensor(invar_tensor *out, invar_host_window *window,
@@ -77,7 +78,7 @@ invar_status invar_host_window_tensor(invar_tensor *out, invar_host_window *wind
     invar_carve(&c, data);
     invar_carve(&c, scales);
     INVAR_TRY(ensure_window(window, c.used));
-    c = (invar_carver){window->room, 0};
+    c = (invar_carver){window->buffer, 0};
     out->data = invar_carve(&c, data);
     INVAR_TRY(invar_device_download(window->dev, out->data, tensor->data, data));
     if (scales == 0)
@@ -93,7 +94,7 @@ invar_status invar_host_window_write(void **out, invar_host_window *window, void
     if (!is_far(window->dev))
         return INVAR_OK;
     INVAR_TRY(ensure_window(window, bytes));
-    *out = window->room;
+    *out = window->buffer;
     return INVAR_OK;
 }
 
@@ -101,7 +102,7 @@ invar_status invar_host_window_store(invar_host_window *window, void *piece, siz
 {
     if (!is_far(window->dev))
         return INVAR_OK;
-    return invar_device_upload(window->dev, piece, window->room, bytes);
+    return invar_device_upload(window->dev, piece, window->buffer, bytes);
 }
 
 /* ---- uploads --------------------------------------------------------------------------------- */

@@ -18,10 +18,10 @@ extern "C" {
 
 /*
  * If `status` is INVAR_E_NOMEM, adds advice to the error record: `advice` if the memory of the
- * device was short (`far`: the device has local memory), else that host memory was. Returns
- * `status`.
+ * device was short (`device_local`: the device has local memory), else that host memory was.
+ * Returns `status`.
  */
-invar_status invar_host_staging_advise_oom(invar_status status, bool far,
+invar_status invar_host_staging_advise_oom(invar_status status, bool device_local,
                                            const char *advice) INVAR_MUST_USE;
 
 /*
@@ -35,7 +35,7 @@ size_t invar_host_staging_span(const invar_tensor *tensor);
  */
 typedef struct invar_host_window {
     const invar_device *dev; /* borrowed; NULL is host memory */
-    void *room;
+    void *buffer;
     size_t bytes;
 } invar_host_window;
 

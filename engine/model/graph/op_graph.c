@@ -31,7 +31,7 @@ static void *name_of(int32_t room)
     return (void *)(NAME_BIT | (uintptr_t)room << ROOM_SHIFT); // NOLINT: never dereferenced
 }
 
-int32_t invar_op_graph_room_of(const void *name)
+int32_t invar_op_graph_buffer_of(const void *name)
 {
     if (!name)
         return -1;
@@ -54,60 +54,60 @@ invar_status invar_op_graph_new(invar_op_graph **out)
     return INVAR_OK;
 }
 
-void invar_op_graph_free(invar_op_graph *program)
+void invar_op_graph_free(invar_op_graph *graph)
 {
-    if (!program)
+    if (!graph)
         return;
-    invar_free(program->rooms);
-    invar_free(program->calls);
-    invar_free(program->bytes);
-    invar_free(program->places);
-    invar_free(program->points);
-    invar_free(program->moves);
-    invar_free(program->scratch);
-    invar_free(program);
+    invar_free(graph->buffers);
+    invar_free(graph->nodes);
+    invar_free(graph->bytes);
+    invar_free(graph->address_offsets);
+    invar_free(graph->points);
+    invar_free(graph->transfers);
+    invar_free(graph->scratch);
+    invar_free(graph);
 }
 
-void invar_op_graph_clear(invar_op_graph *program)
+void invar_op_graph_clear(invar_op_graph *graph)
 {
-    program->status = INVAR_OK;
-    program->n_rooms = program->n_calls = program->n_places = program->n_points = 0;
-    program->n_moves = 0;
-    program->n_bytes = 0;
-    program->n_segments = 0;
-    program->block = 0;
-    program->rows = program->max_rows = 0;
-    memset(program->section_start, 0, sizeof program->section_start);
-    memset(program->n_leads, 0, sizeof program->n_leads);
-    for (int i = 0; i < INVAR_OP_GRAPH_MAX_GIVEN; i++)
-        program->given[i] = -1;
+    graph->status = INVAR_OK;
+    graph->n_buffers = graph->n_nodes = graph->n_address_offsets = graph->n_points = 0;
+    graph->n_transfers = 0;
+    graph->n_bytes = 0;
+    graph->n_sections = 0;
+    graph->block = 0;
+    graph->rows = graph->max_rows = 0;
+    memset(graph->section_start, 0, sizeof graph->section_start);
+    memset(graph->n_lead_transfers, 0, sizeof graph->n_lead_transfers);
+    for (int i = 0; i < INVAR_OP_GRAPH_MAX_INPUTS; i++)
+        graph->inputs[i] = -1;
 }
 
-bool invar_op_graph_grow(invar_op_graph *program, void *list, size_t *room, size_t used,
+bool invar_op_graph_grow(invar_op_graph *graph, void *list, size_t *capacity, size_t used,
                          size_t need)
 {
     char **block = list;
     void *larger;
 
-    if (program->status != INVAR_OK)
+    if (graph->status != INVAR_OK)
         return false;
-    if (need <= *room)
+    if (need <= *capacity)
         return true;
-    program->status = invar_alloc(&larger, 2 * need, 1, "a list of calls");
-    if (program->status != INVAR_OK)
+    graph->status = invar_alloc(&larger, 2 * need, 1, "a list of calls");
+    if (graph->status != INVAR_OK)
         return false;
     if (used)
         memcpy(larger, *block, used);
     invar_free(*block);
     *block = larger;
-    *room = 2 * need;
+    *capacity = 2 * need;
     return true;
 }
 
 /* Grows one of the graph's own lists so that `more` bytes fit after `used`. */
 static bool grow_list(invar_op_graph *program, int which, void *list, size_t used, size_t more)
 {
-    return invar_op_graph_grow(program, list, &program->room_for[which], used, used + more);
+    return invar_op_graph_grow(program, list, &program->capacity_bytes[which], used, used + more);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -115,64 +115,62 @@ static bool grow_list(invar_op_graph *program, int which, void *list, size_t use
 /* Adds a buffer and returns its symbolic address; that of buffer 0 if memory is short. */
 static void *add_buffer(invar_op_graph *program, size_t bytes, int32_t given)
 {
-    size_t used = (size_t)program->n_rooms * sizeof *program->rooms;
+    size_t used = (size_t)program->n_buffers * sizeof *program->buffers;
 
-    if (!grow_list(program, ROOMS, &program->rooms, used, sizeof *program->rooms))
+    if (!grow_list(program, ROOMS, &program->buffers, used, sizeof *program->buffers))
         return name_of(0);
-    program->rooms[program->n_rooms] =
-        (invar_graph_buffer){.bytes = bytes, .given = given, .first = -1, .last = -1, .entry = -1};
-    return name_of(program->n_rooms++);
+    program->buffers[program->n_buffers] =
+        (invar_graph_buffer){.bytes = bytes, .input = given, .first = -1, .last = -1, .entry = -1};
+    return name_of(program->n_buffers++);
 }
 
-void invar_op_graph_reserve_rows(invar_op_graph *program, int64_t rows, int64_t most)
+void invar_op_graph_reserve_rows(invar_op_graph *graph, int64_t rows, int64_t max_rows)
 {
-    program->rows = rows;
-    program->max_rows = most > rows ? most : rows;
+    graph->rows = rows;
+    graph->max_rows = max_rows > rows ? max_rows : rows;
 }
 
-int64_t invar_op_graph_rows(const invar_op_graph *program, int64_t rows)
+int64_t invar_op_graph_rows(const invar_op_graph *graph, int64_t rows)
 {
-    return program->rows > 0 && rows % program->rows == 0 ? rows / program->rows * program->max_rows
-                                                          : rows;
+    return graph->rows > 0 && rows % graph->rows == 0 ? rows / graph->rows * graph->max_rows : rows;
 }
 
-invar_tensor invar_op_graph_tensor(invar_op_graph *program, invar_dtype dtype, int64_t rows,
+invar_tensor invar_op_graph_tensor(invar_op_graph *graph, invar_dtype dtype, int64_t rows,
                                    int64_t cols)
 {
-    int64_t most = invar_op_graph_rows(program, rows);
+    int64_t most = invar_op_graph_rows(graph, rows);
     size_t bytes = (size_t)(most * (cols ? cols : 1)) * (size_t)invar_dtype_bits(dtype) / 8;
     invar_tensor t;
 
     if (cols == 0)
-        return invar_tensor_1d(add_buffer(program, bytes, -1), dtype, rows);
-    t = invar_tensor_quantized(add_buffer(program, bytes, -1), NULL, dtype, 1, most, cols);
+        return invar_tensor_1d(add_buffer(graph, bytes, -1), dtype, rows);
+    t = invar_tensor_quantized(add_buffer(graph, bytes, -1), NULL, dtype, 1, most, cols);
     if (invar_dtype_scale_block(dtype))
-        t.scale = add_buffer(program, invar_tensor_scale_bytes(&t), -1);
+        t.scale = add_buffer(graph, invar_tensor_scale_bytes(&t), -1);
     t.shape[0] = rows;
     return t;
 }
 
-void *invar_op_graph_input(invar_op_graph *program, int32_t number)
+void *invar_op_graph_input(invar_op_graph *graph, int32_t number)
 {
-    INVAR_CHECK(number < INVAR_OP_GRAPH_MAX_GIVEN);
-    if (program->given[number] < 0) {
-        void *name = add_buffer(program, 0, number);
-        program->given[number] = invar_op_graph_room_of(name);
+    INVAR_CHECK(number < INVAR_OP_GRAPH_MAX_INPUTS);
+    if (graph->inputs[number] < 0) {
+        void *name = add_buffer(graph, 0, number);
+        graph->inputs[number] = invar_op_graph_buffer_of(name);
     }
-    return name_of(program->given[number]);
+    return name_of(graph->inputs[number]);
 }
 
-void invar_op_graph_source(invar_op_graph *program, const void *name,
-                           const invar_graph_point *source)
+void invar_op_graph_source(invar_op_graph *graph, const void *name, const invar_graph_point *source)
 {
-    if (program->status == INVAR_OK)
-        program->rooms[invar_op_graph_room_of(name)].source = source;
+    if (graph->status == INVAR_OK)
+        graph->buffers[invar_op_graph_buffer_of(name)].source = source;
 }
 
 /* Extends the lifetime of the buffer at `name` to node number `call`. */
 static void extend_lifetime(invar_op_graph *program, const void *name, int32_t call)
 {
-    invar_graph_buffer *room = &program->rooms[invar_op_graph_room_of(name)];
+    invar_graph_buffer *room = &program->buffers[invar_op_graph_buffer_of(name)];
 
     if (room->first < 0)
         room->first = call;
@@ -184,14 +182,15 @@ static void extend_lifetime(invar_op_graph *program, const void *name, int32_t c
 /* Notes the address at offset `at` of the arguments of the node that is being appended. */
 static void add_place(invar_op_graph *program, const char *args, size_t at)
 {
-    size_t used = (size_t)program->n_places * sizeof *program->places;
+    size_t used = (size_t)program->n_address_offsets * sizeof *program->address_offsets;
     const void *name;
 
     memcpy(&name, args + at, sizeof name);
-    if (!name || !grow_list(program, PLACES, &program->places, used, sizeof *program->places))
+    if (!name || !grow_list(program, PLACES, &program->address_offsets, used,
+                            sizeof *program->address_offsets))
         return;
-    program->places[program->n_places++] = (uint16_t)at;
-    extend_lifetime(program, name, program->n_calls);
+    program->address_offsets[program->n_address_offsets++] = (uint16_t)at;
+    extend_lifetime(program, name, program->n_nodes);
 }
 
 static void add_places(invar_op_graph *program, invar_op op, const char *args)
@@ -215,33 +214,34 @@ static void add_places(invar_op_graph *program, invar_op op, const char *args)
     }
 }
 
-void invar_op_graph_append(invar_op_graph *program, invar_op op, const void *args, int64_t layer)
+void invar_op_graph_append(invar_op_graph *graph, invar_op op, const void *args, int64_t layer)
 {
-    size_t used = (size_t)program->n_calls * sizeof *program->calls, bytes;
-    int32_t places = program->n_places;
+    size_t used = (size_t)graph->n_nodes * sizeof *graph->nodes, bytes;
+    int32_t places = graph->n_address_offsets;
 
-    if (!grow_list(program, CALLS, &program->calls, used, sizeof *program->calls) ||
-        !grow_list(program, BYTES, &program->bytes, program->n_bytes, INVAR_OP_ARGS_MAX))
+    if (!grow_list(graph, CALLS, &graph->nodes, used, sizeof *graph->nodes) ||
+        !grow_list(graph, BYTES, &graph->bytes, graph->n_bytes, INVAR_OP_ARGS_MAX))
         return;
-    add_places(program, op, args);
-    if (program->status != INVAR_OK)
+    add_places(graph, op, args);
+    if (graph->status != INVAR_OK)
         return;
-    program->calls[program->n_calls++] = (invar_graph_node){.op = op,
-                                                            .layer = layer,
-                                                            .args = program->n_bytes,
-                                                            .places = places,
-                                                            .n_places = program->n_places - places,
-                                                            .points = program->n_points,
-                                                            .moves = program->n_moves,
-                                                            .fresh = -1};
-    bytes = invar_op_args_copy(program->bytes + program->n_bytes, op, args);
-    program->n_bytes += (bytes + ARGS_ALIGN - 1) / ARGS_ALIGN * ARGS_ALIGN;
+    graph->nodes[graph->n_nodes++] =
+        (invar_graph_node){.op = op,
+                           .layer = layer,
+                           .args = graph->n_bytes,
+                           .address_offsets = places,
+                           .n_address_offsets = graph->n_address_offsets - places,
+                           .points = graph->n_points,
+                           .transfers = graph->n_transfers,
+                           .overwrite_offset = -1};
+    bytes = invar_op_args_copy(graph->bytes + graph->n_bytes, op, args);
+    graph->n_bytes += (bytes + ARGS_ALIGN - 1) / ARGS_ALIGN * ARGS_ALIGN;
 }
 
-void invar_op_graph_mark_overwrite(invar_op_graph *program, size_t offset)
+void invar_op_graph_mark_overwrite(invar_op_graph *graph, size_t offset)
 {
-    if (program->status == INVAR_OK)
-        program->calls[program->n_calls - 1].fresh = (int32_t)offset;
+    if (graph->status == INVAR_OK)
+        graph->nodes[graph->n_nodes - 1].overwrite_offset = (int32_t)offset;
 }
 
 static bool add_point(invar_op_graph *program, const invar_graph_point *point)
@@ -254,50 +254,50 @@ static bool add_point(invar_op_graph *program, const invar_graph_point *point)
     return true;
 }
 
-void invar_op_graph_initial_point(invar_op_graph *program, const invar_graph_point *point)
+void invar_op_graph_initial_point(invar_op_graph *graph, const invar_graph_point *point)
 {
-    if (add_point(program, point))
-        program->rooms[invar_op_graph_room_of(point->rows.data)].entry = program->n_points - 1;
+    if (add_point(graph, point))
+        graph->buffers[invar_op_graph_buffer_of(point->rows.data)].entry = graph->n_points - 1;
 }
 
-void invar_op_graph_point(invar_op_graph *program, const invar_graph_point *point)
+void invar_op_graph_point(invar_op_graph *graph, const invar_graph_point *point)
 {
-    if (add_point(program, point))
-        program->calls[program->n_calls - 1].n_points++;
+    if (add_point(graph, point))
+        graph->nodes[graph->n_nodes - 1].n_points++;
 }
 
-void invar_op_graph_move(invar_op_graph *program, const invar_graph_transfer *move)
+void invar_op_graph_transfer(invar_op_graph *graph, const invar_graph_transfer *transfer)
 {
-    size_t used = (size_t)program->n_moves * sizeof *program->moves;
-    bool leads = program->n_calls == program->section_start[program->n_segments];
-    int32_t call = leads ? program->n_calls : program->n_calls - 1;
+    size_t used = (size_t)graph->n_transfers * sizeof *graph->transfers;
+    bool leads = graph->n_nodes == graph->section_start[graph->n_sections];
+    int32_t call = leads ? graph->n_nodes : graph->n_nodes - 1;
 
-    if (!grow_list(program, MOVES, &program->moves, used, sizeof *program->moves))
+    if (!grow_list(graph, MOVES, &graph->transfers, used, sizeof *graph->transfers))
         return;
-    if (leads && program->n_leads[program->n_segments]++ == 0)
-        program->leads[program->n_segments] = program->n_moves;
+    if (leads && graph->n_lead_transfers[graph->n_sections]++ == 0)
+        graph->lead_transfers[graph->n_sections] = graph->n_transfers;
     if (!leads)
-        program->calls[call].n_moves++;
-    program->moves[program->n_moves++] = *move;
-    extend_lifetime(program, move->whole.data, call);
-    if (move->local.data)
-        extend_lifetime(program, move->local.data, call);
-    if (move->experts.offsets)
-        extend_lifetime(program, move->experts.offsets, call);
+        graph->nodes[call].n_transfers++;
+    graph->transfers[graph->n_transfers++] = *transfer;
+    extend_lifetime(graph, transfer->full.data, call);
+    if (transfer->local.data)
+        extend_lifetime(graph, transfer->local.data, call);
+    if (transfer->experts.offsets)
+        extend_lifetime(graph, transfer->experts.offsets, call);
 }
 
-void invar_op_graph_host_access(invar_op_graph *program, const invar_tensor *tensor)
+void invar_op_graph_host_access(invar_op_graph *graph, const invar_tensor *tensor)
 {
-    if (program->status != INVAR_OK)
+    if (graph->status != INVAR_OK)
         return;
-    extend_lifetime(program, tensor->data, program->n_calls);
-    program->rooms[invar_op_graph_room_of(tensor->data)].live = true;
+    extend_lifetime(graph, tensor->data, graph->n_nodes);
+    graph->buffers[invar_op_graph_buffer_of(tensor->data)].live = true;
 }
 
-void invar_op_graph_end_section(invar_op_graph *program)
+void invar_op_graph_end_section(invar_op_graph *graph)
 {
-    INVAR_CHECK(program->n_segments < INVAR_OP_GRAPH_MAX_SEGMENTS);
-    program->section_start[++program->n_segments] = program->n_calls;
+    INVAR_CHECK(graph->n_sections < INVAR_OP_GRAPH_MAX_SECTIONS);
+    graph->section_start[++graph->n_sections] = graph->n_nodes;
 }
 
 /* ---- unused results -------------------------------------------------------------------------- */
@@ -308,14 +308,14 @@ static invar_graph_buffer *buffer_of_field(const invar_op_graph *program, const 
 {
     if (f->kind >= INVAR_FIELD_I32 || !invar_field_present(f, args))
         return NULL;
-    return &program->rooms[invar_op_graph_room_of(invar_field_memory(f, args).data)];
+    return &program->buffers[invar_op_graph_buffer_of(invar_field_memory(f, args).data)];
 }
 
 /* Returns true if hooks see a point of the node. */
 static bool is_shown(const invar_op_graph *program, const invar_graph_node *call)
 {
     for (int32_t i = call->points; i < call->points + call->n_points; i++)
-        if (!program->points[i].again)
+        if (!program->points[i].recomputed)
             return true;
     return false;
 }
@@ -323,13 +323,13 @@ static bool is_shown(const invar_op_graph *program, const invar_graph_node *call
 /* Keeps the transfer if its destination is live or an input; then marks its sources as live. */
 static void keep_used_transfer(invar_op_graph *program, invar_graph_transfer *move)
 {
-    const invar_graph_buffer *to = &program->rooms[invar_op_graph_room_of(move->whole.data)];
+    const invar_graph_buffer *to = &program->buffers[invar_op_graph_buffer_of(move->full.data)];
     const void *const from[] = {move->local.data, move->experts.offsets};
 
-    move->dropped = !to->live && to->given < 0;
+    move->dropped = !to->live && to->input < 0;
     for (size_t i = 0; i < sizeof from / sizeof *from && !move->dropped; i++)
         if (from[i])
-            program->rooms[invar_op_graph_room_of(from[i])].live = true;
+            program->buffers[invar_op_graph_buffer_of(from[i])].live = true;
 }
 
 /* Keeps the node if one of its results is used; then marks the buffers that it reads as live. */
@@ -340,11 +340,11 @@ static void keep_used_node(invar_op_graph *program, invar_graph_node *call)
     int count;
     const invar_field *fields = invar_op_fields(&count, call->op);
 
-    for (int32_t i = call->moves + call->n_moves - 1; i >= call->moves; i--)
-        keep_used_transfer(program, &program->moves[i]);
+    for (int32_t i = call->transfers + call->n_transfers - 1; i >= call->transfers; i--)
+        keep_used_transfer(program, &program->transfers[i]);
     for (int i = 0; i < count; i++) {
         const invar_graph_buffer *room = buffer_of_field(program, &fields[i], args);
-        if (room && fields[i].role != INVAR_FIELD_IN && (room->live || room->given >= 0))
+        if (room && fields[i].role != INVAR_FIELD_IN && (room->live || room->input >= 0))
             wanted = true;
     }
     for (int i = 0; i < count && wanted; i++) {
@@ -355,8 +355,8 @@ static void keep_used_node(invar_op_graph *program, invar_graph_node *call)
     call->dropped = !wanted;
 }
 
-void invar_op_graph_eliminate_dead(invar_op_graph *program, int32_t first)
+void invar_op_graph_eliminate_dead(invar_op_graph *graph, int32_t first)
 {
-    for (int32_t i = program->n_calls - 1; i >= first && program->status == INVAR_OK; i--)
-        keep_used_node(program, &program->calls[i]);
+    for (int32_t i = graph->n_nodes - 1; i >= first && graph->status == INVAR_OK; i--)
+        keep_used_node(graph, &graph->nodes[i]);
 }

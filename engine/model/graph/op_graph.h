@@ -30,8 +30,8 @@
 extern "C" {
 #endif
 
-#define INVAR_OP_GRAPH_MAX_GIVEN 32
-#define INVAR_OP_GRAPH_MAX_SEGMENTS 8
+#define INVAR_OP_GRAPH_MAX_INPUTS 32
+#define INVAR_OP_GRAPH_MAX_SECTIONS 8
 
 /* A named result that hooks can observe: an output of the node that it was appended after. */
 typedef struct invar_graph_point {
@@ -40,7 +40,7 @@ typedef struct invar_graph_point {
     bool gradient;        /* the point is the gradient of the value with this name: "dq" */
     bool backward;        /* computed by the backward */
     bool stream;          /* the residual stream, or its gradient */
-    bool again;           /* recomputed: an input of later points, but not shown to hooks */
+    bool recomputed;      /* recomputed: an input of later points, but not shown to hooks */
     int64_t layer;        /* -1 if it belongs to no layer */
     int32_t samples;      /* index in the sample lists of the execution
                              (invar_graph_exec_args.samples) */
@@ -56,30 +56,30 @@ typedef struct invar_graph_point {
      * Start rows of the tensor-parallel ranks if this rank has only its own range of rows; NULL if
      * it has all.
      */
-    const int64_t *shares; /* borrowed */
+    const int64_t *tp_starts; /* borrowed */
     /*
-     * Start rows of the context-parallel ranks, each of which has the range that `shares` divides;
-     * NULL if rows are not divided. Borrowed.
+     * Start rows of the context-parallel ranks, each of which has the range that `tp_starts`
+     * divides; NULL if rows are not divided. Borrowed.
      */
-    const int64_t *contexts;
+    const int64_t *cp_starts;
 } invar_graph_point;
 
 /* How bytes move between ranks, so that later nodes find what they read. */
 typedef enum invar_graph_transfer_kind {
-    INVAR_GRAPH_TRANSFER_PARTS,    /* all-gather: `whole` consists of an equal part of each rank,
+    INVAR_GRAPH_TRANSFER_PARTS,      /* all-gather: `whole` consists of an equal part of each rank,
                                       `local` is this rank's */
-    INVAR_GRAPH_TRANSFER_SHARES,   /* all-gather: each rank has a range of the rows of `whole`,
+    INVAR_GRAPH_TRANSFER_ROW_RANGES, /* all-gather: each rank has a range of the rows of `whole`,
                                       already in `whole` or as `local` */
-    INVAR_GRAPH_TRANSFER_EXCHANGE, /* all-to-all: `local` has all rows; `whole` receives this
+    INVAR_GRAPH_TRANSFER_EXCHANGE,   /* all-to-all: `local` has all rows; `whole` receives this
                                       rank's range of rows from each rank */
-    INVAR_GRAPH_TRANSFER_EXPERTS,  /* all-gather: each rank has the rows of its experts, in
+    INVAR_GRAPH_TRANSFER_EXPERTS,    /* all-gather: each rank has the rows of its experts, in
                                       `whole` */
     /*
      * All-to-all: `local` has this rank's rows, split into one contiguous block of columns per
      * rank; `whole` receives all rows of this rank's range of columns. RETURN is the inverse.
      */
-    INVAR_GRAPH_TRANSFER_SPREAD,
-    INVAR_GRAPH_TRANSFER_RETURN
+    INVAR_GRAPH_TRANSFER_ROWS_TO_COLUMNS,
+    INVAR_GRAPH_TRANSFER_COLUMNS_TO_ROWS
 } invar_graph_transfer_kind;
 
 /* Parallel axis whose ranks take part. */
@@ -92,7 +92,7 @@ typedef enum invar_graph_transfer_axis {
 typedef struct invar_graph_transfer {
     invar_graph_transfer_kind kind;
     invar_graph_transfer_axis axis;
-    invar_tensor whole, local; /* contiguous */
+    invar_tensor full, local; /* contiguous */
     const int64_t *start; /* (ranks + 1) start rows of the ranges, in host memory, borrowed; NULL
                              for the equal ranges of invar_layout_range_of */
     invar_row_offsets experts; /* row offsets of all experts; INVAR_GRAPH_TRANSFER_EXPERTS only */
@@ -102,21 +102,25 @@ typedef struct invar_graph_transfer {
 
 typedef struct invar_graph_node {
     invar_op op;
-    int64_t layer;  /* -1 if it belongs to no layer */
-    size_t args;    /* offset of the arguments in `bytes` of the graph */
-    int32_t places; /* first index in `places` of the graph: offsets of the addresses in the
+    int64_t layer; /* -1 if it belongs to no layer */
+    size_t args;   /* offset of the arguments in `bytes` of the graph */
+    int32_t
+        address_offsets; /* first index in `address_offsets` of the graph: offsets of the addresses
+                            in the
                        arguments */
-    int32_t n_places;
+    int32_t n_address_offsets;
     int32_t points, n_points;
-    int32_t moves, n_moves; /* transfers that run after the node */
-    int32_t fresh; /* offset in the arguments of the i64 that makes sums start from zero, or -1 */
-    bool dropped;  /* no result is used, so the node does not run */
+    int32_t transfers, n_transfers; /* transfers that run after the node */
+    int32_t
+        overwrite_offset; /* offset in the arguments of the i64 that makes sums start from zero, or
+                             -1 */
+    bool dropped;         /* no result is used, so the node does not run */
 } invar_graph_node;
 
 /* Memory of one tensor, or of one tensor's scales. */
 typedef struct invar_graph_buffer {
     size_t bytes;
-    int32_t given;       /* number of the input buffer; -1 if the buffer is planned */
+    int32_t input;       /* number of the input buffer; -1 if the buffer is planned */
     int32_t first, last; /* first and last node that uses it; first is -1 if it is not used */
     bool live;           /* the host accesses it, or a node that is not dropped reads it */
     size_t offset;       /* offset in the block, set by the plan */
@@ -127,22 +131,24 @@ typedef struct invar_graph_buffer {
 
 typedef struct invar_op_graph {
     invar_status status; /* first error */
-    invar_graph_buffer *rooms;
-    invar_graph_node *calls;
+    invar_graph_buffer *buffers;
+    invar_graph_node *nodes;
     char *bytes; /* arguments of the nodes */
-    uint16_t *places;
+    uint16_t *address_offsets;
     invar_graph_point *points;
-    invar_graph_transfer *moves;
-    int32_t n_rooms, n_calls, n_places, n_points, n_moves;
+    invar_graph_transfer *transfers;
+    int32_t n_buffers, n_nodes, n_address_offsets, n_points, n_transfers;
     size_t n_bytes;
-    size_t room_for[6];                      /* allocated bytes of each list */
-    int32_t given[INVAR_OP_GRAPH_MAX_GIVEN]; /* buffer index of each input; -1 if it is not used */
-    int32_t section_start[INVAR_OP_GRAPH_MAX_SEGMENTS + 1]; /* first node of each section, and
+    size_t capacity_bytes[6]; /* allocated bytes of each list */
+    int32_t
+        inputs[INVAR_OP_GRAPH_MAX_INPUTS]; /* buffer index of each input; -1 if it is not used */
+    int32_t section_start[INVAR_OP_GRAPH_MAX_SECTIONS + 1]; /* first node of each section, and
                                                                the end of the last */
-    int32_t leads[INVAR_OP_GRAPH_MAX_SEGMENTS];   /* first transfer before the first node of each
+    int32_t
+        lead_transfers[INVAR_OP_GRAPH_MAX_SECTIONS]; /* first transfer before the first node of each
                                                      section */
-    int32_t n_leads[INVAR_OP_GRAPH_MAX_SEGMENTS]; /* number of these transfers */
-    int32_t n_segments;
+    int32_t n_lead_transfers[INVAR_OP_GRAPH_MAX_SECTIONS]; /* number of these transfers */
+    int32_t n_sections;
     int64_t rows, max_rows; /* invar_op_graph_reserve_rows; 0 if it was not called */
     size_t block;           /* bytes of planned memory */
     void *scratch;          /* work memory of the planner */
@@ -150,46 +156,46 @@ typedef struct invar_op_graph {
 } invar_op_graph;
 
 invar_status invar_op_graph_new(invar_op_graph **out) INVAR_MUST_USE;
-void invar_op_graph_free(invar_op_graph *program);
+void invar_op_graph_free(invar_op_graph *graph);
 
 /* Empties the graph for reuse; its memory stays allocated. */
-void invar_op_graph_clear(invar_op_graph *program);
+void invar_op_graph_clear(invar_op_graph *graph);
 
 /*
  * Declares a tensor (rows, cols), or (rows) if `cols` is 0, in a new planned buffer. Quantized
  * types get a second buffer for their scales.
  */
-invar_tensor invar_op_graph_tensor(invar_op_graph *program, invar_dtype dtype, int64_t rows,
+invar_tensor invar_op_graph_tensor(invar_op_graph *graph, invar_dtype dtype, int64_t rows,
                                    int64_t cols);
 
 /*
- * Lets each later tensor of `rows` rows, or of a multiple, reserve the memory of `most` rows, or of
- * that multiple of them. All splits of the same rows over ranks then need the same memory. `most`
- * is the largest number of rows that any rank can get.
+ * Lets each later tensor of `rows` rows, or of a multiple, reserve the memory of `max_rows` rows,
+ * or of that multiple of them. All splits of the same rows over ranks then need the same memory.
+ * `max_rows` is the largest number of rows that any rank can get.
  */
-void invar_op_graph_reserve_rows(invar_op_graph *program, int64_t rows, int64_t most);
+void invar_op_graph_reserve_rows(invar_op_graph *graph, int64_t rows, int64_t max_rows);
 
 /* Number of rows that a tensor of `rows` rows reserves memory for. */
-int64_t invar_op_graph_rows(const invar_op_graph *program, int64_t rows);
+int64_t invar_op_graph_rows(const invar_op_graph *graph, int64_t rows);
 
 /*
  * Returns the symbolic address of input buffer `number`, which must be below
- * INVAR_OP_GRAPH_MAX_GIVEN.
+ * INVAR_OP_GRAPH_MAX_INPUTS.
  */
-void *invar_op_graph_input(invar_op_graph *program, int32_t number);
+void *invar_op_graph_input(invar_op_graph *graph, int32_t number);
 
 /*
  * Declares which point of another graph the buffer at `name` holds, for data-flow tracking.
  * `source` is borrowed.
  */
-void invar_op_graph_source(invar_op_graph *program, const void *name,
+void invar_op_graph_source(invar_op_graph *graph, const void *name,
                            const invar_graph_point *source);
 
 /*
  * Appends a node. `args` is the op's struct of ops.h; its addresses are symbolic or NULL. `layer`
  * is -1 if the node belongs to no layer.
  */
-void invar_op_graph_append(invar_op_graph *program, invar_op op, const void *args, int64_t layer);
+void invar_op_graph_append(invar_op_graph *graph, invar_op op, const void *args, int64_t layer);
 
 #define INVAR_APPEND(program, layer, ID, fn, ...)                                                  \
     invar_op_graph_append((program), INVAR_OP_##ID, &(invar_##fn##_args){__VA_ARGS__}, (layer))
@@ -198,32 +204,32 @@ void invar_op_graph_append(invar_op_graph *program, invar_op op, const void *arg
  * Lets the sums of the last node start from zero: at each execution the i64 at `offset` of its
  * arguments, the field `fresh`, is set to that of invar_graph_exec_args.
  */
-void invar_op_graph_mark_overwrite(invar_op_graph *program, size_t offset);
+void invar_op_graph_mark_overwrite(invar_op_graph *graph, size_t offset);
 
 /*
  * Declares that the buffer of point->rows holds this point of another graph before the first node,
  * until a node overwrites it. Call it between nodes, after all points of the last node are
  * appended.
  */
-void invar_op_graph_initial_point(invar_op_graph *program, const invar_graph_point *point);
+void invar_op_graph_initial_point(invar_op_graph *graph, const invar_graph_point *point);
 
 /* Appends a point of the last node. */
-void invar_op_graph_point(invar_op_graph *program, const invar_graph_point *point);
+void invar_op_graph_point(invar_op_graph *graph, const invar_graph_point *point);
 
 /*
  * Appends a transfer after the last node; if the current section has no node yet, before its first
  * one.
  */
-void invar_op_graph_move(invar_op_graph *program, const invar_graph_transfer *move);
+void invar_op_graph_transfer(invar_op_graph *graph, const invar_graph_transfer *transfer);
 
 /*
  * Declares that the host reads or writes the tensor between the last node and the next. The buffer
  * counts as live and is not reused before that.
  */
-void invar_op_graph_host_access(invar_op_graph *program, const invar_tensor *tensor);
+void invar_op_graph_host_access(invar_op_graph *graph, const invar_tensor *tensor);
 
 /* Ends a section: a run of nodes that invar_op_graph_run executes. */
-void invar_op_graph_end_section(invar_op_graph *program);
+void invar_op_graph_end_section(invar_op_graph *graph);
 
 /*
  * Drops unused nodes from number `first` to the end: no later node or transfer that runs reads
@@ -231,17 +237,17 @@ void invar_op_graph_end_section(invar_op_graph *program);
  * an input buffer. Transfers are dropped by the same rule; one may stay although its node is
  * dropped.
  */
-void invar_op_graph_eliminate_dead(invar_op_graph *program, int32_t first);
+void invar_op_graph_eliminate_dead(invar_op_graph *graph, int32_t first);
 
 /*
- * Grows *list, which has *room bytes allocated and `used` in use, to at least `need` bytes. Returns
- * false if memory is short, and records the error in the graph.
+ * Grows *list, which has *capacity bytes allocated and `used` in use, to at least `need` bytes.
+ * Returns false if memory is short, and records the error in the graph.
  */
-bool invar_op_graph_grow(invar_op_graph *program, void *list, size_t *room, size_t used,
+bool invar_op_graph_grow(invar_op_graph *graph, void *list, size_t *capacity, size_t used,
                          size_t need);
 
 /* Returns the buffer index of a symbolic address; -1 for NULL. */
-int32_t invar_op_graph_room_of(const void *name);
+int32_t invar_op_graph_buffer_of(const void *name);
 
 /* Returns the offset of a symbolic address in its buffer. */
 size_t invar_op_graph_offset_of(const void *name);
@@ -250,7 +256,7 @@ size_t invar_op_graph_offset_of(const void *name);
  * Assigns an offset to every planned buffer and sets program->block to the bytes that they need.
  * Returns the first error of the calls before it, if there is one.
  */
-invar_status invar_op_graph_plan(invar_op_graph *program) INVAR_MUST_USE;
+invar_status invar_op_graph_plan(invar_op_graph *graph) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

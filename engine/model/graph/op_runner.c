@@ -13,10 +13,10 @@
 
 #include "base/invar_banned.h"
 
-void invar_op_runner_init(invar_op_runner *caller, const invar_device *dev)
+void invar_op_runner_init(invar_op_runner *runner, const invar_device *dev)
 {
-    *caller = (invar_op_runner){.dev = *dev, .layer = -1};
-    caller->dev.scratch = NULL;
+    *runner = (invar_op_runner){.dev = *dev, .layer = -1};
+    runner->dev.scratch = NULL;
 }
 
 static void free_scratch(invar_op_runner *caller)
@@ -32,7 +32,7 @@ static invar_status grow_scratch(invar_op_runner *caller, size_t bytes)
     invar_status status;
 
     free_scratch(caller); // freed first: old and new scratch need not fit at the same time
-    caller->grown++;
+    caller->scratch_generation++;
     INVAR_TRY(invar_device_arena(&arena, &caller->dev, "scratch of ops"));
     status = invar_arena_plan_scratch(arena, bytes);
     if (status == INVAR_OK)
@@ -46,21 +46,21 @@ static invar_status grow_scratch(invar_op_runner *caller, size_t bytes)
     return INVAR_OK;
 }
 
-invar_status invar_op_runner_settle(invar_op_runner *caller)
+invar_status invar_op_runner_alloc_scratch(invar_op_runner *runner)
 {
-    size_t bytes = invar_device_growth_bytes(&caller->dev, caller->dry_scratch_bytes, 4);
+    size_t bytes = invar_device_growth_bytes(&runner->dev, runner->dry_scratch_bytes, 4);
 
-    return bytes > caller->bytes ? grow_scratch(caller, bytes) : INVAR_OK;
+    return bytes > runner->bytes ? grow_scratch(runner, bytes) : INVAR_OK;
 }
 
-void invar_op_runner_release(invar_op_runner *caller)
+void invar_op_runner_release(invar_op_runner *runner)
 {
     // A dry run that never settled still has to count the scratch. If it does not fit, the real run
     // reports it.
-    if (invar_op_runner_settle(caller) != INVAR_OK)
+    if (invar_op_runner_alloc_scratch(runner) != INVAR_OK)
         invar_error_clear();
-    free_scratch(caller);
-    caller->dry_scratch_bytes = 0;
+    free_scratch(runner);
+    runner->dry_scratch_bytes = 0;
 }
 
 /* Records the scratch of an op that does not run. */
@@ -74,33 +74,34 @@ static invar_status record_dry_op(invar_op_runner *caller, invar_op op, const vo
     return INVAR_OK;
 }
 
-invar_status invar_op_runner_run(invar_op_runner *caller, invar_op op, const void *args)
+invar_status invar_op_runner_run(invar_op_runner *runner, invar_op op, const void *args)
 {
-    if (caller->tape)
-        return invar_cuda_graph_cache_call(caller->tape, caller, op, args);
-    return invar_op_runner_run_now(caller, op, args);
+    if (runner->graph_cache)
+        return invar_cuda_graph_cache_call(runner->graph_cache, runner, op, args);
+    return invar_op_runner_run_now(runner, op, args);
 }
 
-invar_status invar_op_runner_get(invar_op_runner *caller, void *to, const void *from, size_t bytes)
+invar_status invar_op_runner_download(invar_op_runner *runner, void *to, const void *from,
+                                      size_t bytes)
 {
-    if (caller->tape)
-        INVAR_TRY(invar_cuda_graph_cache_flush(caller->tape));
-    return invar_device_download(&caller->dev, to, from, bytes);
+    if (runner->graph_cache)
+        INVAR_TRY(invar_cuda_graph_cache_flush(runner->graph_cache));
+    return invar_device_download(&runner->dev, to, from, bytes);
 }
 
-invar_status invar_op_runner_run_now(invar_op_runner *caller, invar_op op, const void *args)
+invar_status invar_op_runner_run_now(invar_op_runner *runner, invar_op op, const void *args)
 {
-    const invar_op_impl *impl = &caller->dev.backend->ops[op];
+    const invar_op_impl *impl = &runner->dev.backend->ops[op];
 
-    if (caller->dev.backend->memory.dry_run)
-        return record_dry_op(caller, op, args);
+    if (runner->dev.backend->memory.dry_run)
+        return record_dry_op(runner, op, args);
     // a missing op is reported by invar_op_run
     if (impl->run) {
-        size_t bytes = impl->workspace(&caller->dev, args);
-        if (bytes > caller->bytes)
-            INVAR_TRY(grow_scratch(caller, invar_device_growth_bytes(&caller->dev, bytes, 4)));
+        size_t bytes = impl->workspace(&runner->dev, args);
+        if (bytes > runner->bytes)
+            INVAR_TRY(grow_scratch(runner, invar_device_growth_bytes(&runner->dev, bytes, 4)));
     }
-    INVAR_TRY(invar_audit_before(caller->audit, op, args));
-    INVAR_TRY(invar_op_run(&caller->dev, op, args));
-    return invar_audit_after(caller->audit, op, args, caller->layer);
+    INVAR_TRY(invar_audit_before(runner->audit, op, args));
+    INVAR_TRY(invar_op_run(&runner->dev, op, args));
+    return invar_audit_after(runner->audit, op, args, runner->layer);
 }

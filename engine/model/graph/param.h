@@ -40,8 +40,8 @@ typedef struct invar_param_shard {
     int64_t expert, experts; /* first expert and number of experts; 0 experts if the rank has no
                                 shard */
     int64_t row, rows;
-    int64_t col, cols;     /* cols is 0 for a vector */
-    int32_t piece, pieces; /* first logical shard and number of logical shards */
+    int64_t col, cols;             /* cols is 0 for a vector */
+    int32_t first_shard, n_shards; /* first logical shard and number of logical shards */
 } invar_param_shard;
 
 typedef struct invar_param {
@@ -51,18 +51,18 @@ typedef struct invar_param {
      */
     char name[INVAR_PARAM_NAME_SIZE];
     invar_param_kind kind;
-    int64_t layer;           /* -1 if it belongs to no layer */
-    int64_t stack;           /* number of experts; 1 if it is not an expert stack */
-    int64_t rows;            /* rows of one expert; length of a vector */
-    int64_t cols;            /* 0 for a vector */
-    invar_logical_split cut; /* logical tensor parallelism */
-    invar_param_shard local; /* shard that `weight` and `grad` hold */
-    invar_tensor weight;     /* (experts * rows, cols) or (rows) of `local`, in the type that ops
+    int64_t layer;             /* -1 if it belongs to no layer */
+    int64_t stack;             /* number of experts; 1 if it is not an expert stack */
+    int64_t rows;              /* rows of one expert; length of a vector */
+    int64_t cols;              /* 0 for a vector */
+    invar_logical_split split; /* logical tensor parallelism */
+    invar_param_shard local;   /* shard that `weight` and `grad` hold */
+    invar_tensor weight;       /* (experts * rows, cols) or (rows) of `local`, in the type that ops
                                 read */
-    invar_tensor grad;       /* f32, extents of `local`; `data` is an offset in the block of
+    invar_tensor grad;         /* f32, extents of `local`; `data` is an offset in the block of
                                 gradients */
-    invar_tensor master;     /* f32 rows of `local` in this rank's ZeRO partition; may be absent */
-    int64_t master_row;      /* index in `local` of the first row of `master` */
+    invar_tensor master; /* f32 rows of `local` in this rank's ZeRO partition; may be absent */
+    int64_t master_row;  /* index in `local` of the first row of `master` */
     /* A of the linear layer's adapter, followed by B; may be NULL */
     const struct invar_param *adapter;
     int64_t rank; /* adapters only: rank without padding */
@@ -78,8 +78,9 @@ typedef struct invar_param {
 
 static inline int64_t invar_param_spare_rows(const invar_param *p)
 {
-    return p->kind == INVAR_PARAM_EMBEDDING && p->local.pieces < p->cut.shards ? INVAR_SPARE_ROWS
-                                                                               : 0;
+    return p->kind == INVAR_PARAM_EMBEDDING && p->local.n_shards < p->split.shards
+               ? INVAR_SPARE_ROWS
+               : 0;
 }
 
 /*
@@ -115,7 +116,7 @@ static inline int64_t invar_param_rows(const invar_param *p)
 }
 
 /* f32 tensor of the local shard's extents at `data`. */
-static inline invar_tensor invar_param_here(const invar_param *p, void *data)
+static inline invar_tensor invar_param_local_tensor(const invar_param *p, void *data)
 {
     int64_t rows = invar_param_rows(p);
 
@@ -141,7 +142,7 @@ static inline int64_t invar_param_all_elements(const invar_param *p)
 }
 
 /* f32 tensor of the full parameter's extents at `data`. */
-static inline invar_tensor invar_param_whole(const invar_param *p, void *data)
+static inline invar_tensor invar_param_full_tensor(const invar_param *p, void *data)
 {
     int64_t rows = p->stack * p->rows;
 

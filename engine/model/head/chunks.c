@@ -29,7 +29,7 @@ static void set_local_rows(invar_head_chunk *p, const invar_pass *pass)
                               : (invar_index_range){0, p->rows};
 }
 
-bool invar_head_next_piece(invar_head_chunk *p, const invar_pass *pass)
+bool invar_head_next_chunk(invar_head_chunk *p, const invar_pass *pass)
 {
     const invar_row_offsets *u = &pass->head.units;
     int64_t unit = p->unit + p->units;
@@ -48,11 +48,11 @@ bool invar_head_next_piece(invar_head_chunk *p, const invar_pass *pass)
     return true;
 }
 
-int64_t invar_head_largest_piece(const invar_pass *pass)
+int64_t invar_head_max_chunk_rows(const invar_pass *pass)
 {
     int64_t most = 0;
 
-    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
+    for (invar_head_chunk p = {0}; invar_head_next_chunk(&p, pass);)
         most = p.rows > most ? p.rows : most;
     // rank 0 has the largest range
     return invar_head_divides_rows(pass)
@@ -60,11 +60,11 @@ int64_t invar_head_largest_piece(const invar_pass *pass)
                : most;
 }
 
-int64_t invar_head_count_pieces(const invar_pass *pass)
+int64_t invar_head_count_chunks(const invar_pass *pass)
 {
     int64_t count = 0;
 
-    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
+    for (invar_head_chunk p = {0}; invar_head_next_chunk(&p, pass);)
         count++;
     return count;
 }
@@ -157,7 +157,7 @@ static int64_t list_units(invar_pass *pass)
 
     INVAR_CHECK(pass->head.units.count <= pass->head.count); // every unit has at least one row
     a->samples[pieces++] = pass->head.units;
-    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);) {
+    for (invar_head_chunk p = {0}; invar_head_next_chunk(&p, pass);) {
         a->samples[pieces++] = (invar_row_offsets){a->parts + count, p.units};
         for (int64_t i = 0; i <= p.units; i++)
             a->parts[count++] = pass->head.units.offsets[p.unit + i] - p.first;
@@ -174,20 +174,20 @@ invar_status invar_head_list_rows(int64_t *parts_out, invar_pass *pass)
     return INVAR_OK;
 }
 
-void invar_head_note_there(invar_pass *pass)
+void invar_head_set_device_offsets(invar_pass *pass)
 {
-    const int64_t *parts = pass->inputs[INVAR_GIVEN_PARTS];
+    const int64_t *parts = pass->inputs[INVAR_INPUT_PARTS];
     invar_head_arrays *a = &pass->arrays;
 
     a->device_offsets[0] =
-        (invar_row_offsets){pass->inputs[INVAR_GIVEN_HEAD_UNITS], pass->head.units.count};
-    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass) && p.number < pass->acts.pieces;)
+        (invar_row_offsets){pass->inputs[INVAR_INPUT_HEAD_UNITS], pass->head.units.count};
+    for (invar_head_chunk p = {0}; invar_head_next_chunk(&p, pass) && p.number < pass->acts.pieces;)
         a->device_offsets[1 + p.number] =
             (invar_row_offsets){parts + invar_head_part_at(&p), p.units};
     a->device_offsets[1 + pass->acts.pieces] = pass->samples;
 }
 
-void invar_head_note_way_back(invar_pass *pass)
+void invar_head_set_row_to_selected(invar_pass *pass)
 {
     invar_head_arrays *a = &pass->arrays;
     invar_index_range own = invar_head_chosen_rows(pass);

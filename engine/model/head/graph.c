@@ -61,10 +61,11 @@ static void gather_chunk(invar_builder *b, const invar_tensor *t, const invar_he
     invar_tensor table = t->rank == 1 ? invar_tensor_2d(t->data, t->dtype, t->shape[0], 1) : *t;
 
     if (p->shared)
-        invar_op_graph_move(b->program, &(invar_graph_transfer){
-                                            .kind = INVAR_GRAPH_TRANSFER_SHARES,
-                                            .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
-                                            .whole = invar_tensor_rows(&table, p->first, p->rows)});
+        invar_op_graph_transfer(
+            b->graph,
+            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
+                                    .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                    .full = invar_tensor_rows(&table, p->first, p->rows)});
 }
 
 static invar_weight head_weight(invar_builder *b, const invar_model *model)
@@ -74,7 +75,7 @@ static invar_weight head_weight(invar_builder *b, const invar_model *model)
     if (invar_tensor_present(&model->tied_grad)) {
         w.dw = model->tied_grad;
         w.dw.data =
-            (char *)invar_op_graph_input(b->program, INVAR_GIVEN_GRADS) + (uintptr_t)w.dw.data;
+            (char *)invar_op_graph_input(b->graph, INVAR_INPUT_GRADS) + (uintptr_t)w.dw.data;
     }
     return w;
 }
@@ -82,11 +83,11 @@ static invar_weight head_weight(invar_builder *b, const invar_model *model)
 static void append_point(invar_builder *b, const char *name, const invar_tensor *rows,
                          int64_t samples, bool backward)
 {
-    invar_op_graph_point(b->program, &(invar_graph_point){.name = name,
-                                                          .backward = backward,
-                                                          .layer = -1,
-                                                          .samples = (int32_t)samples,
-                                                          .rows = *rows});
+    invar_op_graph_point(b->graph, &(invar_graph_point){.name = name,
+                                                        .backward = backward,
+                                                        .layer = -1,
+                                                        .samples = (int32_t)samples,
+                                                        .rows = *rows});
 }
 
 /* Extra columns after a rank's own logits: targets of other ranks point there. */
@@ -106,18 +107,18 @@ static void declare_divided_logits(invar_pass *pass, invar_builder *b, int64_t r
     int64_t all = invar_vocab_parallel_chunks(head) * INVAR_VOCAB_PARALLEL_CHUNK;
     invar_head_activations *h = &pass->acts;
 
-    h->local_logits = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, own);
+    h->local_logits = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, own);
     h->parts =
-        invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, b->tensors * rows, values ? own : sums);
+        invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, b->tensors * rows, values ? own : sums);
     if (values) {
-        h->logits = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, all);
+        h->logits = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, all);
         h->logits = invar_tensor_columns(&h->logits, 0, head->rows);
     } else {
-        h->sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, sums);
+        h->sums = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, sums);
     }
     if (pass->options.train)
         h->d_logits =
-            invar_op_graph_tensor(b->program, b->storage, rows, head->local.rows + SPARE_COLUMNS);
+            invar_op_graph_tensor(b->graph, b->storage, rows, head->local.rows + SPARE_COLUMNS);
 }
 
 static void declare_logits(invar_pass *pass, invar_builder *b, int64_t rows)
@@ -125,18 +126,18 @@ static void declare_logits(invar_pass *pass, invar_builder *b, int64_t rows)
     int64_t width = pass->model->head->rows;
     invar_head_activations *h = &pass->acts;
 
-    h->logits = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, width);
+    h->logits = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, width);
     if (pass->options.train)
         h->d_logits = b->storage == INVAR_DTYPE_F32
                           ? h->logits
-                          : invar_op_graph_tensor(b->program, b->storage, rows, width);
+                          : invar_op_graph_tensor(b->graph, b->storage, rows, width);
 }
 
 static void declare_activations(invar_pass *pass, invar_builder *b, bool values)
 {
-    int64_t rows = pass->head.count, piece_rows = values ? rows : invar_head_largest_piece(pass);
+    int64_t rows = pass->head.count, piece_rows = values ? rows : invar_head_max_chunk_rows(pass);
     int64_t hidden = pass->model->spec.hidden;
-    invar_op_graph *p = b->program;
+    invar_op_graph *p = b->graph;
     invar_head_activations *h = &pass->acts;
     invar_tensor both;
 
@@ -164,21 +165,21 @@ static void select_rows(invar_pass *pass, invar_builder *b, const invar_weight *
     invar_head_activations *h = &pass->acts;
     invar_index_range own = invar_head_chosen_rows(pass);
     invar_tensor stream = invar_tensor_2d(
-        invar_op_graph_input(b->program, INVAR_GIVEN_STREAM), b->storage,
+        invar_op_graph_input(b->graph, INVAR_INPUT_STREAM), b->storage,
         invar_row_partition_count(&pass->division.context), pass->model->spec.hidden);
 
     pass->stream = (invar_graph_point){.name = "mlp", .layer = pass->model->spec.layers - 1};
-    invar_op_graph_source(b->program, stream.data, &pass->stream);
-    INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd,
+    invar_op_graph_source(b->graph, stream.data, &pass->stream);
+    INVAR_APPEND(b->graph, -1, EMBEDDING_FWD, embedding_fwd,
                  .out = invar_tensor_rows(&h->x, own.first, own.count), .table = stream,
-                 .ids = input_slice(b, INVAR_GIVEN_ROWS, INVAR_DTYPE_I32, own.first, own.count));
+                 .ids = input_slice(b, INVAR_INPUT_ROWS, INVAR_DTYPE_I32, own.first, own.count));
     if (invar_head_divides_rows(pass))
-        invar_op_graph_move(b->program,
-                            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
-                                                    .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
-                                                    .whole = h->x,
-                                                    .start = pass->chosen});
-    INVAR_APPEND(b->program, -1, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&h->norm, 1),
+        invar_op_graph_transfer(b->graph,
+                                &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
+                                                        .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                                        .full = h->x,
+                                                        .start = pass->chosen});
+    INVAR_APPEND(b->graph, -1, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&h->norm, 1),
                  .x = invar_build_heads(&h->x, 1), .weight = norm->w, .eps = b->norm_eps);
 }
 
@@ -198,7 +199,7 @@ static invar_tensor local_logits_of(const invar_pass *pass, const invar_head_chu
 static void compute_local_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
                                  const invar_head_chunk *p)
 {
-    INVAR_APPEND(b->program, -1, LINEAR_FWD, linear_fwd, .y = local_logits_of(pass, p, 0),
+    INVAR_APPEND(b->graph, -1, LINEAR_FWD, linear_fwd, .y = local_logits_of(pass, p, 0),
                  .x = chunk_rows(&pass->acts.norm, p), .w = w->w, .k_shards = 1);
 }
 
@@ -221,12 +222,12 @@ static void compute_all_logits(invar_pass *pass, invar_builder *b, const invar_w
     if (!invar_tensor_present(&h->local_logits))
         return;
     out = as_chunks(&h->logits, p->local_rows.count);
-    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
-                                                            .whole = h->parts,
-                                                            .local = h->local_logits});
-    INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = out,
+    invar_op_graph_transfer(b->graph, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
+                                                              .full = h->parts,
+                                                              .local = h->local_logits});
+    INVAR_APPEND(b->graph, -1, EMBEDDING_FWD, embedding_fwd, .out = out,
                  .table = as_chunks(&h->parts, h->parts.shape[0]),
-                 .ids = input_slice(b, INVAR_GIVEN_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));
+                 .ids = input_slice(b, INVAR_INPUT_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));
 }
 
 /* Computes the log-probs of a chunk from the partial sums of all ranks. */
@@ -237,16 +238,16 @@ static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor
     invar_tensor sums = invar_tensor_rows(&h->sums, 0, p->local_rows.count);
     invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->tensors * p->local_rows.count);
 
-    INVAR_APPEND(b->program, -1, LOGPROB_SUM, logprob_sum, .sums = sums, .logits = *own,
-                 .targets = chunk_input(b, INVAR_GIVEN_OWN_TARGETS, INVAR_DTYPE_I32, p),
+    INVAR_APPEND(b->graph, -1, LOGPROB_SUM, logprob_sum, .sums = sums, .logits = *own,
+                 .targets = chunk_input(b, INVAR_INPUT_OWN_TARGETS, INVAR_DTYPE_I32, p),
                  .temperature = pass->head.temperature);
-    invar_op_graph_move(
-        b->program,
-        &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS, .whole = parts, .local = sums});
-    INVAR_APPEND(b->program, -1, LOGPROB_JOIN, logprob_join, .logp = chunk_vector(&h->logp, p),
+    invar_op_graph_transfer(
+        b->graph,
+        &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS, .full = parts, .local = sums});
+    INVAR_APPEND(b->graph, -1, LOGPROB_JOIN, logprob_join, .logp = chunk_vector(&h->logp, p),
                  .entropy = chunk_vector(&h->entropy, p), .max = chunk_vector(&h->max, p),
                  .logsum = chunk_vector(&h->logsum, p), .sums = parts,
-                 .targets = chunk_input(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p),
+                 .targets = chunk_input(b, INVAR_INPUT_TARGETS, INVAR_DTYPE_I32, p),
                  .vocabulary = pass->model->head->rows, .parts = b->tensors,
                  .temperature = pass->head.temperature);
 }
@@ -263,10 +264,10 @@ static void chunk_logprobs(invar_pass *pass, invar_builder *b, const invar_weigh
         join_logprobs(pass, b, &logits, p);
         return;
     }
-    INVAR_APPEND(b->program, -1, LOGPROB_FWD, logprob_fwd, .logp = chunk_vector(&h->logp, p),
+    INVAR_APPEND(b->graph, -1, LOGPROB_FWD, logprob_fwd, .logp = chunk_vector(&h->logp, p),
                  .entropy = chunk_vector(&h->entropy, p), .max = chunk_vector(&h->max, p),
                  .logsum = chunk_vector(&h->logsum, p), .logits = logits,
-                 .targets = chunk_input(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p),
+                 .targets = chunk_input(b, INVAR_INPUT_TARGETS, INVAR_DTYPE_I32, p),
                  .temperature = pass->head.temperature);
 }
 
@@ -291,10 +292,10 @@ static void append_head_dw(invar_pass *pass, invar_builder *b, const invar_tenso
         dy = invar_cp_spread(b, d_logits, p->rows, NULL);
         dw = invar_tensor_rows(&dw, ids.first, ids.count);
     }
-    INVAR_APPEND(b->program, -1, LINEAR_DW, linear_dw, .dw = dw, .dy = dy,
+    INVAR_APPEND(b->graph, -1, LINEAR_DW, linear_dw, .dw = dw, .dy = dy,
                  .x = invar_tensor_rows(&pass->acts.norm, p->first, p->rows), .units = *units);
     if (p->number == 0)
-        invar_op_graph_mark_overwrite(b->program, offsetof(invar_linear_dw_args, fresh));
+        invar_op_graph_mark_overwrite(b->graph, offsetof(invar_linear_dw_args, fresh));
 }
 
 /* Appends the backward from d_logits of a chunk to d_norm of its rows, and the weight gradient. */
@@ -320,36 +321,36 @@ static void logprob_backward(invar_pass *pass, invar_builder *b, const invar_wei
     invar_head_activations *h = &pass->acts;
     invar_logprob_bwd_args args = {
         .dlogits = invar_tensor_rows(&h->d_logits, 0, p->local_rows.count),
-        .dlogp = chunk_input(b, INVAR_GIVEN_DLOGP, INVAR_DTYPE_F32, p),
+        .dlogp = chunk_input(b, INVAR_INPUT_DLOGP, INVAR_DTYPE_F32, p),
         .max = chunk_vector(&h->max, p),
         .logsum = chunk_vector(&h->logsum, p),
         .logits = local_logits_of(pass, p, SPARE_COLUMNS),
         .targets = chunk_input(b,
-                               invar_tensor_present(&h->local_logits) ? INVAR_GIVEN_OWN_TARGETS
-                                                                      : INVAR_GIVEN_TARGETS,
+                               invar_tensor_present(&h->local_logits) ? INVAR_INPUT_OWN_TARGETS
+                                                                      : INVAR_INPUT_TARGETS,
                                INVAR_DTYPE_I32, p),
         .temperature = pass->head.temperature};
 
     // keeps the sources of points independent of the number of chunks
     if (h->pieces > 1) {
         compute_local_logits(pass, b, w, p);
-        invar_op_graph_point(b->program, &(invar_graph_point){.name = "head.logits",
-                                                              .layer = -1,
-                                                              .again = true,
-                                                              .rows = local_logits_of(pass, p, 0)});
+        invar_op_graph_point(b->graph, &(invar_graph_point){.name = "head.logits",
+                                                            .layer = -1,
+                                                            .recomputed = true,
+                                                            .rows = local_logits_of(pass, p, 0)});
     }
     if (entropy) {
-        args.dentropy = chunk_input(b, INVAR_GIVEN_DENTROPY, INVAR_DTYPE_F32, p);
+        args.dentropy = chunk_input(b, INVAR_INPUT_DENTROPY, INVAR_DTYPE_F32, p);
         args.entropy = chunk_vector(&h->entropy, p);
     }
-    invar_op_graph_append(b->program, INVAR_OP_LOGPROB_BWD, &args, -1);
+    invar_op_graph_append(b->graph, INVAR_OP_LOGPROB_BWD, &args, -1);
     append_point(b, "head.dlogits", &args.dlogits, 1 + p->number, true);
 }
 
 static void chunk_backward(invar_pass *pass, invar_builder *b, const invar_weight *w,
                            const invar_head_chunk *p, bool entropy)
 {
-    invar_row_offsets units = {(int64_t *)invar_op_graph_input(b->program, INVAR_GIVEN_PARTS) +
+    invar_row_offsets units = {(int64_t *)invar_op_graph_input(b->graph, INVAR_INPUT_PARTS) +
                                    invar_head_part_at(p),
                                p->units};
 
@@ -364,28 +365,28 @@ static void norm_backward(invar_pass *pass, invar_builder *b, const invar_weight
     invar_head_activations *h = &pass->acts;
     invar_index_range own = invar_pass_own_rows(pass);
     invar_tensor d_x = invar_tensor_rows(&h->d_x, 0, h->x.shape[0]);
-    invar_tensor stream = invar_tensor_2d(invar_op_graph_input(b->program, INVAR_GIVEN_D_STREAM),
+    invar_tensor stream = invar_tensor_2d(invar_op_graph_input(b->graph, INVAR_INPUT_D_STREAM),
                                           b->storage, own.count, h->d_x.shape[1]);
 
     if (h->pieces > 0)
         append_point(b, "head.dnorm", &h->d_norm, 0, true);
-    INVAR_APPEND(b->program, -1, RMSNORM_BWD, rmsnorm_bwd, .dx = invar_build_heads(&d_x, 1),
+    INVAR_APPEND(b->graph, -1, RMSNORM_BWD, rmsnorm_bwd, .dx = invar_build_heads(&d_x, 1),
                  .dweight = norm->dw, .dy = invar_build_heads(&h->d_norm, 1),
                  .x = invar_build_heads(&h->x, 1), .weight = norm->w, .units = b->units,
                  .eps = b->norm_eps);
     append_point(b, "head.drows", &d_x, 0, true);
-    INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = stream, .table = h->d_x,
-                 .ids = input_slice(b, INVAR_GIVEN_BACK, INVAR_DTYPE_I32, own.first, own.count));
+    INVAR_APPEND(b->graph, -1, EMBEDDING_FWD, embedding_fwd, .out = stream, .table = h->d_x,
+                 .ids = input_slice(b, INVAR_INPUT_BACK, INVAR_DTYPE_I32, own.first, own.count));
     invar_op_graph_point(
-        b->program,
+        b->graph,
         &(invar_graph_point){.name = invar_head_stream.name,
                              .backward = true,
                              .stream = true,
                              .layer = -1,
                              .samples = (int32_t)(1 + h->pieces),
                              .rows = stream,
-                             .shares = invar_row_partition_shares(&pass->division.stream),
-                             .contexts = invar_row_partition_shares(&pass->division.context)});
+                             .tp_starts = invar_row_partition_shares(&pass->division.stream),
+                             .cp_starts = invar_row_partition_shares(&pass->division.context)});
 }
 
 invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
@@ -396,18 +397,18 @@ invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
         .rows = head->count, .units = head->units.count, .local_rows = {0, head->count}};
     invar_weight norm, w;
 
-    invar_decoder_begin(b, pass->head_graph.program, pass->model, head->count);
+    invar_decoder_begin(b, pass->head_graph.graph, pass->model, head->count);
     b->context = invar_head_divides_rows(pass) ? &pass->division.context : NULL;
-    b->units = (invar_row_offsets){invar_op_graph_input(b->program, INVAR_GIVEN_HEAD_UNITS),
+    b->units = (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_HEAD_UNITS),
                                    head->units.count};
-    invar_op_graph_source(b->program, invar_op_graph_input(b->program, INVAR_GIVEN_DLOGP),
+    invar_op_graph_source(b->graph, invar_op_graph_input(b->graph, INVAR_INPUT_DLOGP),
                           &invar_head_dlogp);
-    invar_op_graph_source(b->program, invar_op_graph_input(b->program, INVAR_GIVEN_DENTROPY),
+    invar_op_graph_source(b->graph, invar_op_graph_input(b->graph, INVAR_INPUT_DENTROPY),
                           &invar_head_dentropy);
     norm = invar_build_weight(b, pass->model->norm);
     w = head_weight(b, pass->model);
     declare_activations(pass, b, values);
-    pass->acts.pieces = values ? 1 : invar_head_count_pieces(pass);
+    pass->acts.pieces = values ? 1 : invar_head_count_chunks(pass);
     select_rows(pass, b, &norm);
     if (values) {
         if (!pass->options.train)
@@ -415,28 +416,28 @@ invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
         compute_all_logits(pass, b, &w, &whole);
         if (!pass->options.train)
             append_point(b, "head.logits", &pass->acts.logits, 0, false);
-        invar_op_graph_host_access(b->program, &pass->acts.logits);
+        invar_op_graph_host_access(b->graph, &pass->acts.logits);
     } else {
         append_point(b, "head.norm", &pass->acts.norm, 0, false);
-        for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
+        for (invar_head_chunk p = {0}; invar_head_next_chunk(&p, pass);)
             chunk_forward(pass, b, &w, &p);
-        invar_op_graph_host_access(b->program, &pass->acts.logp);
+        invar_op_graph_host_access(b->graph, &pass->acts.logp);
     }
-    invar_op_graph_end_section(b->program);
+    invar_op_graph_end_section(b->graph);
     if (!pass->options.train)
-        return invar_pass_place(pass, &pass->head_graph, "rows of the head");
-    invar_op_graph_host_access(b->program, &pass->acts.d_x);
+        return invar_pass_plan(pass, &pass->head_graph, "rows of the head");
+    invar_op_graph_host_access(b->graph, &pass->acts.d_x);
     if (values) {
-        invar_op_graph_host_access(b->program, &pass->acts.d_logits);
-        invar_op_graph_source(b->program, pass->acts.d_logits.data, &invar_head_dlogp);
+        invar_op_graph_host_access(b->graph, &pass->acts.d_logits);
+        invar_op_graph_source(b->graph, pass->acts.d_logits.data, &invar_head_dlogp);
         project_backward(pass, b, &w, &whole, &b->units);
     } else {
-        for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
+        for (invar_head_chunk p = {0}; invar_head_next_chunk(&p, pass);)
             chunk_backward(pass, b, &w, &p, entropy);
     }
     norm_backward(pass, b, &norm);
     // in section 1 too, so that the memory plan does not depend on what the caller reads
-    invar_op_graph_host_access(b->program, &pass->acts.logp);
-    invar_op_graph_end_section(b->program);
-    return invar_pass_place(pass, &pass->head_graph, "rows of the head");
+    invar_op_graph_host_access(b->graph, &pass->acts.logp);
+    invar_op_graph_end_section(b->graph);
+    return invar_pass_plan(pass, &pass->head_graph, "rows of the head");
 }

@@ -24,10 +24,10 @@
 
 static invar_graph_exec_args exec_args_of_head(invar_pass *pass)
 {
-    invar_graph_exec_args how = invar_pass_how(pass, &pass->head_graph);
+    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->head_graph);
 
     how.samples = pass->arrays.samples;
-    how.there = pass->arrays.device_offsets;
+    how.device_samples = pass->arrays.device_offsets;
     return how;
 }
 
@@ -35,7 +35,7 @@ static invar_tensor find_head_tensor(invar_pass *pass, const invar_tensor *t)
 {
     invar_graph_exec_args how = exec_args_of_head(pass);
 
-    return invar_op_graph_find(pass->head_graph.program, t, &how);
+    return invar_op_graph_find(pass->head_graph.graph, t, &how);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -47,37 +47,37 @@ static invar_tensor find_head_tensor(invar_pass *pass, const invar_tensor *t)
 static invar_status upload_head(invar_pass *pass, int64_t parts)
 {
     const invar_logit_rows *head = &pass->head;
-    const invar_graph_exec_args body = invar_pass_how(pass, &pass->layers_graph);
+    const invar_graph_exec_args body = invar_pass_exec_args(pass, &pass->layers_graph);
     const void **g = pass->inputs;
     size_t rows = (size_t)head->count;
     size_t divided = invar_vocab_parallel_divided(pass->model->head);
     int64_t chunks = pass->acts.logits.shape[0] * invar_vocab_parallel_chunks(pass->model->head);
     const invar_upload arrays[] = {
-        {&g[INVAR_GIVEN_ROWS], rows * sizeof *pass->arrays.row},
-        {&g[INVAR_GIVEN_TARGETS], rows * sizeof *head->targets},
-        {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(head->units.count + 1) * sizeof(int64_t)},
-        {&g[INVAR_GIVEN_PARTS], (size_t)parts * sizeof(int64_t)},
-        {&g[INVAR_GIVEN_OWN_TARGETS], divided * rows * sizeof *head->targets},
-        {&g[INVAR_GIVEN_CHUNKS], divided * (size_t)chunks * sizeof *pass->vocab.chunks},
+        {&g[INVAR_INPUT_ROWS], rows * sizeof *pass->arrays.row},
+        {&g[INVAR_INPUT_TARGETS], rows * sizeof *head->targets},
+        {&g[INVAR_INPUT_HEAD_UNITS], (size_t)(head->units.count + 1) * sizeof(int64_t)},
+        {&g[INVAR_INPUT_PARTS], (size_t)parts * sizeof(int64_t)},
+        {&g[INVAR_INPUT_OWN_TARGETS], divided * rows * sizeof *head->targets},
+        {&g[INVAR_INPUT_CHUNKS], divided * (size_t)chunks * sizeof *pass->vocab.chunks},
     };
 
     if (divided)
         INVAR_TRY(invar_vocab_parallel_head(&pass->vocab, pass->model->head, &pass->model->part,
                                             head->targets, head->count,
                                             pass->acts.logits.shape[0]));
-    g[INVAR_GIVEN_OWN_TARGETS] = head->targets ? pass->vocab.own_targets : NULL;
-    g[INVAR_GIVEN_CHUNKS] = pass->vocab.chunks;
-    g[INVAR_GIVEN_ROWS] = pass->arrays.row;
-    g[INVAR_GIVEN_TARGETS] = head->targets;
-    g[INVAR_GIVEN_HEAD_UNITS] = head->units.offsets;
-    g[INVAR_GIVEN_PARTS] = pass->arrays.parts;
-    g[INVAR_GIVEN_STREAM] =
-        invar_op_graph_find(pass->layers_graph.program, &pass->layers_io.all, &body).data;
-    g[INVAR_GIVEN_D_STREAM] =
-        invar_op_graph_find(pass->layers_graph.program, &pass->layers_io.d_stream, &body).data;
-    INVAR_TRY(invar_upload_buffer_send(&pass->head_staging, &pass->caller.dev, arrays,
+    g[INVAR_INPUT_OWN_TARGETS] = head->targets ? pass->vocab.own_targets : NULL;
+    g[INVAR_INPUT_CHUNKS] = pass->vocab.chunks;
+    g[INVAR_INPUT_ROWS] = pass->arrays.row;
+    g[INVAR_INPUT_TARGETS] = head->targets;
+    g[INVAR_INPUT_HEAD_UNITS] = head->units.offsets;
+    g[INVAR_INPUT_PARTS] = pass->arrays.parts;
+    g[INVAR_INPUT_STREAM] =
+        invar_op_graph_find(pass->layers_graph.graph, &pass->layers_io.all, &body).data;
+    g[INVAR_INPUT_D_STREAM] =
+        invar_op_graph_find(pass->layers_graph.graph, &pass->layers_io.d_stream, &body).data;
+    INVAR_TRY(invar_upload_buffer_send(&pass->head_staging, &pass->op_runner.dev, arrays,
                                        sizeof arrays / sizeof *arrays));
-    invar_head_note_there(pass);
+    invar_head_set_device_offsets(pass);
     return INVAR_OK;
 }
 
@@ -93,7 +93,7 @@ static invar_status run_head(invar_pass *pass, bool values)
     INVAR_TRY(invar_head_build(pass, values, pass->entropy_back));
     INVAR_TRY(upload_head(pass, parts));
     how = exec_args_of_head(pass);
-    return invar_op_graph_run(pass->head_graph.program, 0, &how);
+    return invar_op_graph_run(pass->head_graph.graph, 0, &how);
 }
 
 /* One download for both, because each waits for the device. */
@@ -104,9 +104,9 @@ static invar_status download_results(invar_pass *pass, float *logp_out, float *e
 
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_op_runner_get(&pass->caller, pass->arrays.fetched,
-                                  find_head_tensor(pass, &pass->acts.logp).data,
-                                  entropy_out ? 2 * bytes : bytes));
+    INVAR_TRY(invar_op_runner_download(&pass->op_runner, pass->arrays.fetched,
+                                       find_head_tensor(pass, &pass->acts.logp).data,
+                                       entropy_out ? 2 * bytes : bytes));
     memcpy(logp_out, fetched, bytes);
     if (entropy_out)
         memcpy(entropy_out, fetched + count, bytes);
@@ -145,7 +145,7 @@ static invar_status zero_head_gradient(invar_pass *pass, const invar_grads *grad
         return INVAR_OK;
     dw = model->head == model->embedding ? &grads->tied_head
                                          : &grads->tensors[model->head - model->params];
-    return invar_device_zero(&pass->caller.dev, dw->data,
+    return invar_device_zero(&pass->op_runner.dev, dw->data,
                              (size_t)(dw->shape[0] * dw->row_stride) * sizeof(float));
 }
 
@@ -155,7 +155,7 @@ static invar_status zero_row(invar_pass *pass)
     invar_tensor d_x = find_head_tensor(pass, &pass->acts.d_x);
     invar_tensor zeros = invar_tensor_rows(&d_x, pass->head.count, 1);
 
-    return invar_device_zero(&pass->caller.dev, zeros.data,
+    return invar_device_zero(&pass->op_runner.dev, zeros.data,
                              (size_t)zeros.shape[1] * (size_t)invar_dtype_bits(zeros.dtype) / 8);
 }
 
@@ -166,21 +166,21 @@ static invar_status upload_backward(invar_pass *pass, const float *dlogp, const 
     const invar_row_offsets *units = &pass->head.units;
     size_t rows = (size_t)pass->head.count;
     const invar_upload arrays[] = {
-        {&g[INVAR_GIVEN_DLOGP], rows * sizeof *dlogp},
-        {&g[INVAR_GIVEN_DENTROPY], rows * sizeof *dentropy},
-        {&g[INVAR_GIVEN_BACK], (size_t)invar_row_partition_count(&pass->division.context) *
+        {&g[INVAR_INPUT_DLOGP], rows * sizeof *dlogp},
+        {&g[INVAR_INPUT_DENTROPY], rows * sizeof *dentropy},
+        {&g[INVAR_INPUT_BACK], (size_t)invar_row_partition_count(&pass->division.context) *
                                    sizeof *pass->arrays.row_to_selected},
-        {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(units->count + 1) * sizeof *units->offsets},
+        {&g[INVAR_INPUT_HEAD_UNITS], (size_t)(units->count + 1) * sizeof *units->offsets},
     };
 
-    invar_head_note_way_back(pass);
-    g[INVAR_GIVEN_DLOGP] = dlogp;
-    g[INVAR_GIVEN_DENTROPY] = dentropy;
-    g[INVAR_GIVEN_BACK] = pass->arrays.row_to_selected;
-    g[INVAR_GIVEN_HEAD_UNITS] = units->offsets;
-    INVAR_TRY(invar_upload_buffer_send(&pass->back_staging, &pass->caller.dev, arrays,
+    invar_head_set_row_to_selected(pass);
+    g[INVAR_INPUT_DLOGP] = dlogp;
+    g[INVAR_INPUT_DENTROPY] = dentropy;
+    g[INVAR_INPUT_BACK] = pass->arrays.row_to_selected;
+    g[INVAR_INPUT_HEAD_UNITS] = units->offsets;
+    INVAR_TRY(invar_upload_buffer_send(&pass->back_staging, &pass->op_runner.dev, arrays,
                                        sizeof arrays / sizeof *arrays));
-    invar_head_note_there(pass);
+    invar_head_set_device_offsets(pass);
     return INVAR_OK;
 }
 
@@ -191,17 +191,17 @@ static invar_status show_value(invar_pass *pass, const char *name, const char *o
     invar_observed_value value = {.name = {.layer = -1},
                                   .op = op,
                                   .backward = backward,
-                                  .caller = &pass->caller,
+                                  .op_runner = &pass->op_runner,
                                   .rows = rows,
                                   .samples = &pass->head.units,
                                   .device_samples = &pass->arrays.device_offsets[0]};
 
-    if (!pass->probe.take)
+    if (!pass->hooks.on_value)
         return INVAR_OK;
     (void)snprintf(value.name.text, sizeof value.name.text, "%s", name);
     if (input)
         value.inputs[value.n_inputs++] = *input;
-    return pass->probe.take(pass->probe.payload, &value);
+    return pass->hooks.on_value(pass->hooks.payload, &value);
 }
 
 /* Shows a gradient that the loss supplied. */
@@ -218,9 +218,9 @@ static invar_status run_head_backward(invar_pass *pass, const invar_grads *grads
 {
     invar_graph_exec_args how = exec_args_of_head(pass);
 
-    how.fresh = grads->overwrite_next;
+    how.overwrite = grads->overwrite_next;
     pass->state = INVAR_PASS_EMPTY;
-    return invar_op_graph_run(pass->head_graph.program, 1, &how);
+    return invar_op_graph_run(pass->head_graph.graph, 1, &how);
 }
 
 invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
@@ -235,9 +235,9 @@ invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const flo
     }
     INVAR_TRY(upload_backward(pass, dlogp, dentropy));
     INVAR_TRY(zero_row(pass));
-    INVAR_TRY(show_loss_grad(pass, &invar_head_dlogp, INVAR_GIVEN_DLOGP));
+    INVAR_TRY(show_loss_grad(pass, &invar_head_dlogp, INVAR_INPUT_DLOGP));
     if (dentropy)
-        INVAR_TRY(show_loss_grad(pass, &invar_head_dentropy, INVAR_GIVEN_DENTROPY));
+        INVAR_TRY(show_loss_grad(pass, &invar_head_dentropy, INVAR_INPUT_DENTROPY));
     if (grads->overwrite_next && pass->head.units.count == 0)
         INVAR_TRY(zero_head_gradient(pass, grads));
     return run_head_backward(pass, grads);
@@ -251,10 +251,10 @@ static invar_status upload_value_grads(invar_pass *pass, const float *dvalue)
     uint16_t *rounded = pass->arrays.values;
 
     if (to.dtype == INVAR_DTYPE_F32)
-        return invar_device_upload(&pass->caller.dev, to.data, dvalue, rows * sizeof *dvalue);
+        return invar_device_upload(&pass->op_runner.dev, to.data, dvalue, rows * sizeof *dvalue);
     for (size_t i = 0; i < rows; i++)
         rounded[i] = invar_bf16_from_f32(dvalue[i]);
-    return invar_device_upload(&pass->caller.dev, to.data, rounded, rows * sizeof *rounded);
+    return invar_device_upload(&pass->op_runner.dev, to.data, rounded, rows * sizeof *rounded);
 }
 
 /* Shows the values that the forward could not show without the units. */
@@ -284,7 +284,7 @@ invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
     INVAR_TRY(upload_backward(pass, dvalue, NULL));
     INVAR_TRY(zero_row(pass));
     INVAR_TRY(show_values(pass));
-    INVAR_TRY(show_loss_grad(pass, &invar_head_dlogp, INVAR_GIVEN_DLOGP));
+    INVAR_TRY(show_loss_grad(pass, &invar_head_dlogp, INVAR_INPUT_DLOGP));
     INVAR_TRY(upload_value_grads(pass, dvalue));
     return run_head_backward(pass, grads);
 }

@@ -29,12 +29,12 @@ typedef struct invar_head_chunk {
  * Advances to the next chunk; from a zeroed struct to the first. A chunk has as many complete units
  * as options.head_rows allows, at least one. Returns false after the last.
  */
-bool invar_head_next_piece(invar_head_chunk *p, const invar_pass *pass);
+bool invar_head_next_chunk(invar_head_chunk *p, const invar_pass *pass);
 
-int64_t invar_head_count_pieces(const invar_pass *pass);
+int64_t invar_head_count_chunks(const invar_pass *pass);
 
 /* Largest number of rows of logits that a rank has at a time. */
-int64_t invar_head_largest_piece(const invar_pass *pass);
+int64_t invar_head_max_chunk_rows(const invar_pass *pass);
 
 /* Index of the first unit offset of the chunk in invar_head_arrays.parts. */
 int64_t invar_head_part_at(const invar_head_chunk *p);
@@ -49,13 +49,13 @@ invar_index_range invar_head_chosen_rows(const invar_pass *pass);
 invar_status invar_head_list_rows(int64_t *parts_out, invar_pass *pass) INVAR_MUST_USE;
 
 /* Sets arrays.device_offsets. Call after the lists have been uploaded. */
-void invar_head_note_there(invar_pass *pass);
+void invar_head_set_device_offsets(invar_pass *pass);
 
 /*
  * Sets arrays.row_to_selected: the index of each of this rank's rows among the selected ones; the
  * zero row if it is not selected.
  */
-void invar_head_note_way_back(invar_pass *pass);
+void invar_head_set_row_to_selected(invar_pass *pass);
 
 /* ---- graph.c --------------------------------------------------------------------------------- */
 

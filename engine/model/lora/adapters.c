@@ -281,11 +281,11 @@ static invar_param adapter_param(const invar_param *of, const char *end, int64_t
                      .stack = of->stack,
                      .rows = rows,
                      .cols = cols,
-                     .cut = {.shards = 1, .experts = of->stack}};
+                     .split = {.shards = 1, .experts = of->stack}};
     int length = (int)(strlen(of->name) - strlen(WEIGHT));
 
     if (cut)
-        p.cut = of->cut;
+        p.split = of->split;
     (void)snprintf(p.name, sizeof p.name, "%.*s%s", length < 80 ? length : 80, of->name, end);
     return p;
 }
@@ -330,8 +330,8 @@ invar_status invar_adapters_declare(invar_param *out, invar_param *base, int64_t
             continue;
         INVAR_TRY(invar_lora_layer(&rank, &factor, lora, p));
         p->adapter = out;
-        out[0] = adapter_param(p, FIRST, pad_rank(rank), p->cols, p->cut.columns);
-        out[1] = adapter_param(p, SECOND, p->rows, pad_rank(rank), !p->cut.columns);
+        out[0] = adapter_param(p, FIRST, pad_rank(rank), p->cols, p->split.columns);
+        out[1] = adapter_param(p, SECOND, p->rows, pad_rank(rank), !p->split.columns);
         out[0].rank = out[1].rank = rank;
         out[0].factor = out[1].factor = factor;
         out += 2;

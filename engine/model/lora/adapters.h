@@ -38,7 +38,7 @@ float invar_lora_factor(const invar_lora_spec *lora);
  */
 static inline bool invar_adapter_is_uncut(const invar_param *p)
 {
-    return p->kind == INVAR_PARAM_ADAPTER && p->stack > 1 && p->cut.shards == 1;
+    return p->kind == INVAR_PARAM_ADAPTER && p->stack > 1 && p->split.shards == 1;
 }
 
 /* Stores rank-pattern and alpha-pattern, JSON objects or "", after checking them. */

@@ -88,7 +88,7 @@ static invar_param full_param(const invar_param *p)
 {
     return with_shard(
         p, &(invar_param_shard){
-               .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.shards});
+               .experts = p->stack, .rows = p->rows, .cols = p->cols, .n_shards = p->split.shards});
 }
 
 /*
@@ -102,10 +102,10 @@ static bool find_contribution(invar_param *out, int *rank, const weight_assembly
     invar_model_partition part = invar_model_partition_numbered(&model->part, number);
     const invar_rank_coords place = {
         .tensor = part.tensor, .expert = part.expert, .pipeline = part.stage};
-    invar_param_shard box = invar_model_partition_box(&part, &model->spec, p);
+    invar_param_shard box = invar_model_partition_shard(&part, &model->spec, p);
 
     if (box.experts == 0 ||
-        invar_logical_shards_contributor(model, p, box.expert, box.piece) != number)
+        invar_logical_shards_contributor(model, p, box.expert, box.first_shard) != number)
         return false;
     *out = with_shard(p, &box);
     *rank = invar_layout_rank_of(model->layout, &place);
@@ -129,7 +129,7 @@ static invar_status send_or_receive(const invar_layout *layout, invar_comm_trans
 {
     move.op = INVAR_COMM_SENDRECV;
     move.phase = "frozen weights";
-    move.timeout_s = layout->seconds;
+    move.timeout_s = layout->timeout_s;
     *(move.dst_rank == INVAR_COMM_NONE ? &move.from_bytes : &move.to_bytes) = bytes;
     return invar_comm_run(layout->world, &move);
 }

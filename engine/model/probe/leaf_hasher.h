@@ -20,30 +20,31 @@ extern "C" {
 #endif
 
 typedef struct invar_leaf_hasher {
-    invar_op_runner caller; /* set its `tape` to hash rows that ops of a CUDA graph cache compute */
-    invar_digest *device;   /* (room) device memory */
-    int64_t room;
+    invar_op_runner
+        op_runner;        /* set its `tape` to hash rows that ops of a CUDA graph cache compute */
+    invar_digest *device; /* (room) device memory */
+    int64_t capacity;
     int64_t count; /* digests not read yet */
     invar_host_window window;
 } invar_leaf_hasher;
 
 /* Initializes a hasher; allocates nothing. `dev` is borrowed by the window. */
-void invar_leaf_hasher_init(invar_leaf_hasher *leaves, const invar_device *dev);
-void invar_leaf_hasher_release(invar_leaf_hasher *leaves);
+void invar_leaf_hasher_init(invar_leaf_hasher *hasher, const invar_device *dev);
+void invar_leaf_hasher_release(invar_leaf_hasher *hasher);
 
 /* Returns true if `more` leaves fit only after the pending ones have been read. */
-bool invar_leaf_hasher_full(const invar_leaf_hasher *leaves, int64_t more);
+bool invar_leaf_hasher_full(const invar_leaf_hasher *hasher, int64_t more);
 
 /*
  * Appends the leaves of rows in device memory; the offsets of `samples` are there too. `count` must
  * be the result of invar_hash_leaf_count.
  */
-invar_status invar_leaf_hasher_add(invar_leaf_hasher *leaves, const invar_tensor *rows,
+invar_status invar_leaf_hasher_add(invar_leaf_hasher *hasher, const invar_tensor *rows,
                                    const invar_row_offsets *samples, int64_t count) INVAR_MUST_USE;
 
 /* *out = all pending digests in order, valid until the next call; none are pending afterwards. */
 invar_status invar_leaf_hasher_read(const invar_digest **out,
-                                    invar_leaf_hasher *leaves) INVAR_MUST_USE;
+                                    invar_leaf_hasher *hasher) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -128,7 +128,7 @@ static bool is_listed(const invar_point_list *l, const invar_value_name *name)
 
 static invar_status insert_def(invar_point_list *l, int64_t at, const invar_point_def *value)
 {
-    INVAR_TRY(grow_array((void **)&l->values, &l->room, l->count, sizeof *l->values));
+    INVAR_TRY(grow_array((void **)&l->values, &l->capacity, l->count, sizeof *l->values));
     memmove(l->values + at + 1, l->values + at, (size_t)(l->count - at) * sizeof *l->values);
     l->values[at] = *value;
     l->count++;
@@ -160,7 +160,7 @@ static invar_status add_sum(invar_point_list *l, const invar_point_grad_inputs *
     while (i < l->n_sums && l->sums[i].number != sum->number)
         i++;
     if (i == l->n_sums)
-        INVAR_TRY(grow_array((void **)&l->sums, &l->sums_room, i, sizeof *l->sums));
+        INVAR_TRY(grow_array((void **)&l->sums, &l->sums_capacity, i, sizeof *l->sums));
     l->sums[i] = *sum;
     l->n_sums += i == l->n_sums;
     return INVAR_OK;

@@ -53,9 +53,9 @@ typedef struct invar_point_grad_inputs {
 /* Zero-initialize before use. Release with invar_point_list_release. */
 typedef struct invar_point_list {
     invar_point_def *values; /* (count) definitions in order, each name once */
-    int64_t count, room;
+    int64_t count, capacity;
     invar_point_grad_inputs *sums; /* (n_sums) each number once */
-    int64_t n_sums, sums_room;
+    int64_t n_sums, sums_capacity;
 } invar_point_list;
 
 /* Empties the list; its memory stays allocated. */

@@ -30,11 +30,11 @@ static const char *format_decimal(char out[24], int64_t number)
 }
 
 invar_status invar_point_namer_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
-                                    const invar_point_namer *view, const invar_value_name *value)
+                                    const invar_point_namer *namer, const invar_value_name *value)
 {
     bool layer = value->layer >= 0;
     char digits[24];
-    const char *texts[] = {view->prefix, layer ? "layer." : "",
+    const char *texts[] = {namer->prefix, layer ? "layer." : "",
                            layer ? format_decimal(digits, value->layer) : "", layer ? "." : "",
                            value->text};
 
@@ -65,7 +65,7 @@ int64_t invar_point_namer_level(const invar_observed_value *value)
     return value->is_residual ? INVAR_PROBE_POINT : INVAR_PROBE_FULL;
 }
 
-invar_status invar_point_namer_define(int64_t *out, const invar_point_namer *view,
+invar_status invar_point_namer_define(int64_t *out, const invar_point_namer *namer,
                                       const invar_observed_value *value)
 {
     const char *phase = value->backward ? "backward" : "forward";
@@ -73,14 +73,14 @@ invar_status invar_point_namer_define(int64_t *out, const invar_point_namer *vie
     name point;
     inputs from;
 
-    INVAR_TRY(invar_point_namer_name(point, view, &value->name));
-    INVAR_TRY(name_inputs(&from, view, value->inputs, value->n_inputs));
+    INVAR_TRY(invar_point_namer_name(point, namer, &value->name));
+    INVAR_TRY(name_inputs(&from, namer, value->inputs, value->n_inputs));
     for (int32_t i = 1; i < value->rows->rank; i++)
         shape[i] = value->rows->shape[i];
     return invar_probe_define_from(
-        out, view->probe,
+        out, namer->probe,
         &(invar_ledger_point){.name = point,
-                              .phase = view->phase ? view->phase : phase,
+                              .phase = namer->phase ? namer->phase : phase,
                               .layer = value->name.layer,
                               .op = value->op,
                               .kind = value->backward ? "grad" : "act",
@@ -89,12 +89,12 @@ invar_status invar_point_namer_define(int64_t *out, const invar_point_namer *vie
                               .shape = shape,
                               .dims = (size_t)value->rows->rank,
                               .shards = 1},
-        *from.list ? from.list : view->given[value->backward]);
+        *from.list ? from.list : namer->given[value->backward]);
 }
 
-invar_status invar_probe_on_value(void *view, const invar_observed_value *value)
+invar_status invar_probe_on_value(void *namer, const invar_observed_value *value)
 {
-    invar_point_namer *v = view;
+    invar_point_namer *v = namer;
     invar_tensor rows;
     int64_t number;
 
@@ -115,18 +115,18 @@ void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *pre
 }
 
 /* Defines a point above every level: it only passes on what it was computed from. */
-invar_status invar_probe_sum(const invar_point_namer *view, int64_t number,
+invar_status invar_probe_sum(const invar_point_namer *namer, int64_t number,
                              const invar_observed_grad *sum)
 {
     int64_t point;
     inputs from;
     name own;
 
-    if (view->listing)
-        return invar_point_list_add_sum(view->listing, number, sum);
-    invar_probe_sum_name(own, view->prefix, number);
-    INVAR_TRY(name_inputs(&from, view, sum->inputs, sum->n_inputs));
-    return invar_probe_define_from(&point, view->probe,
+    if (namer->listing)
+        return invar_point_list_add_sum(namer->listing, number, sum);
+    invar_probe_sum_name(own, namer->prefix, number);
+    INVAR_TRY(name_inputs(&from, namer, sum->inputs, sum->n_inputs));
+    return invar_probe_define_from(&point, namer->probe,
                                    &(invar_ledger_point){.name = own, .level = INVAR_PROBE_LEVELS},
                                    from.list);
 }

@@ -35,23 +35,23 @@ typedef struct invar_point_namer {
 
 /* Writes the point name of a value. The level is that of its point. */
 invar_status invar_point_namer_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
-                                    const invar_point_namer *view,
+                                    const invar_point_namer *namer,
                                     const invar_value_name *value) INVAR_MUST_USE;
 
 int64_t invar_point_namer_level(const invar_observed_value *value);
 
 /* Defines the point of a value without recording data; reads only type and shape of its rows. */
-invar_status invar_point_namer_define(int64_t *point_out, const invar_point_namer *view,
+invar_status invar_point_namer_define(int64_t *point_out, const invar_point_namer *namer,
                                       const invar_observed_value *value) INVAR_MUST_USE;
 
-invar_status invar_probe_on_value(void *view, const invar_observed_value *value) INVAR_MUST_USE;
+invar_status invar_probe_on_value(void *namer, const invar_observed_value *value) INVAR_MUST_USE;
 
 /*
  * Makes the inputs of parameter gradient `number` known under the name that invar_probe_sum_name
  * gives, for use as an input in invar_probe_define_from. With a listing, adds them to the list
  * instead.
  */
-invar_status invar_probe_sum(const invar_point_namer *view, int64_t number,
+invar_status invar_probe_sum(const invar_point_namer *namer, int64_t number,
                              const invar_observed_grad *sum) INVAR_MUST_USE;
 void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *prefix,
                           int64_t number);

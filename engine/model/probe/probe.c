@@ -52,14 +52,14 @@ void invar_probe_free(invar_probe *probe)
     invar_free(probe->values);
     invar_free(probe->stats);
     invar_free(probe->table);
-    invar_free(probe->absent);
+    invar_free(probe->skipped);
     invar_host_window_release(&probe->window);
     if (probe->options.dev) {
         invar_tensor_hasher_release(&probe->digesting);
         invar_leaf_hasher_release(&probe->leaves);
     }
     invar_free(probe->awaited);
-    invar_free(probe->far);
+    invar_free(probe->pending);
     invar_free(probe);
 }
 
@@ -73,7 +73,7 @@ void invar_probe_begin(invar_probe *probe, invar_dump *dump)
                                  .samples_capacity = v->samples_capacity};
     }
     probe->digesting.count = 0;
-    probe->leaves.count = probe->n_far = 0;
+    probe->leaves.count = probe->n_pending = 0;
     probe->dump = dump;
 }
 
@@ -109,7 +109,7 @@ static int64_t key_of_absent(int64_t number)
 
 static const char *name_of_key(const invar_probe *probe, int64_t key)
 {
-    return key > 0 ? probe->points[key - 1].name : probe->absent[-1 - key].name;
+    return key > 0 ? probe->points[key - 1].name : probe->skipped[-1 - key].name;
 }
 
 /* Returns the table slot of a name, or the free slot for it; the table is never full. */
@@ -138,7 +138,7 @@ static invar_status grow_table(invar_probe *probe)
     int64_t size = probe->table_size ? 2 * probe->table_size : 64;
     void *table;
 
-    if (2 * (probe->count + probe->n_absent + 1) <= probe->table_size)
+    if (2 * (probe->count + probe->n_skipped + 1) <= probe->table_size)
         return INVAR_OK;
     INVAR_TRY(invar_alloc(&table, (size_t)size, sizeof *probe->table, "names of a probe's points"));
     memset(table, 0, (size_t)size * sizeof *probe->table);
@@ -147,8 +147,8 @@ static invar_status grow_table(invar_probe *probe)
     probe->table_size = size;
     for (int64_t i = 0; i < probe->count; i++)
         *find_slot(probe, probe->points[i].name) = key_of_point(i);
-    for (int64_t i = 0; i < probe->n_absent; i++)
-        *find_slot(probe, probe->absent[i].name) = key_of_absent(i);
+    for (int64_t i = 0; i < probe->n_skipped; i++)
+        *find_slot(probe, probe->skipped[i].name) = key_of_absent(i);
     return INVAR_OK;
 }
 
@@ -224,19 +224,19 @@ static invar_status add_point(int64_t *out, invar_probe *probe, const invar_ledg
 /* Defines a point above the level: *out is a number for the dump, or -1. */
 static invar_status define_skipped_point(int64_t *out, invar_probe *probe, const char *name)
 {
-    int64_t key = invar_probe_find(probe, name), used = probe->n_absent;
+    int64_t key = invar_probe_find(probe, name), used = probe->n_skipped;
 
     if (key == 0) {
         invar_probe_skipped_point *a;
         INVAR_TRY(grow_table(probe));
-        INVAR_TRY(grow_array((void **)&probe->absent, &probe->absent_capacity, used, used + 1,
-                             sizeof *probe->absent));
-        a = &probe->absent[used];
+        INVAR_TRY(grow_array((void **)&probe->skipped, &probe->skipped_capacity, used, used + 1,
+                             sizeof *probe->skipped));
+        a = &probe->skipped[used];
         memcpy(a->name, name, strlen(name) + 1);
         a->sources.count = 0;
         key = key_of_absent(used);
         *find_slot(probe, name) = key;
-        probe->n_absent++;
+        probe->n_skipped++;
     }
     *out = probe->dump && invar_dump_wants(probe->dump, name) ? key - 1 : -1;
     return INVAR_OK;
@@ -268,12 +268,12 @@ invar_status invar_probe_define(int64_t *point_out, invar_probe *probe,
 
 static const char *point_name(const invar_probe *probe, int64_t point)
 {
-    return point < 0 ? probe->absent[-2 - point].name : probe->points[point].name;
+    return point < 0 ? probe->skipped[-2 - point].name : probe->points[point].name;
 }
 
 static invar_status check_number(const invar_probe *probe, int64_t point)
 {
-    if (point >= probe->count || -2 - point >= probe->n_absent)
+    if (point >= probe->count || -2 - point >= probe->n_skipped)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "probe: there is no point %" PRId64, point);
     return INVAR_OK;
 }
@@ -283,7 +283,7 @@ static invar_status check_open(const invar_probe *probe, int64_t point, bool fre
 {
     const invar_probe_value *v = &probe->values[point];
 
-    if (v->whole || (fresh && v->present))
+    if (v->complete || (fresh && v->present))
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "probe: point \"%.100s\" has its value of this step already",
                           probe->points[point].name);
@@ -388,7 +388,7 @@ static invar_status add_stats(invar_probe *probe, int64_t point, const invar_ten
 
     if (!probe->options.stats || !invar_tensor_stats_counts(near->dtype))
         return INVAR_OK;
-    v->counted = true;
+    v->has_stats = true;
     for (int64_t i = 0; i < s->count; i++) {
         invar_tensor rows =
             invar_tensor_rows(near, s->offsets[i], s->offsets[i + 1] - s->offsets[i]);
@@ -451,7 +451,7 @@ static invar_status add_complete_tensor(invar_probe *probe, int64_t point,
         start[i] = (i * n + shards - 1) / shards;
     status = add_rows(probe, v, tensor, &(invar_row_offsets){start, shards});
     invar_free(start);
-    v->whole = status == INVAR_OK;
+    v->complete = status == INVAR_OK;
     return status == INVAR_OK ? add_stats(probe, point, tensor, NULL) : status;
 }
 
@@ -479,17 +479,17 @@ invar_status invar_probe_read_leaves(invar_probe *probe)
     const invar_digest *read;
     int64_t at = 0;
 
-    if (probe->n_far == 0)
+    if (probe->n_pending == 0)
         return INVAR_OK;
     INVAR_TRY(invar_leaf_hasher_read(&read, &probe->leaves));
-    for (int64_t i = 0; i < probe->n_far; i++) {
-        const invar_probe_pending_leaves *f = &probe->far[i];
+    for (int64_t i = 0; i < probe->n_pending; i++) {
+        const invar_probe_pending_leaves *f = &probe->pending[i];
         if (f->count > 0)
             memcpy(probe->values[f->point].leaves + f->first, read + at,
                    (size_t)f->count * sizeof *read);
         at += f->count;
     }
-    probe->n_far = 0;
+    probe->n_pending = 0;
     return INVAR_OK;
 }
 
@@ -503,10 +503,10 @@ static invar_status hash_rows(invar_probe *probe, int64_t point, const invar_ten
     if (invar_leaf_hasher_full(&probe->leaves, count))
         INVAR_TRY(invar_probe_read_leaves(probe));
     INVAR_TRY(invar_probe_grow_leaves(v, count));
-    INVAR_TRY(grow_array((void **)&probe->far, &probe->far_capacity, probe->n_far, probe->n_far + 1,
-                         sizeof *probe->far));
+    INVAR_TRY(grow_array((void **)&probe->pending, &probe->pending_capacity, probe->n_pending,
+                         probe->n_pending + 1, sizeof *probe->pending));
     INVAR_TRY(invar_leaf_hasher_add(&probe->leaves, rows, there, count));
-    probe->far[probe->n_far++] = (invar_probe_pending_leaves){point, v->count, count};
+    probe->pending[probe->n_pending++] = (invar_probe_pending_leaves){point, v->count, count};
     v->count += count;
     v->shards += invar_dtype_scale_block(rows->dtype) ? 2 * samples->count : samples->count;
     v->bytes += (uint64_t)(rows->shape[0] * invar_tensor_row_elements(rows)) *
@@ -534,7 +534,7 @@ static invar_status read_back(invar_probe *probe, int64_t point, const invar_ten
 
 invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
                                      const invar_row_offsets *samples,
-                                     const invar_row_offsets *there)
+                                     const invar_row_offsets *device_samples)
 {
     invar_tensor rows;
 
@@ -546,7 +546,7 @@ invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const in
     if (point >= 0) {
         INVAR_TRY(check_open(probe, point, false));
         INVAR_TRY(check_tensor(&probe->points[point], tensor));
-        INVAR_TRY(hash_rows(probe, point, &rows, samples, there));
+        INVAR_TRY(hash_rows(probe, point, &rows, samples, device_samples));
     }
     return read_back(probe, point, &rows, samples);
 }
@@ -564,11 +564,12 @@ static invar_status queue_complete_tensor(invar_probe *probe, int64_t point,
     INVAR_TRY(
         invar_tensor_hasher_add(&probe->digesting, tensor, (int32_t)probe->points[point].shards));
     probe->awaited[probe->digesting.count - 1] = point;
-    v->present = v->whole = v->given = true;
+    v->present = v->complete = v->external_digest = true;
     return INVAR_OK;
 }
 
-invar_status invar_probe_device_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+invar_status invar_probe_device_tensor(invar_probe *probe, int64_t point,
+                                       const invar_tensor *tensor)
 {
     if (point == -1 || !has_local_memory(probe))
         return invar_probe_tensor(probe, point, tensor);
@@ -643,7 +644,7 @@ invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *da
     if (point >= 0) {
         INVAR_TRY(check_open(probe, point, true));
         INVAR_TRY(add_leaves(probe, &probe->values[point], &(invar_tree_input){&shard, 1}));
-        probe->values[point].whole = true;
+        probe->values[point].complete = true;
     }
     return is_dumped(probe, point)
                ? invar_dump_bytes(probe->dump, point_name(probe, point), data, bytes)
@@ -658,8 +659,8 @@ invar_status invar_probe_digest(invar_probe *probe, int64_t point, const invar_d
     INVAR_TRY(check_open(probe, point, true));
     probe->digests[point] = *digest;
     probe->values[point].present = true;
-    probe->values[point].whole = true;
-    probe->values[point].given = true;
+    probe->values[point].complete = true;
+    probe->values[point].external_digest = true;
     return INVAR_OK;
 }
 
@@ -669,7 +670,7 @@ invar_status invar_probe_stat(invar_probe *probe, int64_t point, const invar_led
         return INVAR_OK;
     INVAR_TRY(check_number(probe, point));
     probe->values[point].stat = *stat;
-    probe->values[point].counted = true;
+    probe->values[point].has_stats = true;
     return INVAR_OK;
 }
 
@@ -683,7 +684,7 @@ static invar_status list_stats(size_t *count_out, invar_probe *probe)
                          sizeof *probe->stats));
     for (int64_t i = 0; i < probe->count; i++) {
         invar_ledger_stat stat = probe->values[i].stat;
-        if (!probe->values[i].counted)
+        if (!probe->values[i].has_stats)
             continue;
         stat.point = i;
         stat.l2 = sqrt(stat.l2);
@@ -717,7 +718,7 @@ invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe)
                               probe->points[i].name);
         if (!v->present)
             probe->digests[i] = (invar_digest){{0}};
-        else if (!v->given)
+        else if (!v->external_digest)
             INVAR_TRY(
                 invar_tree_root(&probe->digests[i], v->leaves, v->count, v->bytes, v->shards));
     }
@@ -736,7 +737,7 @@ invar_status invar_probe_leaves(const invar_digest **out, int64_t *count_out,
                                 const invar_probe *probe, int64_t point)
 {
     INVAR_TRY(check_number(probe, point));
-    if (point < 0 || !probe->values[point].present || probe->values[point].given)
+    if (point < 0 || !probe->values[point].present || probe->values[point].external_digest)
         return INVAR_FAIL(INVAR_E_STATE, 0, "probe: point %" PRId64 " has no leaves in this step",
                           point);
     *out = probe->values[point].leaves;
@@ -764,7 +765,7 @@ static void add_sources(invar_probe_sources *list, const invar_probe *probe, con
     if (key > 0) {
         add_source(list, key - 1);
     } else if (key < 0) {
-        const invar_probe_sources *known = &probe->absent[-1 - key].sources;
+        const invar_probe_sources *known = &probe->skipped[-1 - key].sources;
         for (int64_t i = 0; i < known->count; i++)
             add_source(list, known->points[i]);
     }
@@ -782,6 +783,6 @@ invar_status invar_probe_define_from(int64_t *point_out, invar_probe *probe,
     full.n_inputs = (size_t)from.count;
     INVAR_TRY(invar_probe_define(point_out, probe, &full));
     if (*point_out < 0)
-        probe->absent[-1 - invar_probe_find(probe, point->name)].sources = from;
+        probe->skipped[-1 - invar_probe_find(probe, point->name)].sources = from;
     return INVAR_OK;
 }

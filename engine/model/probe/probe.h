@@ -82,16 +82,16 @@ invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *da
  * Like invar_probe_rows and invar_probe_tensor, for tensors in device memory. A device-local tensor
  * is hashed on the device, by hash.tree, and has no leaves; this happens in finish, and the tensor
  * must not change until then. Rows are hashed at once, by hash.leaves, which reads the offsets
- * `there`. Values that the dump or statistics need are read back.
+ * `device_samples`. Values that the dump or statistics need are read back.
  */
 invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
                                      const invar_row_offsets *samples,
-                                     const invar_row_offsets *there) INVAR_MUST_USE;
-invar_status invar_probe_device_whole(invar_probe *probe, int64_t point,
-                                      const invar_tensor *tensor) INVAR_MUST_USE;
+                                     const invar_row_offsets *device_samples) INVAR_MUST_USE;
+invar_status invar_probe_device_tensor(invar_probe *probe, int64_t point,
+                                       const invar_tensor *tensor) INVAR_MUST_USE;
 
 /*
- * Like invar_probe_device_whole, for a tensor whose digest an op has computed that read or wrote
+ * Like invar_probe_device_tensor, for a tensor whose digest an op has computed that read or wrote
  * it; it has no leaves.
  */
 invar_status invar_probe_tensor_with_digest(invar_probe *probe, int64_t point,

@@ -26,9 +26,9 @@ typedef struct invar_probe_value {
     uint64_t bytes;
     int64_t shards;
     bool present;
-    bool whole;   /* complete: nothing may be added */
-    bool given;   /* the digest was computed elsewhere */
-    bool counted; /* `stat` is valid */
+    bool complete;        /* complete: nothing may be added */
+    bool external_digest; /* the digest was computed elsewhere */
+    bool has_stats;       /* `stat` is valid */
     invar_ledger_stat stat;
     /*
      * Partial probe: amounts that have been packed, and statistics of the samples not packed yet.
@@ -77,8 +77,8 @@ struct invar_probe {
     invar_ledger_stat *stats; /* (stats_capacity) of the last result */
     int64_t stats_capacity;
     int64_t listed; /* number of points in the last result */
-    invar_probe_skipped_point *absent;
-    int64_t n_absent, absent_capacity;
+    invar_probe_skipped_point *skipped;
+    int64_t n_skipped, skipped_capacity;
     /*
      * Hash table of the names of points and skipped points: 0 if free, or a key (see key_of_point).
      */
@@ -91,8 +91,8 @@ struct invar_probe {
     int64_t awaited_capacity;
     /* Rows that were hashed on the device and not read yet, and whose leaves they are, in order. */
     invar_leaf_hasher leaves;
-    invar_probe_pending_leaves *far;
-    int64_t n_far, far_capacity;
+    invar_probe_pending_leaves *pending;
+    int64_t n_pending, pending_capacity;
 };
 
 /*

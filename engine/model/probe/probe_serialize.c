@@ -24,7 +24,7 @@ typedef struct packed_value {
 /* Returns true if the value has unpacked samples. Complete values are known to every rank. */
 static bool has_unpacked_samples(const invar_probe_value *v)
 {
-    return !v->whole && v->shards > v->packed.shards;
+    return !v->complete && v->shards > v->packed.shards;
 }
 
 static invar_status pack_value(invar_rank_buffer *to, invar_probe_value *v, const char *name)
@@ -74,7 +74,7 @@ static invar_status unpack_value(invar_probe *probe, invar_rank_buffer_reader *f
     if (!memchr(p->name, '\0', sizeof p->name))
         return invar_rank_buffer_damaged();
     key = invar_probe_find(probe, p->name);
-    if (key <= 0 || probe->values[key - 1].whole)
+    if (key <= 0 || probe->values[key - 1].complete)
         return invar_rank_buffer_damaged();
     v = &probe->values[key - 1];
     INVAR_TRY(invar_probe_grow_leaves(v, p->leaves));
@@ -84,7 +84,7 @@ static invar_status unpack_value(invar_probe *probe, invar_rank_buffer_reader *f
     v->shards += p->shards;
     v->bytes += p->bytes;
     v->present = true;
-    v->counted = v->counted || p->samples > 0;
+    v->has_stats = v->has_stats || p->samples > 0;
     for (int64_t i = 0; i < p->samples; i++)
         invar_tensor_stats_join(&v->stat, (const invar_ledger_stat *)samples + i);
     return INVAR_OK;

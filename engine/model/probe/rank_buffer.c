@@ -18,40 +18,40 @@ static size_t pad_bytes(size_t bytes)
     return (bytes + STRIDE - 1) / STRIDE * STRIDE;
 }
 
-invar_status invar_rank_buffer_add(void **out, invar_rank_buffer *parcel, size_t count, size_t size)
+invar_status invar_rank_buffer_add(void **out, invar_rank_buffer *buffer, size_t count, size_t size)
 {
-    size_t needed = parcel->bytes + pad_bytes(count * size);
+    size_t needed = buffer->bytes + pad_bytes(count * size);
     char *data;
 
-    if (needed > parcel->room) {
+    if (needed > buffer->capacity) {
         INVAR_TRY(invar_alloc((void **)&data, 2, needed, "what is shown to another rank"));
-        if (parcel->bytes)
-            memcpy(data, parcel->data, parcel->bytes);
-        invar_free(parcel->data);
-        parcel->data = data;
-        parcel->room = 2 * needed;
+        if (buffer->bytes)
+            memcpy(data, buffer->data, buffer->bytes);
+        invar_free(buffer->data);
+        buffer->data = data;
+        buffer->capacity = 2 * needed;
     }
-    *out = parcel->data + parcel->bytes;
-    memset(*out, 0, needed - parcel->bytes);
-    parcel->bytes = needed;
+    *out = buffer->data + buffer->bytes;
+    memset(*out, 0, needed - buffer->bytes);
+    buffer->bytes = needed;
     return INVAR_OK;
 }
 
-invar_status invar_rank_buffer_put(invar_rank_buffer *parcel, const void *items, size_t count,
+invar_status invar_rank_buffer_put(invar_rank_buffer *buffer, const void *items, size_t count,
                                    size_t size)
 {
     void *to;
 
-    INVAR_TRY(invar_rank_buffer_add(&to, parcel, count, size));
+    INVAR_TRY(invar_rank_buffer_add(&to, buffer, count, size));
     if (count * size > 0)
         memcpy(to, items, count * size);
     return INVAR_OK;
 }
 
-void invar_rank_buffer_release(invar_rank_buffer *parcel)
+void invar_rank_buffer_release(invar_rank_buffer *buffer)
 {
-    invar_free(parcel->data);
-    *parcel = (invar_rank_buffer){0};
+    invar_free(buffer->data);
+    *buffer = (invar_rank_buffer){0};
 }
 
 invar_status invar_rank_buffer_damaged(void)

@@ -21,18 +21,18 @@ extern "C" {
 /* Zero-initialize before use. Release with invar_rank_buffer_release. */
 typedef struct invar_rank_buffer {
     char *data;
-    size_t bytes, room;
+    size_t bytes, capacity;
 } invar_rank_buffer;
 
 /*
  * *out = zeroed memory for `count` items at the end; fill it before the next call.
  * invar_rank_buffer_put appends a copy of `items`.
  */
-invar_status invar_rank_buffer_add(void **out, invar_rank_buffer *parcel, size_t count,
+invar_status invar_rank_buffer_add(void **out, invar_rank_buffer *buffer, size_t count,
                                    size_t size) INVAR_MUST_USE;
-invar_status invar_rank_buffer_put(invar_rank_buffer *parcel, const void *items, size_t count,
+invar_status invar_rank_buffer_put(invar_rank_buffer *buffer, const void *items, size_t count,
                                    size_t size) INVAR_MUST_USE;
-void invar_rank_buffer_release(invar_rank_buffer *parcel);
+void invar_rank_buffer_release(invar_rank_buffer *buffer);
 
 /* Unread rest of a received buffer. */
 typedef struct invar_rank_buffer_reader {

@@ -180,8 +180,8 @@ static invar_status ensure_row_offsets(invar_rollout_points *s, int64_t rows)
 
     if (rows <= s->ramp_rows)
         return INVAR_OK;
-    if (s->leaves.caller.tape) // held-back ops read the old offsets
-        INVAR_TRY(invar_cuda_graph_cache_flush(s->leaves.caller.tape));
+    if (s->leaves.op_runner.graph_cache) // held-back ops read the old offsets
+        INVAR_TRY(invar_cuda_graph_cache_flush(s->leaves.op_runner.graph_cache));
     invar_device_free(dev, s->ramp);
     s->ramp = NULL;
     s->ramp_rows = 0;
@@ -284,7 +284,7 @@ invar_status invar_rollout_points_on_value(void *sequences, const invar_observed
     if (!p->hashed && !p->counted)
         return INVAR_OK;
     INVAR_TRY(invar_dataflow_rows(&rows, value));
-    s->leaves.caller.tape = value->caller->tape;
+    s->leaves.op_runner.graph_cache = value->op_runner->graph_cache;
     if (p->counted)
         INVAR_TRY(add_row_stats(s, index, &rows, value->owners));
     return p->hashed ? hash_rows(s, index, &rows, value->owners) : INVAR_OK;
@@ -323,11 +323,11 @@ static invar_status emit_point(point *p, const invar_point_namer *view, const ui
     return p->counted ? invar_probe_stat(view->probe, number, &stat) : INVAR_OK;
 }
 
-invar_status invar_rollout_points_emit(invar_rollout_points *s, const invar_point_namer *view,
-                                       const uint32_t *numbers, int64_t count)
+invar_status invar_rollout_points_emit(invar_rollout_points *s, const invar_point_namer *namer,
+                                       const uint32_t *draw_indexes, int64_t count)
 {
     for (int64_t i = 0; i < s->n_points; i++)
-        INVAR_TRY(emit_point(&s->points[i], view, numbers, count));
+        INVAR_TRY(emit_point(&s->points[i], namer, draw_indexes, count));
     return INVAR_OK;
 }
 

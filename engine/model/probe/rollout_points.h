@@ -33,10 +33,10 @@ typedef struct invar_rollout_points invar_rollout_points;
 /* `options` must be those of the probe that receives the points. */
 invar_status invar_rollout_points_new(invar_rollout_points **out,
                                       const invar_probe_options *options) INVAR_MUST_USE;
-void invar_rollout_points_free(invar_rollout_points *sequences);
+void invar_rollout_points_free(invar_rollout_points *points);
 
 /* Starts a rollout: discards all chains and statistics. */
-void invar_rollout_points_begin(invar_rollout_points *sequences);
+void invar_rollout_points_begin(invar_rollout_points *points);
 
 /*
  * Hook for invar_forward_hooks; `sequences` is the payload. The draw numbers of a value's owners
@@ -50,23 +50,22 @@ invar_status invar_rollout_points_on_value(void *sequences,
 invar_status invar_rollout_points_flush(void *sequences) INVAR_MUST_USE;
 
 /* Returns true if there are points to emit. */
-bool invar_rollout_points_any(const invar_rollout_points *sequences);
+bool invar_rollout_points_any(const invar_rollout_points *points);
 
 /*
- * Defines the points with names of `view` and sets their values to those of sequences numbers[0 ..
+ * Defines the points with names of `namer` and sets their values to those of sequences numbers[0 ..
  * count), in this order.
  */
-invar_status invar_rollout_points_emit(invar_rollout_points *sequences,
-                                       const invar_point_namer *view, const uint32_t *numbers,
-                                       int64_t count) INVAR_MUST_USE;
+invar_status invar_rollout_points_emit(invar_rollout_points *points, const invar_point_namer *namer,
+                                       const uint32_t *draw_indexes, int64_t count) INVAR_MUST_USE;
 
 /*
  * Pack appends all sequences of this rank; unpack adds those of another rank. Points of another
  * pipeline stage are inserted in the order of layers.
  */
 invar_status invar_rollout_points_pack(invar_rank_buffer *to,
-                                       const invar_rollout_points *sequences) INVAR_MUST_USE;
-invar_status invar_rollout_points_unpack(invar_rollout_points *sequences,
+                                       const invar_rollout_points *points) INVAR_MUST_USE;
+invar_status invar_rollout_points_unpack(invar_rollout_points *points,
                                          invar_rank_buffer_reader *from) INVAR_MUST_USE;
 
 /*
@@ -74,7 +73,7 @@ invar_status invar_rollout_points_unpack(invar_rollout_points *sequences,
  * are finite or statistics are off. Borrowed until the next call.
  */
 const invar_point_def *invar_rollout_points_first_nonfinite(invar_ledger_stat *out,
-                                                            const invar_rollout_points *sequences);
+                                                            const invar_rollout_points *points);
 
 #ifdef __cplusplus
 }

@@ -13,24 +13,24 @@
 
 #include "base/invar_banned.h"
 
-void invar_full_param_reader_release(invar_full_param_reader *whole)
+void invar_full_param_reader_release(invar_full_param_reader *reader)
 {
-    invar_host_window_release(&whole->window);
-    invar_free(whole->values);
-    invar_free(whole->recv_shard);
-    *whole = (invar_full_param_reader){0};
+    invar_host_window_release(&reader->window);
+    invar_free(reader->values);
+    invar_free(reader->recv_shard);
+    *reader = (invar_full_param_reader){0};
 }
 
 static invar_status ensure_buffers(invar_full_param_reader *whole, int64_t elements)
 {
-    if (elements <= whole->room)
+    if (elements <= whole->capacity)
         return INVAR_OK;
     invar_full_param_reader_release(whole);
     INVAR_TRY(invar_alloc((void **)&whole->values, (size_t)elements, sizeof *whole->values,
                           "a parameter of all ranks"));
     INVAR_TRY(invar_alloc((void **)&whole->recv_shard, (size_t)elements, sizeof *whole->recv_shard,
                           "what another rank has of a parameter"));
-    whole->room = elements;
+    whole->capacity = elements;
     return INVAR_OK;
 }
 
@@ -60,9 +60,9 @@ static bool find_contribution(contribution *s, int number)
     invar_model_partition part = invar_model_partition_numbered(&model->part, number);
     int64_t first, end;
 
-    s->box = invar_model_partition_box(&part, &model->spec, s->param);
-    if (s->box.experts == 0 ||
-        invar_logical_shards_contributor(model, s->param, s->box.expert, s->box.piece) != number)
+    s->box = invar_model_partition_shard(&part, &model->spec, s->param);
+    if (s->box.experts == 0 || invar_logical_shards_contributor(model, s->param, s->box.expert,
+                                                                s->box.first_shard) != number)
         return false;
     first = s->box.expert > s->expert ? s->box.expert : s->expert;
     end = s->box.expert + s->box.experts;
@@ -91,7 +91,7 @@ static invar_status send_or_receive(const invar_layout *layout, invar_comm_trans
 {
     move.op = INVAR_COMM_SENDRECV;
     move.phase = "whole parameters";
-    move.timeout_s = layout->seconds;
+    move.timeout_s = layout->timeout_s;
     *(move.dst_rank == INVAR_COMM_NONE ? &move.from_bytes : &move.to_bytes) = bytes;
     return invar_comm_run(layout->world, &move);
 }
@@ -117,11 +117,11 @@ static invar_status collect_contribution(invar_full_param_reader *whole, const c
                                                         .dst_rank = INVAR_COMM_NONE,
                                                         .src_rank = s->rank},
                                   bytes));
-    invar_param_shard_put(whole->values, s->param, &s->box, values);
+    invar_param_shard_insert(whole->values, s->param, &s->box, values);
     return INVAR_OK;
 }
 
-invar_status invar_full_param_reader_read(const float **out, invar_full_param_reader *whole,
+invar_status invar_full_param_reader_read(const float **out, invar_full_param_reader *reader,
                                           const invar_full_param_source *source, int64_t expert,
                                           int64_t experts)
 {
@@ -138,13 +138,13 @@ invar_status invar_full_param_reader_read(const float **out, invar_full_param_re
         s.box =
             (invar_param_shard){.experts = experts, .rows = s.param->rows, .cols = s.param->cols};
         s.skipped = expert;
-        return leads ? read_own((const void **)out, whole, &s) : INVAR_OK;
+        return leads ? read_own((const void **)out, reader, &s) : INVAR_OK;
     }
     if (leads)
-        INVAR_TRY(ensure_buffers(whole, experts * each));
+        INVAR_TRY(ensure_buffers(reader, experts * each));
     for (int n = 0; n < invar_model_partition_ranks(&model->part); n++)
         if (find_contribution(&s, n))
-            INVAR_TRY(collect_contribution(whole, &s));
-    *out = leads ? whole->values : NULL;
+            INVAR_TRY(collect_contribution(reader, &s));
+    *out = leads ? reader->values : NULL;
     return INVAR_OK;
 }

@@ -23,7 +23,7 @@ typedef struct invar_full_param_reader {
     invar_host_window window;
     float *values;     /* full parameter */
     float *recv_shard; /* shard received from another rank */
-    int64_t room;      /* capacity of each in elements */
+    int64_t capacity;  /* capacity of each in elements */
 } invar_full_param_reader;
 
 /* The tensor to read: it has the extents of the parameter's local shard. */
@@ -38,10 +38,10 @@ typedef struct invar_full_param_source {
  * *out = values of `experts` experts of the parameter, starting with `expert`, valid until the next
  * call; NULL on ranks other than 0.
  */
-invar_status invar_full_param_reader_read(const float **out, invar_full_param_reader *whole,
+invar_status invar_full_param_reader_read(const float **out, invar_full_param_reader *reader,
                                           const invar_full_param_source *source, int64_t expert,
                                           int64_t experts) INVAR_MUST_USE;
-void invar_full_param_reader_release(invar_full_param_reader *whole);
+void invar_full_param_reader_release(invar_full_param_reader *reader);
 
 #ifdef __cplusplus
 }

@@ -17,8 +17,8 @@ bool invar_full_masters_scattered(const invar_model *model)
     return invar_zero_partition_divide(model) && model->format != INVAR_FORMAT_FP32;
 }
 
-invar_status invar_full_masters_slices(invar_zero_comm *out, const invar_model *model,
-                                       const invar_device *dev)
+invar_status invar_full_masters_comm_init(invar_zero_comm *out, const invar_model *model,
+                                          const invar_device *dev)
 {
     invar_zero_ranges owned;
     invar_status status = invar_zero_ranges_masters(&owned, model);
@@ -44,7 +44,7 @@ static void set_tensors(invar_tensor *out, const invar_model *model, char *block
         int64_t i = model->order[k];
         const invar_param *p = &model->params[i];
 
-        out[i] = invar_param_here(p, block && p->local.experts > 0 ? block + at : NULL);
+        out[i] = invar_param_local_tensor(p, block && p->local.experts > 0 ? block + at : NULL);
         at += invar_aligned((size_t)invar_param_elements(p) * sizeof(float));
     }
 }
@@ -58,7 +58,7 @@ static invar_status collect_masters(invar_full_masters *out, const invar_model *
         bytes += slices->owned.bytes[i];
     INVAR_TRY(invar_alloc((void **)&out->tensors, (size_t)model->n_params, sizeof *out->tensors,
                           "masters of all ranks"));
-    if (slices->exchange.rank == 0)
+    if (slices->plan.rank == 0)
         INVAR_TRY(invar_alloc((void **)&out->memory, bytes, 1, "masters of all ranks"));
     set_tensors(out->tensors, model, out->memory);
     return invar_zero_comm_collect(slices, "masters", out->memory, model->masters, true);
@@ -72,7 +72,7 @@ invar_status invar_full_masters_collect(invar_full_masters *out, const invar_mod
     invar_full_masters_release(out);
     if (!invar_full_masters_scattered(model))
         return INVAR_OK;
-    status = invar_full_masters_slices(&slices, model, &model->dev);
+    status = invar_full_masters_comm_init(&slices, model, &model->dev);
     if (status == INVAR_OK)
         status = collect_masters(out, model, &slices);
     invar_zero_comm_release(&slices);

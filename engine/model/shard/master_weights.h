@@ -27,8 +27,8 @@ bool invar_full_masters_scattered(const invar_model *model);
  * Prepares transfers of a block with the masters or moments of all rows in memory order; `dev` is
  * NULL for host memory. A rank contributes its own rows. Release with invar_zero_comm_release.
  */
-invar_status invar_full_masters_slices(invar_zero_comm *out, const invar_model *model,
-                                       const invar_device *dev) INVAR_MUST_USE;
+invar_status invar_full_masters_comm_init(invar_zero_comm *out, const invar_model *model,
+                                          const invar_device *dev) INVAR_MUST_USE;
 
 /*
  * Full masters in host memory of data-parallel rank 0. Zero-initialize before use. Release with

@@ -24,15 +24,15 @@ static const char what[] = "values of a parameter";
 void invar_param_loader_init(invar_param_loader *out, invar_model *model, const invar_device *dev)
 {
     *out = (invar_param_loader){.model = model, .dev = dev, .window = {.dev = dev}};
-    invar_op_runner_init(&out->caller, dev);
+    invar_op_runner_init(&out->op_runner, dev);
 }
 
-void invar_param_loader_release(invar_param_loader *fill)
+void invar_param_loader_release(invar_param_loader *loader)
 {
-    invar_op_runner_release(&fill->caller);
-    invar_host_window_release(&fill->window);
-    invar_free(fill->near);
-    invar_device_free(fill->dev, fill->staging);
+    invar_op_runner_release(&loader->op_runner);
+    invar_host_window_release(&loader->window);
+    invar_free(loader->host_buffer);
+    invar_device_free(loader->dev, loader->staging);
 }
 
 static int64_t row_elements(const invar_param_loader *f)
@@ -49,13 +49,13 @@ static size_t bytes_of(const invar_param_loader *f, int64_t rows)
 
 static invar_status ensure_host_buffer(invar_param_loader *f, size_t bytes)
 {
-    if (bytes <= f->near_bytes)
+    if (bytes <= f->host_buffer_bytes)
         return INVAR_OK;
-    invar_free(f->near);
-    f->near = NULL;
-    f->near_bytes = 0;
-    INVAR_TRY(invar_alloc((void **)&f->near, bytes, 1, what));
-    f->near_bytes = bytes;
+    invar_free(f->host_buffer);
+    f->host_buffer = NULL;
+    f->host_buffer_bytes = 0;
+    INVAR_TRY(invar_alloc((void **)&f->host_buffer, bytes, 1, what));
+    f->host_buffer_bytes = bytes;
     return INVAR_OK;
 }
 
@@ -79,14 +79,14 @@ invar_status invar_param_loader_buffer(float **out, invar_param_loader *f, const
         INVAR_TRY(invar_host_window_write(&values, &f->window, f32_rows(f), bytes_of(f, rows)));
     } else {
         INVAR_TRY(ensure_host_buffer(f, bytes_of(f, rows)));
-        values = f->near;
+        values = f->host_buffer;
     }
     *out = f->values = values;
     return INVAR_OK;
 }
 
-invar_status invar_param_loader_room_all(float **out, invar_param_loader *f,
-                                         const invar_param *param)
+invar_status invar_param_loader_buffer_all(float **out, invar_param_loader *f,
+                                           const invar_param *param)
 {
     return invar_param_loader_buffer(out, f, param, 0, invar_param_rows(param));
 }
@@ -136,27 +136,27 @@ static invar_tensor as_matrix(const invar_tensor *t)
     return t->rank == 2 ? *t : invar_tensor_2d(t->data, t->dtype, 1, t->shape[0]);
 }
 
-invar_status invar_param_loader_weight(invar_op_runner *caller, const invar_param *p, int64_t first,
+invar_status invar_param_loader_weight(invar_op_runner *runner, const invar_param *p, int64_t first,
                                        const invar_tensor *values)
 {
     invar_tensor to = invar_tensor_rows(&p->weight, first, values->shape[0]);
 
-    return INVAR_CALL(caller, QUANTIZE, quantize, .q = as_matrix(&to), .x = as_matrix(values));
+    return INVAR_CALL(runner, QUANTIZE, quantize, .q = as_matrix(&to), .x = as_matrix(values));
 }
 
 /* Computes the weights of some rows from values in device memory. */
 static invar_status compute_weight(invar_param_loader *f, int64_t first, int64_t rows, void *values)
 {
-    invar_tensor all = invar_param_here(f->param, values);
+    invar_tensor all = invar_param_local_tensor(f->param, values);
 
     all.shape[0] = rows;
-    return invar_param_loader_weight(&f->caller, f->param, first, &all);
+    return invar_param_loader_weight(&f->op_runner, f->param, first, &all);
 }
 
 static invar_status stage_values(invar_param_loader *f, const float *values, size_t bytes)
 {
     if (bytes > f->staging_bytes) {
-        INVAR_TRY(invar_op_runner_settle(&f->caller));
+        INVAR_TRY(invar_op_runner_alloc_scratch(&f->op_runner));
         invar_device_free(f->dev, f->staging);
         f->staging = NULL;
         f->staging_bytes = 0;
@@ -208,7 +208,7 @@ invar_status invar_param_loader_zero(invar_param_loader *f, const invar_param *p
 {
     float *values;
 
-    INVAR_TRY(invar_param_loader_room_all(&values, f, param));
+    INVAR_TRY(invar_param_loader_buffer_all(&values, f, param));
     memset(values, 0, bytes_of(f, f->rows));
     return invar_param_loader_put(f);
 }

@@ -31,43 +31,43 @@ extern "C" {
 typedef struct invar_param_loader {
     invar_model *model;
     const invar_device *dev; /* device of the model */
-    invar_op_runner caller;
+    invar_op_runner op_runner;
     invar_host_window window; /* window to values that stay in f32 */
-    float *near;              /* host buffer of values that do not stay */
+    float *host_buffer;       /* host buffer of values that do not stay */
     void *staging;            /* device buffer of values that do not stay */
-    size_t near_bytes, staging_bytes;
+    size_t host_buffer_bytes, staging_bytes;
     const invar_param *param; /* parameter that is being loaded */
     int64_t first, rows;      /* rows of its local shard */
     float *values;
 } invar_param_loader;
 
 void invar_param_loader_init(invar_param_loader *out, invar_model *model, const invar_device *dev);
-void invar_param_loader_release(invar_param_loader *fill);
+void invar_param_loader_release(invar_param_loader *loader);
 
 /*
  * *out = host memory for rows [first, first + rows) of the parameter's local shard: all of them, or
  * those of one expert. Fill it, then call invar_param_loader_put.
  */
-invar_status invar_param_loader_buffer(float **out, invar_param_loader *fill,
+invar_status invar_param_loader_buffer(float **out, invar_param_loader *loader,
                                        const invar_param *param, int64_t first,
                                        int64_t rows) INVAR_MUST_USE;
 
 /* Like invar_param_loader_buffer, for all rows of the local shard. */
-invar_status invar_param_loader_room_all(float **out, invar_param_loader *fill,
-                                         const invar_param *param) INVAR_MUST_USE;
+invar_status invar_param_loader_buffer_all(float **out, invar_param_loader *loader,
+                                           const invar_param *param) INVAR_MUST_USE;
 
 /* Stores the values of the buffer in the model. */
-invar_status invar_param_loader_put(invar_param_loader *fill) INVAR_MUST_USE;
+invar_status invar_param_loader_put(invar_param_loader *loader) INVAR_MUST_USE;
 
 /* Sets all rows of the local shard to zero. */
-invar_status invar_param_loader_zero(invar_param_loader *fill,
+invar_status invar_param_loader_zero(invar_param_loader *loader,
                                      const invar_param *param) INVAR_MUST_USE;
 
 /*
  * Computes rows of param->weight, starting at `first`, from f32 values in device memory; the weight
  * must not be f32 itself.
  */
-invar_status invar_param_loader_weight(invar_op_runner *caller, const invar_param *param,
+invar_status invar_param_loader_weight(invar_op_runner *runner, const invar_param *param,
                                        int64_t first, const invar_tensor *values) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -14,16 +14,16 @@
 #include "base/invar_banned.h"
 
 invar_status invar_zero_comm_init(invar_zero_comm *out, const invar_device *dev,
-                                  const invar_layout *layout, invar_zero_ranges *owned)
+                                  const invar_layout *layout, invar_zero_ranges *ranges)
 {
     const invar_layout_axis *data = &layout->data;
     void *memory = NULL;
     size_t room;
 
-    *out = (invar_zero_comm){.layout = layout, .owned = *owned};
-    *owned = (invar_zero_ranges){0};
+    *out = (invar_zero_comm){.layout = layout, .owned = *ranges};
+    *ranges = (invar_zero_ranges){0};
     out->dev = dev ? *dev : (invar_device){.backend = invar_backend_cpu()};
-    INVAR_TRY(invar_bucket_plan_init(&out->exchange, out->owned.bytes, layout->bucket, data->size,
+    INVAR_TRY(invar_bucket_plan_init(&out->plan, out->owned.bytes, layout->bucket_bytes, data->size,
                                      data->rank));
     out->device_to_device = data->device_comm && invar_device_is_local(&out->dev);
     if (out->device_to_device) {
@@ -31,20 +31,20 @@ invar_status invar_zero_comm_init(invar_zero_comm *out, const invar_device *dev,
         out->recv_buffer = out->send_buffer + invar_layout_bucket_bytes(layout, data);
         return INVAR_OK;
     }
-    room = invar_bucket_plan_room(&out->exchange);
+    room = invar_bucket_plan_max_bytes(&out->plan);
     INVAR_TRY(invar_device_alloc_host(&out->dev, &memory, 2 * room, "slices on their way"));
     out->send_buffer = memory;
     out->recv_buffer = out->send_buffer + room;
     return INVAR_OK;
 }
 
-void invar_zero_comm_release(invar_zero_comm *slices)
+void invar_zero_comm_release(invar_zero_comm *comm)
 {
-    if (slices->send_buffer && !slices->device_to_device)
-        invar_device_free_host(&slices->dev, slices->send_buffer);
-    invar_bucket_plan_release(&slices->exchange);
-    invar_zero_ranges_release(&slices->owned);
-    *slices = (invar_zero_comm){0};
+    if (comm->send_buffer && !comm->device_to_device)
+        invar_device_free_host(&comm->dev, comm->send_buffer);
+    invar_bucket_plan_release(&comm->plan);
+    invar_zero_ranges_release(&comm->owned);
+    *comm = (invar_zero_comm){0};
 }
 
 static invar_status run_collective(invar_zero_comm *slices, const char *phase,
@@ -53,7 +53,7 @@ static invar_status run_collective(invar_zero_comm *slices, const char *phase,
     const invar_layout_axis *data = &slices->layout->data;
 
     move->phase = phase;
-    move->timeout_s = slices->layout->seconds;
+    move->timeout_s = slices->layout->timeout_s;
     move->in = slices->send_buffer;
     move->out = slices->recv_buffer;
     if (slices->device_to_device)
@@ -61,9 +61,9 @@ static invar_status run_collective(invar_zero_comm *slices, const char *phase,
     return invar_comm_run(slices->device_to_device ? data->device_comm : data->comm, move);
 }
 
-size_t invar_zero_comm_own(const invar_zero_comm *slices)
+size_t invar_zero_comm_own(const invar_zero_comm *comm)
 {
-    return slices->owned.bytes[slices->exchange.rank];
+    return comm->owned.bytes[comm->plan.rank];
 }
 
 /* ---- blocks and buckets ---------------------------------------------------------------------- */
@@ -128,48 +128,48 @@ static invar_status copy_ranges(const invar_zero_comm *slices, void *block, char
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-invar_status invar_zero_comm_scatter(invar_zero_comm *slices, const char *phase, const void *block,
-                                     int64_t piece, int givers)
+invar_status invar_zero_comm_scatter(invar_zero_comm *comm, const char *phase, const void *block,
+                                     int64_t bucket, int givers)
 {
-    invar_bucket_plan *x = &slices->exchange;
+    invar_bucket_plan *x = &comm->plan;
     invar_comm_transfer move;
-    char *to = slices->send_buffer;
+    char *to = comm->send_buffer;
 
     for (int r = 0; r < x->size && x->rank < givers; r++) {
-        invar_byte_range part = invar_bucket_plan_piece(x, r, piece);
-        INVAR_TRY(copy_ranges(slices, (void *)(uintptr_t)block, to, r, part, copy_to_bucket));
+        invar_byte_range part = invar_bucket_plan_bucket_range(x, r, bucket);
+        INVAR_TRY(copy_ranges(comm, (void *)(uintptr_t)block, to, r, part, copy_to_bucket));
         to += part.bytes;
     }
-    invar_bucket_plan_scatter(&move, x, piece, givers);
-    return run_collective(slices, phase, &move);
+    invar_bucket_plan_scatter(&move, x, bucket, givers);
+    return run_collective(comm, phase, &move);
 }
 
-invar_status invar_zero_comm_gather(invar_zero_comm *slices, const char *phase, void *block)
+invar_status invar_zero_comm_gather(invar_zero_comm *comm, const char *phase, void *block)
 {
-    invar_bucket_plan *x = &slices->exchange;
+    invar_bucket_plan *x = &comm->plan;
 
-    for (int64_t i = 0; i < x->pieces; i++) {
-        invar_byte_range own = invar_bucket_plan_piece(x, x->rank, i);
-        char *from = slices->recv_buffer;
+    for (int64_t i = 0; i < x->n_buckets; i++) {
+        invar_byte_range own = invar_bucket_plan_bucket_range(x, x->rank, i);
+        char *from = comm->recv_buffer;
         invar_comm_transfer move;
 
-        INVAR_TRY(copy_ranges(slices, block, slices->send_buffer, x->rank, own, copy_to_bucket));
+        INVAR_TRY(copy_ranges(comm, block, comm->send_buffer, x->rank, own, copy_to_bucket));
         invar_bucket_plan_gather(&move, x, i);
-        INVAR_TRY(run_collective(slices, phase, &move));
+        INVAR_TRY(run_collective(comm, phase, &move));
         for (int r = 0; r < x->size; r++) {
-            invar_byte_range part = invar_bucket_plan_piece(x, r, i);
+            invar_byte_range part = invar_bucket_plan_bucket_range(x, r, i);
             if (r != x->rank)
-                INVAR_TRY(copy_ranges(slices, block, from, r, part, copy_from_bucket));
+                INVAR_TRY(copy_ranges(comm, block, from, r, part, copy_from_bucket));
             from += part.bytes;
         }
     }
     return INVAR_OK;
 }
 
-invar_status invar_zero_comm_place(invar_zero_comm *slices, void *block, const void *slice)
+invar_status invar_zero_comm_place(invar_zero_comm *comm, void *block, const void *slice)
 {
-    return copy_ranges(slices, block, (char *)(uintptr_t)slice, slices->exchange.rank,
-                       (invar_byte_range){0, invar_zero_comm_own(slices)}, copy_within_device);
+    return copy_ranges(comm, block, (char *)(uintptr_t)slice, comm->plan.rank,
+                       (invar_byte_range){0, invar_zero_comm_own(comm)}, copy_within_device);
 }
 
 /* Copies a bucket of this rank's part to the send buffer. */
@@ -179,28 +179,29 @@ static invar_status load_own_bucket(const invar_zero_comm *slices, const void *f
     char *block = (char *)(uintptr_t)from;
 
     if (!packed)
-        return copy_ranges(slices, block, slices->send_buffer, slices->exchange.rank, piece,
+        return copy_ranges(slices, block, slices->send_buffer, slices->plan.rank, piece,
                            copy_to_bucket);
     return piece.bytes > 0
                ? copy_to_bucket(slices, block + piece.first, slices->send_buffer, piece.bytes)
                : INVAR_OK;
 }
 
-invar_status invar_zero_comm_collect(invar_zero_comm *slices, const char *phase, char *to,
+invar_status invar_zero_comm_collect(invar_zero_comm *comm, const char *phase, char *to,
                                      const void *from, bool packed)
 {
-    invar_bucket_plan *x = &slices->exchange;
+    invar_bucket_plan *x = &comm->plan;
 
-    for (int64_t i = 0; i < x->pieces; i++) {
-        char *came = slices->recv_buffer;
+    for (int64_t i = 0; i < x->n_buckets; i++) {
+        char *came = comm->recv_buffer;
         invar_comm_transfer move;
 
-        INVAR_TRY(load_own_bucket(slices, from, invar_bucket_plan_piece(x, x->rank, i), packed));
+        INVAR_TRY(
+            load_own_bucket(comm, from, invar_bucket_plan_bucket_range(x, x->rank, i), packed));
         invar_bucket_plan_collect(&move, x, i);
-        INVAR_TRY(run_collective(slices, phase, &move));
+        INVAR_TRY(run_collective(comm, phase, &move));
         for (int r = 0; r < x->size && x->rank == 0; r++) {
-            invar_byte_range part = invar_bucket_plan_piece(x, r, i);
-            INVAR_TRY(copy_ranges(slices, to, came, r, part, copy_to_host));
+            invar_byte_range part = invar_bucket_plan_bucket_range(x, r, i);
+            INVAR_TRY(copy_ranges(comm, to, came, r, part, copy_to_host));
             came += part.bytes;
         }
     }

@@ -24,48 +24,48 @@ typedef struct invar_zero_comm {
     invar_device dev;           /* device of the blocks */
     const invar_layout *layout; /* borrowed */
     invar_zero_ranges owned;
-    invar_bucket_plan exchange;
+    invar_bucket_plan plan;
     bool device_to_device;           /* the buffers below are device memory and belong to the
                                         layout */
     char *send_buffer, *recv_buffer; /* one bucket each */
 } invar_zero_comm;
 
 /*
- * Takes over `owned`, which is zeroed. `dev` is NULL if blocks are in host memory. Release with
+ * Takes over `ranges`, which is zeroed. `dev` is NULL if blocks are in host memory. Release with
  * invar_zero_comm_release, also after a failure.
  */
 invar_status invar_zero_comm_init(invar_zero_comm *out, const invar_device *dev,
                                   const invar_layout *layout,
-                                  invar_zero_ranges *owned) INVAR_MUST_USE;
-void invar_zero_comm_release(invar_zero_comm *slices);
+                                  invar_zero_ranges *ranges) INVAR_MUST_USE;
+void invar_zero_comm_release(invar_zero_comm *comm);
 
 /* Bytes that this rank owns. */
-size_t invar_zero_comm_own(const invar_zero_comm *slices);
+size_t invar_zero_comm_own(const invar_zero_comm *comm);
 
 /*
- * Scatters bucket number `piece` of the blocks of the ranks below `givers`: recv_buffer receives
+ * Scatters bucket number `bucket` of the blocks of the ranks below `givers`: recv_buffer receives
  * the bytes that this rank owns from each of them, one after another. The blocks of other ranks are
  * not read.
  */
-invar_status invar_zero_comm_scatter(invar_zero_comm *slices, const char *phase, const void *block,
-                                     int64_t piece, int givers) INVAR_MUST_USE;
+invar_status invar_zero_comm_scatter(invar_zero_comm *comm, const char *phase, const void *block,
+                                     int64_t bucket, int givers) INVAR_MUST_USE;
 
 /* Gathers the block on all ranks; each contributes the ranges that it owns. */
-invar_status invar_zero_comm_gather(invar_zero_comm *slices, const char *phase,
+invar_status invar_zero_comm_gather(invar_zero_comm *comm, const char *phase,
                                     void *block) INVAR_MUST_USE;
 
 /*
  * Copies this rank's bytes, which are contiguous at `slice` in the same memory, to their ranges of
  * the block.
  */
-invar_status invar_zero_comm_place(invar_zero_comm *slices, void *block,
+invar_status invar_zero_comm_place(invar_zero_comm *comm, void *block,
                                    const void *slice) INVAR_MUST_USE;
 
 /*
  * Gathers the block in the host array `to` of rank 0. Each rank contributes the ranges that it owns
  * of the block `from`; with `packed`, `from` has only these bytes. On other ranks `to` is not used.
  */
-invar_status invar_zero_comm_collect(invar_zero_comm *slices, const char *phase, char *to,
+invar_status invar_zero_comm_collect(invar_zero_comm *comm, const char *phase, char *to,
                                      const void *from, bool packed) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -39,7 +39,7 @@ static bool may_change_owner(const invar_param *p, int64_t row)
         return false;
     if (row * invar_param_row_elements(p) % (int64_t)(INVAR_ALIGN / sizeof(float)))
         return false;
-    if (p->cut.shards > 1 && p->cut.columns)
+    if (p->split.shards > 1 && p->split.columns)
         return into == 0;
     return into * invar_param_row_elements(p) % INVAR_LOGICAL_SHARD_LEAF_ELEMENTS == 0;
 }
@@ -101,7 +101,7 @@ static void divide_params(invar_model *model, int size)
 
 invar_status invar_zero_partition_make(invar_model *model)
 {
-    if (!invar_layout_divides(model->layout))
+    if (!invar_layout_has_data_parallel(model->layout))
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&model->zero_rows,
                           (size_t)(model->n_params * (model->layout->data.size + 1)),

@@ -70,10 +70,10 @@ typedef struct invar_zero_ranges {
 } invar_zero_ranges;
 
 invar_status invar_zero_ranges_init(invar_zero_ranges *out, int size) INVAR_MUST_USE;
-void invar_zero_ranges_release(invar_zero_ranges *owned);
+void invar_zero_ranges_release(invar_zero_ranges *ranges);
 
 /* Adds a range of the rank that was added last, or of a higher one. Merges adjacent ranges. */
-invar_status invar_zero_ranges_add(invar_zero_ranges *owned, int rank, size_t first,
+invar_status invar_zero_ranges_add(invar_zero_ranges *ranges, int rank, size_t first,
                                    size_t bytes) INVAR_MUST_USE;
 
 /* Ranges of a block with one f32 per element in memory order, as masters and moments are stored. */

@@ -28,12 +28,12 @@ invar_status invar_zero_ranges_init(invar_zero_ranges *out, int size)
     return INVAR_OK;
 }
 
-void invar_zero_ranges_release(invar_zero_ranges *owned)
+void invar_zero_ranges_release(invar_zero_ranges *ranges)
 {
-    invar_free(owned->ranges);
-    invar_free(owned->end);
-    invar_free(owned->bytes);
-    *owned = (invar_zero_ranges){0};
+    invar_free(ranges->ranges);
+    invar_free(ranges->end);
+    invar_free(ranges->bytes);
+    *ranges = (invar_zero_ranges){0};
 }
 
 static invar_status grow_ranges(invar_zero_ranges *o)

@@ -321,7 +321,7 @@ static invar_status read_layers(const reader *r)
     if (!r->family->sparse)
         return INVAR_OK;
     INVAR_TRY(read_expert_count(r));
-    INVAR_TRY(read_optional_bool(&s->normalise_experts, r, "norm_topk_prob"));
+    INVAR_TRY(read_optional_bool(&s->normalize_experts, r, "norm_topk_prob"));
     return read_sparse(r);
 }
 

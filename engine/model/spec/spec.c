@@ -260,7 +260,7 @@ static void put_experts(text *t, const invar_model_spec *s)
     }
     put_text(t, "],\n");
     put_int(t, "moe_intermediate_size", s->expert_intermediate);
-    put_bool(t, "norm_topk_prob", s->normalise_experts);
+    put_bool(t, "norm_topk_prob", s->normalize_experts);
     put_int(t, "num_experts", s->experts);
     put_int(t, "num_experts_per_tok", s->experts_per_token);
     put_bool(t, "output_router_logits", false);

@@ -189,7 +189,7 @@ static void copy_self(const invar_comm *comm, const invar_comm_transfer *move)
 {
     invar_comm_self_copy own = self_copy_of(move, comm->rank, comm->size);
 
-    if (own.to && !comm->world->imagined)
+    if (own.to && !comm->world->simulated)
         memcpy(own.to, own.from, own.bytes);
 }
 
@@ -206,13 +206,13 @@ static void count_bytes(uint64_t *sent, uint64_t *received, const invar_comm_tra
 }
 
 invar_status invar_comm_transfer_bytes(uint64_t *sent_out, uint64_t *received_out,
-                                       const invar_comm_transfer *move, int rank, int size)
+                                       const invar_comm_transfer *transfer, int rank, int size)
 {
     *sent_out = *received_out = 0;
     if (size < 1 || size > INVAR_COMM_MAX_SIZE || rank < 0 || rank >= size)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "there is no rank %d of %d", rank, size);
-    INVAR_TRY(check_move(move, rank, size));
-    count_bytes(sent_out, received_out, move, rank, size);
+    INVAR_TRY(check_move(transfer, rank, size));
+    count_bytes(sent_out, received_out, transfer, rank, size);
     return INVAR_OK;
 }
 
@@ -275,7 +275,7 @@ static void add_message(invar_comm_request *ticket, int peer, bool incoming, cha
                                .number = (incoming ? comm->awaited : comm->posted)[peer]++,
                                .data = data,
                                .bytes = bytes,
-                               .carried = ticket->device_pending};
+                               .by_device = ticket->device_pending};
     if (incoming)
         return;
     message->header.op = ticket->op;
@@ -289,7 +289,7 @@ static void add_messages(invar_comm_request *ticket, const invar_comm_transfer *
 {
     piece_iterator w = iterate_pieces(move, ticket->comm->rank, ticket->comm->size);
 
-    while (!ticket->comm->world->imagined && next_piece(&w)) {
+    while (!ticket->comm->world->simulated && next_piece(&w)) {
         if (w.peer < low || w.peer >= high)
             continue;
         // `in` is only read: a message has one field for both directions
@@ -313,7 +313,7 @@ static void count_call(invar_comm *comm, invar_comm_op op, uint64_t sent, uint64
 static void queue_device_request(invar_comm_request *ticket, const invar_comm_transfer *move)
 {
     invar_comm *comm = ticket->comm;
-    invar_comm_request **link = &comm->due;
+    invar_comm_request **link = &comm->device_queue;
 
     ticket->self_copies = self_copy_of(move, comm->rank, comm->size);
     ticket->next_device = NULL;
@@ -324,7 +324,7 @@ static void queue_device_request(invar_comm_request *ticket, const invar_comm_tr
 
 static void dequeue_device_request(invar_comm_request *ticket)
 {
-    invar_comm_request **link = &ticket->comm->due;
+    invar_comm_request **link = &ticket->comm->device_queue;
 
     while (*link != ticket)
         link = &(*link)->next_device;
@@ -334,10 +334,10 @@ static void dequeue_device_request(invar_comm_request *ticket)
 
 static void send_heartbeat(invar_world *world, double now, double seconds)
 {
-    if (!world->transport || world->failure.native || now - world->beat < seconds / BEATS)
+    if (!world->transport || world->failure.native || now - world->last_heartbeat < seconds / BEATS)
         return;
-    world->beat = now;
-    world->transport->beat(world->self);
+    world->last_heartbeat = now;
+    world->transport->send_heartbeat(world->self);
 }
 
 void invar_comm_heartbeat(invar_comm *comm, double seconds)
@@ -376,7 +376,7 @@ static invar_status begin_request(invar_comm_request **out, invar_comm *comm,
     ticket->count = 0;
     ticket->host_done = false;
     ticket->device_pending =
-        comm->carrier && move->op != INVAR_COMM_SPLIT; // a split gathers host memory
+        comm->device_transport && move->op != INVAR_COMM_SPLIT; // a split gathers host memory
     memset(ticket->phase, 0, sizeof ticket->phase);
     (void)snprintf(ticket->phase, sizeof ticket->phase, "%s", move->phase);
     count_bytes(&ticket->sent, &ticket->received, move, comm->rank, comm->size);
@@ -393,9 +393,9 @@ static invar_status begin_request(invar_comm_request **out, invar_comm *comm,
         queue_device_request(ticket, move);
     else
         copy_self(comm, move);
-    ticket->next = world->under_way;
-    world->under_way = ticket;
-    comm->under_way++;
+    ticket->next = world->active;
+    world->active = ticket;
+    comm->n_active++;
     *out = ticket;
     return INVAR_OK;
 }
@@ -421,11 +421,11 @@ static invar_status move_device_bytes(invar_comm_request *ticket)
     invar_status status = INVAR_OK;
 
     while (status == INVAR_OK && ticket->device_pending) {
-        invar_comm_request *oldest = comm->due;
+        invar_comm_request *oldest = comm->device_queue;
 
         status = wait_for_transport(oldest);
         if (status == INVAR_OK)
-            status = comm->carrier->carry(comm->device_transport_state, oldest);
+            status = comm->device_transport->move(comm->device_transport_state, oldest);
         if (status == INVAR_OK)
             dequeue_device_request(oldest);
     }
@@ -437,37 +437,37 @@ static invar_status move_device_bytes(invar_comm_request *ticket)
     return status;
 }
 
-invar_status invar_comm_wait(invar_comm_request *ticket)
+invar_status invar_comm_wait(invar_comm_request *request)
 {
-    invar_comm *comm = ticket->comm;
-    invar_comm_request **link = &comm->world->under_way;
+    invar_comm *comm = request->comm;
+    invar_comm_request **link = &comm->world->active;
     double from = invar_comm_clock();
     invar_status status;
 
-    status = ticket->device_pending ? move_device_bytes(ticket) : wait_for_transport(ticket);
+    status = request->device_pending ? move_device_bytes(request) : wait_for_transport(request);
     if (status == INVAR_OK)
-        finish_call(ticket, from);
-    while (*link != ticket)
+        finish_call(request, from);
+    while (*link != request)
         link = &(*link)->next;
-    *link = ticket->next;
-    comm->under_way--;
-    release_request(ticket);
+    *link = request->next;
+    comm->n_active--;
+    release_request(request);
     return status;
 }
 
-invar_status invar_comm_transfer_now(invar_comm *comm, const invar_comm_transfer *move)
+invar_status invar_comm_transfer_now(invar_comm *comm, const invar_comm_transfer *transfer)
 {
     invar_comm_request *ticket;
 
-    if (comm->size == 1 && !comm->carrier) { // fast path: no request, no clock
-        INVAR_TRY(check_call(move, 0, 1));
+    if (comm->size == 1 && !comm->device_transport) { // fast path: no request, no clock
+        INVAR_TRY(check_call(transfer, 0, 1));
         if (comm->world->failure.native)
             return invar_world_accept_failure(comm->world, &comm->world->failure);
-        copy_self(comm, move);
-        count_call(comm, move->op, 0, 0, 0);
+        copy_self(comm, transfer);
+        count_call(comm, transfer->op, 0, 0, 0);
         return INVAR_OK;
     }
-    INVAR_TRY(begin_request(&ticket, comm, move));
+    INVAR_TRY(begin_request(&ticket, comm, transfer));
     return invar_comm_wait(ticket);
 }
 
@@ -479,17 +479,17 @@ static invar_status reject_split(const invar_comm_transfer *move)
 }
 
 invar_status invar_comm_start(invar_comm_request **out, invar_comm *comm,
-                              const invar_comm_transfer *move)
+                              const invar_comm_transfer *transfer)
 {
     *out = NULL;
-    INVAR_TRY(reject_split(move));
-    return begin_request(out, comm, move);
+    INVAR_TRY(reject_split(transfer));
+    return begin_request(out, comm, transfer);
 }
 
-invar_status invar_comm_run(invar_comm *comm, const invar_comm_transfer *move)
+invar_status invar_comm_run(invar_comm *comm, const invar_comm_transfer *transfer)
 {
-    INVAR_TRY(reject_split(move));
-    return invar_comm_transfer_now(comm, move);
+    INVAR_TRY(reject_split(transfer));
+    return invar_comm_transfer_now(comm, transfer);
 }
 
 /* ---- communicators --------------------------------------------------------------------------- */
@@ -528,7 +528,7 @@ invar_status invar_comm_simulated(invar_comm **out, int rank, int size)
     if (size < 1 || size > INVAR_COMM_MAX_SIZE || rank < 0 || rank >= size)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "there is no rank %d of %d", rank, size);
     INVAR_TRY(invar_world_new(out, rank, size));
-    (*out)->world->imagined = true;
+    (*out)->world->simulated = true;
     return INVAR_OK;
 }
 
@@ -548,15 +548,15 @@ bool invar_comm_recover(invar_comm *comm)
 
     if (world->failure.native != ECANCELED || comm->context != INVAR_COMM_CONTEXT_FIRST)
         return false;
-    INVAR_CHECK(!world->under_way); // every request must have been waited for
-    drop_spare(comm);               // a transport may have kept their messages
-    world->halted = world->failure;
+    INVAR_CHECK(!world->active); // every request must have been waited for
+    drop_spare(comm);            // a transport may have kept their messages
+    world->recovered_failure = world->failure;
     world->failure = (invar_comm_failure){0};
     comm->context = INVAR_COMM_CONTEXT_REVIVED; // messages of interrupted calls no longer match
     for (int i = 0; i < comm->size; i++)
         comm->posted[i] = comm->awaited[i] = 0;
     if (world->transport)
-        world->transport->revive(world->self);
+        world->transport->recover(world->self);
     return true;
 }
 
@@ -567,10 +567,10 @@ void invar_comm_free(invar_comm *comm)
     if (!comm)
         return;
     world = comm->world;
-    INVAR_CHECK(!comm->under_way); // every request must have been waited for
+    INVAR_CHECK(!comm->n_active); // every request must have been waited for
     drop_spare(comm);
-    if (comm->carrier)
-        comm->carrier->close(comm->device_transport_state);
+    if (comm->device_transport)
+        comm->device_transport->close(comm->device_transport_state);
     invar_free(comm->posted);
     invar_free(comm);
     if (--world->handles > 0)

@@ -80,10 +80,10 @@ typedef struct invar_comm_transfer {
  * `in` must not be written and `out` not be read. Every request must be waited for, also after a
  * failure of another one; the wait releases it.
  */
-invar_status invar_comm_run(invar_comm *comm, const invar_comm_transfer *move) INVAR_MUST_USE;
+invar_status invar_comm_run(invar_comm *comm, const invar_comm_transfer *transfer) INVAR_MUST_USE;
 invar_status invar_comm_start(invar_comm_request **out, invar_comm *comm,
-                              const invar_comm_transfer *move) INVAR_MUST_USE;
-invar_status invar_comm_wait(invar_comm_request *ticket) INVAR_MUST_USE;
+                              const invar_comm_transfer *transfer) INVAR_MUST_USE;
+invar_status invar_comm_wait(invar_comm_request *request) INVAR_MUST_USE;
 
 /*
  * Splits a group: ranks with the same color form a group, ordered by (key, rank). Collective. *out
@@ -159,7 +159,7 @@ invar_comm_stats invar_comm_get_stats(const invar_comm *comm, invar_comm_op op);
  * transfer.
  */
 invar_status invar_comm_transfer_bytes(uint64_t *sent_out, uint64_t *received_out,
-                                       const invar_comm_transfer *move, int rank,
+                                       const invar_comm_transfer *transfer, int rank,
                                        int size) INVAR_MUST_USE;
 
 /* A completed call, for the observer. */

@@ -102,14 +102,14 @@ invar_status invar_world_fail(invar_world *world, int culprit, int native, const
     return publish_failure(world, &failure);
 }
 
-invar_status invar_world_check(invar_world *world, const invar_comm_request *ticket,
+invar_status invar_world_check(invar_world *world, const invar_comm_request *request,
                                const invar_message *message)
 {
     const invar_comm_header *theirs = &message->header;
     bool known = theirs->op < INVAR_COMM_OPS && memchr(theirs->phase, 0, sizeof theirs->phase);
 
-    if (known && theirs->op == ticket->op && theirs->bytes == message->bytes &&
-        !strcmp(theirs->phase, ticket->phase))
+    if (known && theirs->op == request->op && theirs->bytes == message->bytes &&
+        !strcmp(theirs->phase, request->phase))
         return INVAR_OK;
     return invar_world_fail(
         world, message->peer, EPROTO,
@@ -119,21 +119,21 @@ invar_status invar_world_check(invar_world *world, const invar_comm_request *tic
         message->peer, world->hosts[message->peer], world->rank, world->hosts[world->rank],
         known ? invar_comm_op_name((invar_comm_op)theirs->op) : "something unknown",
         known ? theirs->phase : "", (unsigned long long)theirs->bytes,
-        invar_comm_op_name(ticket->op), ticket->phase, message->bytes);
+        invar_comm_op_name(request->op), request->phase, message->bytes);
 }
 
-invar_status invar_world_fail_peer_exit(invar_world *world, const invar_comm_request *ticket,
+invar_status invar_world_fail_peer_exit(invar_world *world, const invar_comm_request *request,
                                         const invar_message *message)
 {
     return invar_world_fail(world, message->peer, ECONNRESET,
                             "rank %d on %s has left the run in phase \"%s\", where rank %d waits "
                             "for it in %s; see what it printed, then start the run again to "
                             "resume it",
-                            message->peer, world->hosts[message->peer], ticket->phase, world->rank,
-                            invar_comm_op_name(ticket->op));
+                            message->peer, world->hosts[message->peer], request->phase, world->rank,
+                            invar_comm_op_name(request->op));
 }
 
-invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_request *ticket,
+invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_request *request,
                                       const invar_comm_failure *said)
 {
     invar_comm_failure failure = {
@@ -141,8 +141,8 @@ invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_reque
     const invar_message *first = NULL;
 
     // a rank that has sent nothing is later than one that has not yet received our message
-    for (int i = 0; i < ticket->count; i++) {
-        const invar_message *m = &ticket->messages[i];
+    for (int i = 0; i < request->count; i++) {
+        const invar_message *m = &request->messages[i];
 
         if (m->state != INVAR_MESSAGE_DONE && (!first || (m->incoming && !first->incoming)))
             first = m;
@@ -153,20 +153,20 @@ invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_reque
                    "rank %d on %s did not come to %s in phase \"%s\": rank %d has waited %g s, in "
                    "which no rank got on; it hangs or is slow: look at its host, or raise "
                    "distributed-timeout-minutes, then start the run again to resume it",
-                   first->peer, world->hosts[first->peer], invar_comm_op_name(ticket->op),
-                   ticket->phase, world->rank, ticket->seconds);
+                   first->peer, world->hosts[first->peer], invar_comm_op_name(request->op),
+                   request->phase, world->rank, request->seconds);
     return publish_failure(world, &failure);
 }
 
-invar_status invar_world_fail_device_timeout(invar_world *world, const invar_comm_request *ticket)
+invar_status invar_world_fail_device_timeout(invar_world *world, const invar_comm_request *request)
 {
     return invar_world_fail(world, -1, ETIMEDOUT,
                             "rank %d on %s has waited %g s for the bytes of %s in phase \"%s\", to "
                             "which all ranks came: one of them hangs since, or the network is "
                             "slow; look at their hosts, or raise distributed-timeout-minutes, then "
                             "start the run again to resume it",
-                            world->rank, world->hosts[world->rank], ticket->seconds,
-                            invar_comm_op_name(ticket->op), ticket->phase);
+                            world->rank, world->hosts[world->rank], request->seconds,
+                            invar_comm_op_name(request->op), request->phase);
 }
 
 /*
@@ -206,7 +206,7 @@ void invar_comm_abort_recoverable(invar_comm *comm, const char *why)
 
 bool invar_world_failed(const invar_world *world)
 {
-    return world->failure.native || world->halted.native;
+    return world->failure.native || world->recovered_failure.native;
 }
 
 /*

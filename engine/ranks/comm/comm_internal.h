@@ -44,7 +44,7 @@ typedef struct invar_message {
     uint64_t context, number;
     char *data; /* bytes to send (read only) or the buffer to receive into */
     size_t bytes;
-    bool carried; /* a device transport moves the bytes; the transport moves only the header */
+    bool by_device; /* a device transport moves the bytes; the transport moves only the header */
     invar_comm_header header; /* call of the sender */
 } invar_message;
 
@@ -93,7 +93,7 @@ typedef struct invar_transport {
      */
     invar_status (*wait)(void *self, invar_comm_request *ticket);
     /* Sends a heartbeat to the other ranks, without waiting. */
-    void (*beat)(void *self);
+    void (*send_heartbeat)(void *self);
     /* Returns the failure that another rank has reported, if any, without waiting. */
     invar_status (*poll_failure)(void *self);
     /*
@@ -102,7 +102,7 @@ typedef struct invar_transport {
      */
     void (*send_failure)(void *self, invar_comm_failure *failure);
     /* Discards the failures received so far, so that the group can be used again. */
-    void (*revive)(void *self);
+    void (*recover)(void *self);
     void (*close)(void *self);
 } invar_transport;
 
@@ -113,7 +113,7 @@ typedef struct invar_transport {
  */
 typedef struct invar_device_transport {
     /* Returns when all bytes have arrived or the world has failed. */
-    invar_status (*carry)(void *self, const invar_comm_request *ticket);
+    invar_status (*move)(void *self, const invar_comm_request *ticket);
     /* Gives a device transport to a group that was split from this one. */
     invar_status (*join)(void *self, invar_comm *child, double seconds);
     void (*close)(void *self);
@@ -124,14 +124,14 @@ typedef struct invar_world {
     const invar_transport *transport; /* NULL if there is only one rank */
     void *self;                       /* state of the transport; released by its close */
     int rank, size;
-    bool imagined; /* the other ranks do not exist: calls are counted, no bytes move */
-    int handles;   /* number of live communicators */
+    bool simulated; /* the other ranks do not exist: calls are counted, no bytes move */
+    int handles;    /* number of live communicators */
     /* Active requests of all groups. A wait for one request advances all of them. */
-    invar_comm_request *under_way;
+    invar_comm_request *active;
     uint64_t next_context; /* lowest context that no group of this rank has used */
-    double beat;           /* time of the last heartbeat that was sent */
+    double last_heartbeat; /* time of the last heartbeat that was sent */
     invar_comm_failure failure;
-    invar_comm_failure halted; /* failure before the recovery */
+    invar_comm_failure recovered_failure; /* failure before the recovery */
     /* observer (invar_comm_set_observer); may be NULL */
     void (*done)(void *payload, const invar_comm_event *call);
     void *payload;                       /* argument of the observer */
@@ -147,10 +147,10 @@ struct invar_comm {
     /* (size) number of messages posted to, and awaited from, each rank so far */
     uint64_t *posted, *awaited;
     invar_comm_request *spare;
-    int under_way;                         /* number of active requests */
-    const invar_device_transport *carrier; /* NULL if transfers take host memory */
-    void *device_transport_state; /* state of the device transport; released by its close */
-    invar_comm_request *due;      /* oldest request that the device transport has not moved */
+    int n_active;                                   /* number of active requests */
+    const invar_device_transport *device_transport; /* NULL if transfers take host memory */
+    void *device_transport_state;     /* state of the device transport; released by its close */
+    invar_comm_request *device_queue; /* oldest request that the device transport has not moved */
     invar_comm_stats counts[INVAR_COMM_OPS];
 };
 
@@ -168,7 +168,7 @@ invar_status invar_comm_new(invar_comm **out, invar_world *world, int size) INVA
 
 /* Like invar_comm_run, but also accepts INVAR_COMM_SPLIT, which gathers. */
 invar_status invar_comm_transfer_now(invar_comm *comm,
-                                     const invar_comm_transfer *move) INVAR_MUST_USE;
+                                     const invar_comm_transfer *transfer) INVAR_MUST_USE;
 
 /*
  * Fails the world. The functions from here on serve transports: each one sets the failure of the
@@ -187,16 +187,16 @@ invar_status invar_world_accept_failure(invar_world *world,
  * Compares the header of an incoming message with the call of the request. Returns INVAR_OK if they
  * match, else fails the world (EPROTO).
  */
-invar_status invar_world_check(invar_world *world, const invar_comm_request *ticket,
+invar_status invar_world_check(invar_world *world, const invar_comm_request *request,
                                const invar_message *message) INVAR_MUST_USE;
 /*
  * Fails the world because of a timeout, and names a rank that has not come. `said` is the failure
  * that reported this rank as late, or NULL.
  */
-invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_request *ticket,
+invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_request *request,
                                       const invar_comm_failure *said) INVAR_MUST_USE;
 /* Fails the world because the peer of a message has left before it. */
-invar_status invar_world_fail_peer_exit(invar_world *world, const invar_comm_request *ticket,
+invar_status invar_world_fail_peer_exit(invar_world *world, const invar_comm_request *request,
                                         const invar_message *message) INVAR_MUST_USE;
 
 /*
@@ -204,7 +204,7 @@ invar_status invar_world_fail_peer_exit(invar_world *world, const invar_comm_req
  * come.
  */
 invar_status invar_world_fail_device_timeout(invar_world *world,
-                                             const invar_comm_request *ticket) INVAR_MUST_USE;
+                                             const invar_comm_request *request) INVAR_MUST_USE;
 
 /* Returns true if the world has failed, before or after a recovery. */
 bool invar_world_failed(const invar_world *world);

@@ -209,14 +209,15 @@ invar_status invar_link_test_run(invar_link_test *out, invar_comm *comm, double 
     return invar_link_test_run_device(out, comm, NULL, NULL, seconds);
 }
 
-invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm, invar_comm *far,
-                                        const invar_device *dev, double seconds)
+invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm,
+                                        invar_comm *device_comm, const invar_device *dev,
+                                        double seconds)
 {
     test_state s = {.comm = comm,
                     .rank = invar_comm_rank(comm),
                     .size = invar_comm_size(comm),
                     .seconds = seconds,
-                    .far = far,
+                    .far = device_comm,
                     .dev = dev,
                     .report = out};
     size_t uneven = (size_t)s.size * 4 * 1021;
@@ -225,7 +226,7 @@ invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm, 
 
     *out = (invar_link_test){.wrong = 0};
     s.room = uneven > (size_t)16 << 20 ? uneven : (size_t)16 << 20;
-    if (far)
+    if (device_comm)
         status = invar_device_alloc(dev, &device_buffers, 2 * s.room, "bytes between GPUs");
     s.device_buffers = device_buffers;
     if (status == INVAR_OK)

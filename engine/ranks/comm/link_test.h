@@ -37,11 +37,12 @@ invar_status invar_link_test_run(invar_link_test *out, invar_comm *comm,
                                  double seconds) INVAR_MUST_USE;
 
 /*
- * Like invar_link_test_run, for device memory, which `far` transfers; `comm` has the same ranks. If
- * `far` is NULL, tests host memory.
+ * Like invar_link_test_run, for device memory, which `device_comm` transfers; `comm` has the same
+ * ranks. If `device_comm` is NULL, tests host memory.
  */
-invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm, invar_comm *far,
-                                        const invar_device *dev, double seconds) INVAR_MUST_USE;
+invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm,
+                                        invar_comm *device_comm, const invar_device *dev,
+                                        double seconds) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

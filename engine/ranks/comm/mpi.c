@@ -199,7 +199,7 @@ static invar_status poll_notes(void *self)
 
 static size_t pieces_of(const mpi_rank *me, const invar_message *m)
 {
-    return m->carried ? 0 : m->bytes / me->piece + (m->bytes % me->piece != 0);
+    return m->by_device ? 0 : m->bytes / me->piece + (m->bytes % me->piece != 0);
 }
 
 static invar_status reserve_requests(invar_comm_request *ticket, size_t count)
@@ -231,7 +231,7 @@ static invar_status post_message(mpi_rank *me, invar_message *m, mpi_request *r)
     int tag = (int)(2 * m->context + 2);
     int code = post_bytes(me, m, r, &m->header, sizeof m->header, tag);
 
-    for (size_t at = 0; !code && !m->carried && at < m->bytes; at += me->piece) {
+    for (size_t at = 0; !code && !m->by_device && at < m->bytes; at += me->piece) {
         size_t bytes = m->bytes - at < me->piece ? m->bytes - at : me->piece;
 
         code = post_bytes(me, m, ++r, m->data + at, (int)bytes, tag + 1);

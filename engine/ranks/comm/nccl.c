@@ -243,7 +243,7 @@ static invar_status join_group(void *like, invar_comm *comm, double seconds)
         return status;
     }
     memset(comm->counts, 0, sizeof comm->counts);
-    comm->carrier = &carrier;
+    comm->device_transport = &carrier;
     comm->device_transport_state = me;
     return INVAR_OK;
 }
@@ -288,7 +288,7 @@ invar_status invar_comm_nccl(invar_comm **out, invar_comm *host,
     invar_status status;
 
     *out = NULL;
-    INVAR_CHECK(!host->carrier);
+    INVAR_CHECK(!host->device_transport);
     INVAR_TRY(load_module(&like.nccl, options->module));
     INVAR_TRY(invar_comm_split(&comm, host, 0, invar_comm_rank(host), START, options->seconds));
     status = join_group(&like, comm, options->seconds);

@@ -76,7 +76,7 @@ invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t color,
     invar_status status;
 
     *out = NULL;
-    INVAR_CHECK(!world->imagined); // simulated peers have no color
+    INVAR_CHECK(!world->simulated); // simulated peers have no color
     INVAR_TRY(invar_alloc((void **)&wishes, (size_t)comm->size, sizeof *wishes, "a group's split"));
     // before the gather: no rank may fail after it
     status = invar_comm_new(&child, world, comm->size);
@@ -90,8 +90,8 @@ invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t color,
         choose_members(child, comm, wishes);
     }
     invar_free(wishes);
-    if (status == INVAR_OK && color >= 0 && comm->carrier)
-        status = comm->carrier->join(comm->device_transport_state, child, seconds);
+    if (status == INVAR_OK && color >= 0 && comm->device_transport)
+        status = comm->device_transport->join(comm->device_transport_state, child, seconds);
     if (status != INVAR_OK || color < 0) {
         invar_comm_free(child);
         return status;

@@ -91,7 +91,7 @@ static void scramble_messages(thread_rank *me, invar_comm_request *ticket)
     }
     for (int i = 0; i < ticket->count; i++)
         if (ticket->messages[i].incoming && ticket->messages[i].bytes &&
-            !ticket->messages[i].carried)
+            !ticket->messages[i].by_device)
             memset(ticket->messages[i].data, (int)draw_random(me, 256), ticket->messages[i].bytes);
 }
 
@@ -151,7 +151,7 @@ static invar_message *choose_message(const invar_comm_request **of, thread_rank 
     uint64_t found = 0;
 
     *of = NULL;
-    for (const invar_comm_request *t = me->world->under_way; t; t = t->next)
+    for (const invar_comm_request *t = me->world->active; t; t = t->next)
         for (int i = 0; i < t->count; i++) {
             if (!can_copy(me, &t->messages[i]) || (me->random && draw_random(me, ++found) != 0))
                 continue;
@@ -176,7 +176,7 @@ static invar_status copy_message(thread_rank *me, const invar_comm_request *tick
     posted->state = INVAR_MESSAGE_TAKEN;
     pthread_mutex_unlock(&all->lock);
     random_delay(me);
-    if (expected->bytes && !expected->carried)
+    if (expected->bytes && !expected->by_device)
         memcpy(expected->data, posted->data, expected->bytes);
     random_delay(me);
     pthread_mutex_lock(&all->lock);
@@ -285,7 +285,7 @@ static void beat(void *self)
     thread_rank *me = self;
 
     pthread_mutex_lock(&me->all->lock);
-    me->all->beat = me->world->beat;
+    me->all->beat = me->world->last_heartbeat;
     pthread_mutex_unlock(&me->all->lock);
 }
 

@@ -25,30 +25,30 @@ invar_status invar_bucket_plan_init(invar_bucket_plan *out, const size_t *bytes,
         out->owned_bytes[r] = bytes[r];
         out->longest = bytes[r] > out->longest ? bytes[r] : out->longest;
     }
-    out->pieces = (int64_t)((out->longest + piece - 1) / piece);
+    out->n_buckets = (int64_t)((out->longest + piece - 1) / piece);
     return INVAR_OK;
 }
 
-void invar_bucket_plan_release(invar_bucket_plan *exchange)
+void invar_bucket_plan_release(invar_bucket_plan *plan)
 {
-    invar_free(exchange->owned_bytes);
-    *exchange = (invar_bucket_plan){0};
+    invar_free(plan->owned_bytes);
+    *plan = (invar_bucket_plan){0};
 }
 
-size_t invar_bucket_plan_room(const invar_bucket_plan *exchange)
+size_t invar_bucket_plan_max_bytes(const invar_bucket_plan *plan)
 {
-    size_t piece =
-        exchange->longest < exchange->bucket_bytes ? exchange->longest : exchange->bucket_bytes;
+    size_t piece = plan->longest < plan->bucket_bytes ? plan->longest : plan->bucket_bytes;
 
-    return (size_t)exchange->size * piece;
+    return (size_t)plan->size * piece;
 }
 
-invar_byte_range invar_bucket_plan_piece(const invar_bucket_plan *exchange, int rank, int64_t piece)
+invar_byte_range invar_bucket_plan_bucket_range(const invar_bucket_plan *plan, int rank,
+                                                int64_t bucket)
 {
-    size_t all = exchange->owned_bytes[rank], before = (size_t)piece * exchange->bucket_bytes;
+    size_t all = plan->owned_bytes[rank], before = (size_t)bucket * plan->bucket_bytes;
     size_t first = before < all ? before : all, left = all - first;
 
-    return (invar_byte_range){first, left < exchange->bucket_bytes ? left : exchange->bucket_bytes};
+    return (invar_byte_range){first, left < plan->bucket_bytes ? left : plan->bucket_bytes};
 }
 
 static void make_all_to_all(invar_comm_transfer *out, const invar_bucket_plan *exchange)
@@ -58,33 +58,33 @@ static void make_all_to_all(invar_comm_transfer *out, const invar_bucket_plan *e
                                  .out_bytes = exchange->recv_bytes};
 }
 
-void invar_bucket_plan_scatter(invar_comm_transfer *out, invar_bucket_plan *exchange, int64_t piece,
+void invar_bucket_plan_scatter(invar_comm_transfer *out, invar_bucket_plan *plan, int64_t bucket,
                                int givers)
 {
-    size_t own = invar_bucket_plan_piece(exchange, exchange->rank, piece).bytes;
+    size_t own = invar_bucket_plan_bucket_range(plan, plan->rank, bucket).bytes;
 
-    for (int r = 0; r < exchange->size; r++) {
-        exchange->send_bytes[r] =
-            exchange->rank < givers ? invar_bucket_plan_piece(exchange, r, piece).bytes : 0;
-        exchange->recv_bytes[r] = r < givers ? own : 0;
+    for (int r = 0; r < plan->size; r++) {
+        plan->send_bytes[r] =
+            plan->rank < givers ? invar_bucket_plan_bucket_range(plan, r, bucket).bytes : 0;
+        plan->recv_bytes[r] = r < givers ? own : 0;
     }
-    make_all_to_all(out, exchange);
+    make_all_to_all(out, plan);
 }
 
-void invar_bucket_plan_gather(invar_comm_transfer *out, invar_bucket_plan *exchange, int64_t piece)
+void invar_bucket_plan_gather(invar_comm_transfer *out, invar_bucket_plan *plan, int64_t bucket)
 {
-    for (int r = 0; r < exchange->size; r++)
-        exchange->recv_bytes[r] = invar_bucket_plan_piece(exchange, r, piece).bytes;
-    *out = (invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV, .out_bytes = exchange->recv_bytes};
+    for (int r = 0; r < plan->size; r++)
+        plan->recv_bytes[r] = invar_bucket_plan_bucket_range(plan, r, bucket).bytes;
+    *out = (invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV, .out_bytes = plan->recv_bytes};
 }
 
-void invar_bucket_plan_collect(invar_comm_transfer *out, invar_bucket_plan *exchange, int64_t piece)
+void invar_bucket_plan_collect(invar_comm_transfer *out, invar_bucket_plan *plan, int64_t bucket)
 {
-    for (int r = 0; r < exchange->size; r++) {
-        exchange->send_bytes[r] =
-            r == 0 ? invar_bucket_plan_piece(exchange, exchange->rank, piece).bytes : 0;
-        exchange->recv_bytes[r] =
-            exchange->rank == 0 ? invar_bucket_plan_piece(exchange, r, piece).bytes : 0;
+    for (int r = 0; r < plan->size; r++) {
+        plan->send_bytes[r] =
+            r == 0 ? invar_bucket_plan_bucket_range(plan, plan->rank, bucket).bytes : 0;
+        plan->recv_bytes[r] =
+            plan->rank == 0 ? invar_bucket_plan_bucket_range(plan, r, bucket).bytes : 0;
     }
-    make_all_to_all(out, exchange);
+    make_all_to_all(out, plan);
 }

@@ -26,7 +26,7 @@ typedef struct invar_bucket_plan {
     size_t longest;      /* bytes of the longest slice */
     size_t bucket_bytes; /* largest number of bytes of a piece */
     int size, rank;
-    int64_t pieces; /* number of pieces of the longest slice */
+    int64_t n_buckets; /* number of pieces of the longest slice */
     /* (size) sizes of the transfer that was made last; in the allocation of owned_bytes */
     size_t *send_bytes, *recv_bytes;
 } invar_bucket_plan;
@@ -38,28 +38,27 @@ typedef struct invar_bucket_plan {
  */
 invar_status invar_bucket_plan_init(invar_bucket_plan *out, const size_t *bytes, size_t bucket,
                                     int size, int rank) INVAR_MUST_USE;
-void invar_bucket_plan_release(invar_bucket_plan *exchange);
+void invar_bucket_plan_release(invar_bucket_plan *plan);
 
 /* Returns the largest number of bytes that a rank sends or receives at a time. */
-size_t invar_bucket_plan_room(const invar_bucket_plan *exchange);
+size_t invar_bucket_plan_max_bytes(const invar_bucket_plan *plan);
 
 /*
- * Returns the bytes of piece number `piece` within the slice of `rank`; empty if it is past the
+ * Returns the bytes of piece number `bucket` within the slice of `rank`; empty if it is past the
  * end.
  */
-invar_byte_range invar_bucket_plan_piece(const invar_bucket_plan *exchange, int rank,
-                                         int64_t piece);
+invar_byte_range invar_bucket_plan_bucket_range(const invar_bucket_plan *plan, int rank,
+                                                int64_t bucket);
 
 /*
  * Make the transfer of one piece: a scatter from the ranks below `givers`, a gather, or a collect.
  * The arrays of *out belong to the plan and change with the next call. The caller sets the phase,
  * the timeout, `in` and `out`.
  */
-void invar_bucket_plan_scatter(invar_comm_transfer *out, invar_bucket_plan *exchange, int64_t piece,
+void invar_bucket_plan_scatter(invar_comm_transfer *out, invar_bucket_plan *plan, int64_t bucket,
                                int givers);
-void invar_bucket_plan_gather(invar_comm_transfer *out, invar_bucket_plan *exchange, int64_t piece);
-void invar_bucket_plan_collect(invar_comm_transfer *out, invar_bucket_plan *exchange,
-                               int64_t piece);
+void invar_bucket_plan_gather(invar_comm_transfer *out, invar_bucket_plan *plan, int64_t bucket);
+void invar_bucket_plan_collect(invar_comm_transfer *out, invar_bucket_plan *plan, int64_t bucket);
 
 #ifdef __cplusplus
 }

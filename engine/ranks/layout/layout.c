@@ -23,8 +23,8 @@ static invar_layout_axis axis_of(invar_comm *comm)
 void invar_layout_init(invar_layout *out, invar_comm *world, double seconds)
 {
     *out = (invar_layout){.world = world,
-                          .seconds = seconds,
-                          .bucket = INVAR_LAYOUT_BUCKET,
+                          .timeout_s = seconds,
+                          .bucket_bytes = INVAR_LAYOUT_BUCKET,
                           .tensor = {.size = 1},
                           .context = {.size = 1},
                           .expert = {.size = 1},
@@ -41,7 +41,7 @@ static invar_status make_axis(invar_layout_axis *out, const invar_layout *layout
 {
     invar_comm *comm = NULL;
 
-    INVAR_TRY(invar_comm_split(&comm, layout->world, color, 0, phase, layout->seconds));
+    INVAR_TRY(invar_comm_split(&comm, layout->world, color, 0, phase, layout->timeout_s));
     *out = axis_of(comm);
     return INVAR_OK;
 }
@@ -83,7 +83,7 @@ static int at_least_1(int size)
     return size > 0 ? size : 1;
 }
 
-int invar_layout_parts(const invar_layout_sizes *sizes)
+int invar_layout_model_ranks(const invar_layout_sizes *sizes)
 {
     return sizes->tensor * at_least_1(sizes->context) * at_least_1(sizes->expert) * sizes->pipeline;
 }
@@ -91,7 +91,7 @@ int invar_layout_parts(const invar_layout_sizes *sizes)
 /* Sets the sizes of all axes. */
 static invar_status set_axis_sizes(invar_layout *layout, const invar_layout_sizes *sizes)
 {
-    int world = layout->data.size, parts = invar_layout_parts(sizes);
+    int world = layout->data.size, parts = invar_layout_model_ranks(sizes);
 
     layout->tensor.size = sizes->tensor;
     layout->context.size = at_least_1(sizes->context);
@@ -105,7 +105,7 @@ static invar_status set_axis_sizes(invar_layout *layout, const invar_layout_size
                           sizes->pipeline, parts);
     layout->pipeline.size = sizes->pipeline;
     layout->expert_tensor = sizes->expert_tensor;
-    layout->virtual_stages = sizes->chunks;
+    layout->virtual_stages = sizes->virtual_stages;
     layout->sequence_parallel = sizes->sequence;
     layout->data = (invar_layout_axis){.size = world / parts};
     layout->rollout_group = (invar_layout_axis){.size = layout->data.size * layout->context.size};
@@ -114,13 +114,13 @@ static invar_status set_axis_sizes(invar_layout *layout, const invar_layout_size
 
 invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes *sizes)
 {
-    if (invar_layout_parts(sizes) == 1)
+    if (invar_layout_model_ranks(sizes) == 1)
         return INVAR_OK;
     INVAR_TRY(set_axis_sizes(layout, sizes));
     INVAR_TRY(make_axes(layout));
     INVAR_TRY(make_rollout_group(layout));
     return invar_comm_split(&layout->backward_comm, layout->pipeline.comm, 0, 0,
-                            "pipeline-parallel ranks", layout->seconds);
+                            "pipeline-parallel ranks", layout->timeout_s);
 }
 
 invar_status invar_layout_init_sizes(invar_layout *out, const invar_layout_sizes *sizes, int ranks)
@@ -197,15 +197,15 @@ size_t invar_layout_bucket_bytes(const invar_layout *layout, const invar_layout_
 {
     size_t leaves = (size_t)axis->size * INVAR_TREE_LEAF_BYTES;
 
-    return layout->bucket > leaves ? layout->bucket : leaves;
+    return layout->bucket_bytes > leaves ? layout->bucket_bytes : leaves;
 }
 
-int invar_layout_rank_of(const invar_layout *layout, const invar_rank_coords *place)
+int invar_layout_rank_of(const invar_layout *layout, const invar_rank_coords *coords)
 {
-    int rank = place->pipeline * layout->data.size + place->data;
+    int rank = coords->pipeline * layout->data.size + coords->data;
 
-    rank = rank * layout->expert.size + place->expert;
-    return (rank * layout->context.size + place->context) * layout->tensor.size + place->tensor;
+    rank = rank * layout->expert.size + coords->expert;
+    return (rank * layout->context.size + coords->context) * layout->tensor.size + coords->tensor;
 }
 
 int invar_layout_unit_rank(int64_t unit, int size)
@@ -242,7 +242,7 @@ int invar_layout_engine_of(const invar_layout *layout, int rank)
     return rank < engines->first ? -1 : (rank - engines->first) / engines->ranks_per_engine;
 }
 
-bool invar_layout_engine_gives(const invar_layout *layout, int rank)
+bool invar_layout_engine_sends(const invar_layout *layout, int rank)
 {
     const invar_layout_engines *engines = &layout->engines;
 
@@ -253,8 +253,8 @@ bool invar_layout_engine_gives(const invar_layout *layout, int rank)
 
 void invar_layout_heartbeat(const invar_layout *layout)
 {
-    if (layout && layout->seconds > 0)
-        invar_comm_heartbeat(layout->world, layout->seconds);
+    if (layout && layout->timeout_s > 0)
+        invar_comm_heartbeat(layout->world, layout->timeout_s);
 }
 
 invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_axis *axis,
@@ -262,7 +262,7 @@ invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_
 {
     invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
                                 .phase = phase,
-                                .timeout_s = layout->seconds,
+                                .timeout_s = layout->timeout_s,
                                 .in = array,
                                 .out = array,
                                 .out_bytes = bytes};

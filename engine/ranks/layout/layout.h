@@ -47,8 +47,8 @@ typedef struct invar_layout_engines {
 typedef struct invar_layout {
     invar_comm *world;    /* all ranks; borrowed unless simulated_peers is set */
     bool simulated_peers; /* the peers do not exist (dry run): transfers are counted only */
-    double seconds;       /* timeout of a wait without progress of any rank; 0 to wait forever */
-    size_t bucket;        /* approximate number of bytes of a block that are sent at a time */
+    double timeout_s;     /* timeout of a wait without progress of any rank; 0 to wait forever */
+    size_t bucket_bytes;  /* approximate number of bytes of a block that are sent at a time */
     invar_layout_axis tensor, context, expert, data, pipeline;
     /* Ranks of the data and context axes: each of them samples different prompts in a rollout. */
     invar_layout_axis rollout_group;
@@ -66,13 +66,14 @@ typedef struct invar_layout {
 
 /* Number of ranks per axis. The data axis gets the rest of the world. */
 typedef struct invar_layout_sizes {
-    int tensor;        /* ranks that divide each layer */
-    int expert_tensor; /* ranks that divide each expert: 1 or equal to `tensor` */
-    int pipeline;      /* pipeline stages */
-    int chunks;    /* model chunks per pipeline stage, interleaved with those of the other stages */
-    int expert;    /* ranks that divide the experts of a layer; 0 means 1 */
-    int context;   /* ranks that divide rows and hold the same parameters; 0 means 1 */
-    bool sequence; /* tensor-parallel ranks divide the rows between the sums of a layer */
+    int tensor;         /* ranks that divide each layer */
+    int expert_tensor;  /* ranks that divide each expert: 1 or equal to `tensor` */
+    int pipeline;       /* pipeline stages */
+    int virtual_stages; /* model chunks per pipeline stage, interleaved with those of the other
+                           stages */
+    int expert;         /* ranks that divide the experts of a layer; 0 means 1 */
+    int context;        /* ranks that divide rows and hold the same parameters; 0 means 1 */
+    bool sequence;      /* tensor-parallel ranks divide the rows between the sums of a layer */
 } invar_layout_sizes;
 
 /* Coordinates of a rank on all axes. */
@@ -92,8 +93,8 @@ void invar_layout_init(invar_layout *out, invar_comm *world, double seconds);
 
 /*
  * Divides the model, too. Collective: all ranks call it once, after invar_layout_init. Returns
- * INVAR_E_INVALID if the number of ranks is not a multiple of invar_layout_parts. Release with
- * invar_layout_release, also after a failure.
+ * INVAR_E_INVALID if the number of ranks is not a multiple of invar_layout_model_ranks. Release
+ * with invar_layout_release, also after a failure.
  */
 invar_status invar_layout_divide(invar_layout *layout,
                                  const invar_layout_sizes *sizes) INVAR_MUST_USE;
@@ -102,7 +103,7 @@ void invar_layout_release(invar_layout *layout);
 /*
  * Builds the layout that rank `rank` of `ranks` ranks would have, with peers that do not exist
  * (invar_comm_simulated). Returns INVAR_E_INVALID if `ranks` is not a multiple of
- * invar_layout_parts. Release with invar_layout_release, also after a failure.
+ * invar_layout_model_ranks. Release with invar_layout_release, also after a failure.
  */
 invar_status invar_layout_simulate(invar_layout *out, const invar_layout_sizes *sizes, int ranks,
                                    int rank) INVAR_MUST_USE;
@@ -110,20 +111,20 @@ invar_status invar_layout_simulate(invar_layout *out, const invar_layout_sizes *
 /*
  * Sets only the sizes of a layout of `ranks` ranks, without communicators, to compute what ranks
  * hold. `ranks` may differ from the number of ranks of this run. Returns INVAR_E_INVALID if it is
- * not a multiple of invar_layout_parts.
+ * not a multiple of invar_layout_model_ranks.
  */
 invar_status invar_layout_init_sizes(invar_layout *out, const invar_layout_sizes *sizes,
                                      int ranks) INVAR_MUST_USE;
 
 /* Coordinates of a rank of the world, and the inverse: the rank with the given coordinates. */
 invar_rank_coords invar_rank_coords_of(const invar_layout *layout, int rank);
-int invar_layout_rank_of(const invar_layout *layout, const invar_rank_coords *place);
+int invar_layout_rank_of(const invar_layout *layout, const invar_rank_coords *coords);
 
 /*
  * Returns the number of ranks that compute the same samples together, which is the number of parts
  * that the model and its rows are divided into.
  */
-int invar_layout_parts(const invar_layout_sizes *sizes);
+int invar_layout_model_ranks(const invar_layout_sizes *sizes);
 
 /*
  * Bytes that a rank sends or receives at a time along an axis, at most
@@ -141,13 +142,13 @@ static inline bool invar_layout_skips_transfers(const invar_layout *layout, bool
 }
 
 /* Returns true if there are data-parallel ranks, which compute other samples. */
-static inline bool invar_layout_divides(const invar_layout *layout)
+static inline bool invar_layout_has_data_parallel(const invar_layout *layout)
 {
     return layout && layout->data.size > 1;
 }
 
 /* Returns true if there are pipeline-parallel ranks, which hold other layers. */
-static inline bool invar_layout_pipes(const invar_layout *layout)
+static inline bool invar_layout_is_pipelined(const invar_layout *layout)
 {
     return layout && layout->pipeline.size > 1;
 }
@@ -177,7 +178,7 @@ invar_index_range invar_layout_range_of(int64_t count, int size, int rank);
  */
 int invar_layout_engine_count(const invar_layout *layout);
 int invar_layout_engine_of(const invar_layout *layout, int rank);
-bool invar_layout_engine_gives(const invar_layout *layout, int rank);
+bool invar_layout_engine_sends(const invar_layout *layout, int rank);
 
 /* Bytes [first, first + bytes) of a block. */
 typedef struct invar_byte_range {

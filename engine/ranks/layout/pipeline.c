@@ -94,12 +94,12 @@ void invar_pipeline_channel_init(invar_pipeline_channel *out, const invar_layout
     *out = (invar_pipeline_channel){.layout = layout, .is_backward = back};
 }
 
-void invar_pipeline_channel_release(invar_pipeline_channel *way)
+void invar_pipeline_channel_release(invar_pipeline_channel *channel)
 {
     for (int i = 0; i < INVAR_PIPELINE_SENDS; i++)
-        invar_free(way->sends[i].data);
-    invar_free(way->recv_buffer);
-    *way = (invar_pipeline_channel){.layout = NULL};
+        invar_free(channel->sends[i].data);
+    invar_free(channel->recv_buffer);
+    *channel = (invar_pipeline_channel){.layout = NULL};
 }
 
 static invar_comm_transfer transfer_of(const invar_pipeline_channel *way)
@@ -107,7 +107,7 @@ static invar_comm_transfer transfer_of(const invar_pipeline_channel *way)
     return (invar_comm_transfer){.op = INVAR_COMM_SENDRECV,
                                  .phase =
                                      way->is_backward ? "gradients of a stage" : "rows of a stage",
-                                 .timeout_s = way->layout->seconds,
+                                 .timeout_s = way->layout->timeout_s,
                                  .dst_rank = INVAR_COMM_NONE,
                                  .src_rank = INVAR_COMM_NONE};
 }
@@ -127,9 +127,9 @@ static int channel_neighbor(const invar_pipeline_channel *way, int step)
 
 static invar_status wait_for_send(invar_pipeline_pending_send *send)
 {
-    invar_comm_request *ticket = send->ticket;
+    invar_comm_request *ticket = send->request;
 
-    send->ticket = NULL;
+    send->request = NULL;
     return ticket ? invar_comm_wait(ticket) : INVAR_OK;
 }
 
@@ -145,9 +145,9 @@ static invar_status ensure_buffer(void **data, size_t *room, size_t bytes)
     return INVAR_OK;
 }
 
-invar_status invar_pipeline_room(void **out, invar_pipeline_channel *way, size_t bytes)
+invar_status invar_pipeline_send_buffer(void **out, invar_pipeline_channel *channel, size_t bytes)
 {
-    invar_pipeline_pending_send *send = &way->sends[way->next];
+    invar_pipeline_pending_send *send = &channel->sends[channel->next];
 
     INVAR_TRY(wait_for_send(send));
     INVAR_TRY(ensure_buffer(&send->data, &send->bytes, bytes));
@@ -155,47 +155,47 @@ invar_status invar_pipeline_room(void **out, invar_pipeline_channel *way, size_t
     return INVAR_OK;
 }
 
-invar_status invar_pipeline_pending_send_on(invar_pipeline_channel *way, size_t bytes)
+invar_status invar_pipeline_send(invar_pipeline_channel *channel, size_t bytes)
 {
-    invar_pipeline_pending_send *send = &way->sends[way->next];
-    invar_comm_transfer move = transfer_of(way);
+    invar_pipeline_pending_send *send = &channel->sends[channel->next];
+    invar_comm_transfer move = transfer_of(channel);
 
-    move.dst_rank = channel_neighbor(way, 1);
+    move.dst_rank = channel_neighbor(channel, 1);
     move.in = send->data;
     move.to_bytes = bytes;
-    way->next = (way->next + 1) % INVAR_PIPELINE_SENDS;
-    return invar_comm_start(&send->ticket, comm_of(way), &move);
+    channel->next = (channel->next + 1) % INVAR_PIPELINE_SENDS;
+    return invar_comm_start(&send->request, comm_of(channel), &move);
 }
 
-invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *way, size_t bytes)
+invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *channel, size_t bytes)
 {
-    invar_comm_transfer move = transfer_of(way);
+    invar_comm_transfer move = transfer_of(channel);
 
-    INVAR_TRY(ensure_buffer(&way->recv_buffer, &way->got_bytes, bytes));
-    move.src_rank = channel_neighbor(way, -1);
-    move.out = way->recv_buffer;
+    INVAR_TRY(ensure_buffer(&channel->recv_buffer, &channel->recv_bytes, bytes));
+    move.src_rank = channel_neighbor(channel, -1);
+    move.out = channel->recv_buffer;
     move.from_bytes = bytes;
-    *out = way->recv_buffer;
-    return invar_comm_run(comm_of(way), &move);
+    *out = channel->recv_buffer;
+    return invar_comm_run(comm_of(channel), &move);
 }
 
-invar_status invar_pipeline_channel_flush(invar_pipeline_channel *way)
+invar_status invar_pipeline_channel_flush(invar_pipeline_channel *channel)
 {
     invar_status status = INVAR_OK;
 
     for (int i = 0; i < INVAR_PIPELINE_SENDS; i++) {
-        invar_status one = wait_for_send(&way->sends[i]);
+        invar_status one = wait_for_send(&channel->sends[i]);
         status = status == INVAR_OK ? one : status;
     }
     return status;
 }
 
-invar_status invar_pipeline_share(const invar_layout *layout, const char *phase, void *data,
-                                  size_t bytes)
+invar_status invar_pipeline_broadcast_last(const invar_layout *layout, const char *phase,
+                                           void *data, size_t bytes)
 {
     invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
                                 .phase = phase,
-                                .timeout_s = layout->seconds,
+                                .timeout_s = layout->timeout_s,
                                 .in = data,
                                 .out = data,
                                 .src_rank = layout->pipeline.size - 1,

@@ -54,7 +54,7 @@ int64_t invar_pipeline_max_in_flight(const invar_pipeline_schedule *tasks, int c
 #define INVAR_PIPELINE_SENDS 2 /* sends in flight at a time */
 
 typedef struct invar_pipeline_pending_send {
-    invar_comm_request *ticket; /* NULL if the send is not in flight */
+    invar_comm_request *request; /* NULL if the send is not in flight */
     void *data;
     size_t bytes;
 } invar_pipeline_pending_send;
@@ -69,37 +69,36 @@ typedef struct invar_pipeline_channel {
     invar_pipeline_pending_send sends[INVAR_PIPELINE_SENDS];
     int next; /* index of the next send in `sends` */
     void *recv_buffer;
-    size_t got_bytes;
+    size_t recv_bytes;
 } invar_pipeline_channel;
 
 /* Initializes a channel. Call invar_pipeline_channel_flush before release if anything was sent. */
 void invar_pipeline_channel_init(invar_pipeline_channel *out, const invar_layout *layout,
                                  bool back);
-void invar_pipeline_channel_release(invar_pipeline_channel *way);
+void invar_pipeline_channel_release(invar_pipeline_channel *channel);
 
 /*
  * *out = buffer in host memory for the next send, for the caller to fill; owned by the channel.
  * Waits if that buffer is still being sent.
  */
-invar_status invar_pipeline_room(void **out, invar_pipeline_channel *way,
-                                 size_t bytes) INVAR_MUST_USE;
-/* Starts to send the first `bytes` bytes of the buffer that invar_pipeline_room returned. */
-invar_status invar_pipeline_pending_send_on(invar_pipeline_channel *way,
-                                            size_t bytes) INVAR_MUST_USE;
+invar_status invar_pipeline_send_buffer(void **out, invar_pipeline_channel *channel,
+                                        size_t bytes) INVAR_MUST_USE;
+/* Starts to send the first `bytes` bytes of the buffer that invar_pipeline_send_buffer returned. */
+invar_status invar_pipeline_send(invar_pipeline_channel *channel, size_t bytes) INVAR_MUST_USE;
 
 /*
  * Receives `bytes` bytes from the neighbor stage. *out is owned by the channel and valid until the
  * next receive.
  */
-invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *way,
+invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *channel,
                                     size_t bytes) INVAR_MUST_USE;
 
 /* Waits for all sends in flight. Returns the first failure. */
-invar_status invar_pipeline_channel_flush(invar_pipeline_channel *way) INVAR_MUST_USE;
+invar_status invar_pipeline_channel_flush(invar_pipeline_channel *channel) INVAR_MUST_USE;
 
 /* Broadcasts `data` from the last stage to all stages. Collective over the pipeline axis. */
-invar_status invar_pipeline_share(const invar_layout *layout, const char *phase, void *data,
-                                  size_t bytes) INVAR_MUST_USE;
+invar_status invar_pipeline_broadcast_last(const invar_layout *layout, const char *phase,
+                                           void *data, size_t bytes) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -53,7 +53,7 @@ invar_status invar_ranks_broadcast(const invar_layout *layout, const char *phase
         return INVAR_OK;
     return invar_comm_run(layout->world, &(invar_comm_transfer){.op = INVAR_COMM_BROADCAST,
                                                                 .phase = phase,
-                                                                .timeout_s = layout->seconds,
+                                                                .timeout_s = layout->timeout_s,
                                                                 .in = data,
                                                                 .out = data,
                                                                 .src_rank = from,
@@ -75,7 +75,7 @@ invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phas
     INVAR_TRY(invar_alloc((void **)&each, (size_t)size, sizeof *each, "what ranks gather"));
     for (int r = 0; r < size; r++)
         each[r] = bytes;
-    move.timeout_s = layout->seconds;
+    move.timeout_s = layout->timeout_s;
     move.out_bytes = each;
     status = invar_comm_run(layout->world, &move);
     invar_free(each);
@@ -120,7 +120,7 @@ invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *la
                           "what ranks collect"));
     memset(give, 0, (size_t)invar_ranks_size(layout) * sizeof *give);
     give[0] = bytes;
-    move.timeout_s = layout->seconds;
+    move.timeout_s = layout->timeout_s;
     move.out = out->data;
     move.in_bytes = give;
     move.out_bytes = out->bytes;
@@ -129,11 +129,11 @@ invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *la
     return status;
 }
 
-void invar_ranks_pile_release(invar_rank_gathered *pile)
+void invar_rank_gathered_release(invar_rank_gathered *gathered)
 {
-    invar_free(pile->data);
-    invar_free(pile->bytes);
-    *pile = (invar_rank_gathered){0};
+    invar_free(gathered->data);
+    invar_free(gathered->bytes);
+    *gathered = (invar_rank_gathered){0};
 }
 
 /* Combines the numbers of all ranks, in rank order, with `fold`. */
@@ -187,7 +187,7 @@ static int count_equal(const invar_digest *all, int size, int which)
     return count;
 }
 
-invar_rank_outlier invar_ranks_find_odd(const invar_digest *all, int size)
+invar_rank_outlier invar_ranks_find_outlier(const invar_digest *all, int size)
 {
     invar_rank_outlier found = {.differing_rank = -1};
     int most = count_equal(all, size, 0);
@@ -218,7 +218,7 @@ invar_status invar_ranks_compare_digests(invar_rank_outlier *out, const invar_la
     INVAR_TRY(invar_alloc((void **)&all, (size_t)size, sizeof *all, "a digest of each rank"));
     status = invar_ranks_all_gather(layout, phase, own, sizeof *own, all);
     if (status == INVAR_OK) {
-        *out = invar_ranks_find_odd(all, size);
+        *out = invar_ranks_find_outlier(all, size);
         out->n_same = count_equal(all, size, invar_comm_rank(layout->world));
     }
     invar_free(all);

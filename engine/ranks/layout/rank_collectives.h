@@ -4,8 +4,8 @@
  * All ranks run the same loop on the same data and reach the same decisions. Rank 0 decides what
  * only one process can know: it alone writes files, calls plug-ins and interacts with the user, and
  * broadcasts the result. Events that any rank may see, such as signals, are gathered first. Except
- * for the getters and invar_ranks_find_odd, every function is collective: all ranks of the world
- * must call it.
+ * for the getters and invar_ranks_find_outlier, every function is collective: all ranks of the
+ * world must call it.
  *
  * Without a layout (NULL) there is one rank: nothing is sent, and only an allocation can fail.
  *
@@ -41,7 +41,7 @@ invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phas
 
 /*
  * Bytes gathered on rank 0, concatenated in rank order; empty on other ranks. Release with
- * invar_ranks_pile_release.
+ * invar_rank_gathered_release.
  */
 typedef struct invar_rank_gathered {
     char *data;
@@ -54,7 +54,7 @@ typedef struct invar_rank_gathered {
  */
 invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *layout,
                                 const char *phase, const void *own, size_t bytes) INVAR_MUST_USE;
-void invar_ranks_pile_release(invar_rank_gathered *pile);
+void invar_rank_gathered_release(invar_rank_gathered *gathered);
 
 /* *out = `own` of the lowest rank on which it is not 0; 0 if it is 0 on every rank. */
 invar_status invar_ranks_first_nonzero(int64_t *out, const invar_layout *layout, const char *phase,
@@ -76,7 +76,7 @@ typedef struct invar_rank_outlier {
 } invar_rank_outlier;
 
 /* Finds the outlier among the digests `all` (size). Local, not collective. */
-invar_rank_outlier invar_ranks_find_odd(const invar_digest *all, int size);
+invar_rank_outlier invar_ranks_find_outlier(const invar_digest *all, int size);
 
 /* Gathers `own` of all ranks and finds the outlier. */
 invar_status invar_ranks_compare_digests(invar_rank_outlier *out, const invar_layout *layout,

@@ -11,7 +11,8 @@
 
 static invar_status check_role_sizes(const invar_rank_role_sizes *sizes, int ranks)
 {
-    int parts = invar_layout_parts(&sizes->train), each = invar_layout_parts(&sizes->rollout);
+    int parts = invar_layout_model_ranks(&sizes->train),
+        each = invar_layout_model_ranks(&sizes->rollout);
     int rest = ranks - sizes->rollout_ranks;
     int right = sizes->rollout_ranks + parts * (rest > parts ? rest / parts + 1 : 1);
     char why[96] = "";
@@ -32,8 +33,8 @@ static invar_status check_role_sizes(const invar_rank_role_sizes *sizes, int ran
                       sizes->rollout_ranks, rest > 0 ? rest : 0, ranks, why, right, right);
 }
 
-invar_status invar_rank_roles_outline(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
-                                      int ranks)
+invar_status invar_rank_roles_init_sizes(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
+                                         int ranks)
 {
     *out = (invar_rank_roles){.first_rollout_rank = ranks - sizes->rollout_ranks};
     INVAR_TRY(check_role_sizes(sizes, ranks));
@@ -47,16 +48,16 @@ static void init_world_layout(invar_rank_roles *sides, invar_comm *world, double
 {
     sides->is_rollout_rank = invar_comm_rank(world) >= sides->first_rollout_rank;
     invar_layout_init(&sides->world, world, seconds);
-    sides->world.engines =
-        (invar_layout_engines){sides->first_rollout_rank, invar_layout_parts(&sizes->rollout)};
+    sides->world.engines = (invar_layout_engines){sides->first_rollout_rank,
+                                                  invar_layout_model_ranks(&sizes->rollout)};
 }
 
-invar_status invar_rank_roles_imagine(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
-                                      int ranks, int rank)
+invar_status invar_rank_roles_simulate(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
+                                       int ranks, int rank)
 {
     invar_comm *world;
 
-    INVAR_TRY(invar_rank_roles_outline(out, sizes, ranks));
+    INVAR_TRY(invar_rank_roles_init_sizes(out, sizes, ranks));
     INVAR_TRY(invar_comm_simulated(&world, rank, ranks));
     init_world_layout(out, world, 0, sizes);
     out->world.simulated_peers = true;
@@ -66,7 +67,7 @@ invar_status invar_rank_roles_imagine(invar_rank_roles *out, const invar_rank_ro
 invar_status invar_rank_roles_open(invar_rank_roles *out, invar_layout *own_out, invar_comm *world,
                                    double seconds, const invar_rank_role_sizes *sizes)
 {
-    INVAR_TRY(invar_rank_roles_outline(out, sizes, invar_comm_size(world)));
+    INVAR_TRY(invar_rank_roles_init_sizes(out, sizes, invar_comm_size(world)));
     init_world_layout(out, world, seconds, sizes);
     INVAR_TRY(invar_comm_split(&out->role_comm, world, out->is_rollout_rank, 0,
                                "ranks that train, ranks that sample", seconds));
@@ -74,9 +75,9 @@ invar_status invar_rank_roles_open(invar_rank_roles *out, invar_layout *own_out,
     return invar_layout_divide(own_out, out->is_rollout_rank ? &sizes->rollout : &sizes->train);
 }
 
-void invar_rank_roles_close(invar_rank_roles *sides)
+void invar_rank_roles_close(invar_rank_roles *roles)
 {
-    invar_comm_free(sides->role_comm);
-    invar_layout_release(&sides->world);
-    *sides = (invar_rank_roles){0};
+    invar_comm_free(roles->role_comm);
+    invar_layout_release(&roles->world);
+    *roles = (invar_rank_roles){0};
 }

@@ -36,8 +36,8 @@ typedef struct invar_rank_role_sizes {
  * numbers in the message, if there are too few ranks, or not a multiple of those that hold one
  * model.
  */
-invar_status invar_rank_roles_outline(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
-                                      int ranks) INVAR_MUST_USE;
+invar_status invar_rank_roles_init_sizes(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
+                                         int ranks) INVAR_MUST_USE;
 
 /*
  * Opens the roles and, in *own_out, the layout of this rank's role. Collective: all ranks of the
@@ -51,11 +51,11 @@ invar_status invar_rank_roles_open(invar_rank_roles *out, invar_layout *own_out,
  * Builds the roles of rank `rank` of `ranks` ranks with peers that do not exist
  * (invar_comm_simulated). There is no role communicator.
  */
-invar_status invar_rank_roles_imagine(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
-                                      int ranks, int rank) INVAR_MUST_USE;
+invar_status invar_rank_roles_simulate(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
+                                       int ranks, int rank) INVAR_MUST_USE;
 
 /* Closes the roles. Release the layout of this rank's role first. */
-void invar_rank_roles_close(invar_rank_roles *sides);
+void invar_rank_roles_close(invar_rank_roles *roles);
 
 #ifdef __cplusplus
 }

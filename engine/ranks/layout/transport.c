@@ -205,7 +205,7 @@ invar_status invar_layout_open_transport(invar_layout *layout, const invar_devic
                                          const invar_layout_transport *transport)
 {
     invar_layout_axis *data = &layout->data;
-    invar_comm_nccl_options options = {.seconds = layout->seconds, .ordinal = dev->ordinal};
+    invar_comm_nccl_options options = {.seconds = layout->timeout_s, .ordinal = dev->ordinal};
     void *memory = NULL;
 
     if (!transport->nccl)

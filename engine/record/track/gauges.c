@@ -48,8 +48,8 @@ static invar_status add_gauge(invar_gauges *g, const invar_export_scalar *scalar
 {
     invar_gauge *to;
 
-    if (g->count == g->room) {
-        int64_t room = g->room ? 2 * g->room : 64;
+    if (g->count == g->capacity) {
+        int64_t room = g->capacity ? 2 * g->capacity : 64;
         void *grown;
 
         INVAR_TRY(invar_alloc(&grown, (size_t)room, sizeof *g->items, "numbers of a run"));
@@ -57,7 +57,7 @@ static invar_status add_gauge(invar_gauges *g, const invar_export_scalar *scalar
             memcpy(grown, g->items, (size_t)g->count * sizeof *g->items);
         invar_free(g->items);
         g->items = grown;
-        g->room = room;
+        g->capacity = room;
     }
     to = &g->items[g->count];
     INVAR_TRY(invar_alloc((void **)&to->name, scalar->name_bytes + 1, 1, "a name"));
@@ -68,7 +68,7 @@ static invar_status add_gauge(invar_gauges *g, const invar_export_scalar *scalar
     return INVAR_OK;
 }
 
-invar_status invar_gauges_take(invar_gauges *g, const invar_export_scalar *scalar)
+invar_status invar_gauges_set(invar_gauges *g, const invar_export_scalar *scalar)
 {
     if (scalar->step != g->step || g->ns == 0)
         g->steps += scalar->step >= 0;

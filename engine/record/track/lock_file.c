@@ -100,7 +100,7 @@ static bool is_current_file(int fd, const char *lock)
            ours.st_ino == there.st_ino;
 }
 
-invar_status invar_lock_file_take(invar_lock_file *out, const char *path)
+invar_status invar_lock_file_acquire(invar_lock_file *out, const char *path)
 {
     struct flock whole = write_lock_request();
 
@@ -119,11 +119,11 @@ invar_status invar_lock_file_take(invar_lock_file *out, const char *path)
     return INVAR_OK;
 }
 
-void invar_lock_file_release(invar_lock_file *hold)
+void invar_lock_file_release(invar_lock_file *lock)
 {
-    if (!hold->locked)
+    if (!lock->locked)
         return;
-    unlink(hold->lock); // remove it while it is locked; the next process makes a new one
-    close(hold->fd);
-    hold->locked = false;
+    unlink(lock->lock); // remove it while it is locked; the next process makes a new one
+    close(lock->fd);
+    lock->locked = false;
 }

@@ -39,9 +39,9 @@ invar_status invar_lock_file_check(const char *path) INVAR_MUST_USE;
  * Acquires the lock. Returns INVAR_E_BUSY if another process holds it, INVAR_E_IO if the lock file
  * is something else. Release with invar_lock_file_release.
  */
-invar_status invar_lock_file_take(invar_lock_file *out, const char *path) INVAR_MUST_USE;
+invar_status invar_lock_file_acquire(invar_lock_file *out, const char *path) INVAR_MUST_USE;
 /* Removes the lock file and releases the lock. Does nothing if no lock is held. */
-void invar_lock_file_release(invar_lock_file *hold);
+void invar_lock_file_release(invar_lock_file *lock);
 
 #ifdef __cplusplus
 }

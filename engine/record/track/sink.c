@@ -90,14 +90,14 @@ void invar_sink_put(invar_sink *s, const char *line, size_t bytes)
     write_queue(s);
 }
 
-bool invar_sink_gone(const invar_sink *s)
+bool invar_sink_is_closed(const invar_sink *s)
 {
     return s->input_fd < 0;
 }
 
 int invar_sink_log_ended(const invar_sink *s)
 {
-    return invar_sink_log_over(s->log);
+    return invar_sink_log_status(s->log);
 }
 
 /* ---- start and end --------------------------------------------------------------------------- */
@@ -126,7 +126,7 @@ static invar_status start_program(invar_sink *s, char *const *words, const char 
 invar_status invar_sink_check(const char *command, const char *log)
 {
     invar_plugin_argv words = {0};
-    invar_status status = invar_plugin_argv_cut(&words, NAME, command);
+    invar_status status = invar_plugin_argv_split(&words, NAME, command);
 
     if (status == INVAR_OK)
         status = invar_plugin_argv_find(&words, NAME);
@@ -141,7 +141,7 @@ invar_status invar_sink_open(invar_sink **out, const char *command, const char *
     invar_status status;
 
     *out = NULL;
-    status = invar_plugin_argv_cut(&words, NAME, command);
+    status = invar_plugin_argv_split(&words, NAME, command);
     if (status == INVAR_OK)
         status = invar_alloc((void **)&s, 1, sizeof *s, "a sink");
     if (status == INVAR_OK) {

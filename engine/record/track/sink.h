@@ -34,7 +34,7 @@ typedef struct invar_sink_result {
     /* lines that were put, and those that the program did not get completely */
     int64_t lines, dropped;
     bool killed;   /* it did not exit in time */
-    int log_ended; /* state of the log, as returned by invar_sink_log_over */
+    int log_ended; /* state of the log, as returned by invar_sink_log_status */
     int code;      /* exit code, or the negative number of a signal; 0 if it was killed */
 } invar_sink_result;
 
@@ -51,9 +51,9 @@ invar_status invar_sink_open(invar_sink **out, const char *command, const char *
 void invar_sink_put(invar_sink *sink, const char *line, size_t bytes);
 
 /* Returns true if the program has exited or closed its input. */
-bool invar_sink_gone(const invar_sink *sink);
+bool invar_sink_is_closed(const invar_sink *sink);
 
-/* Returns the state of the log, like invar_sink_log_over. */
+/* Returns the state of the log, like invar_sink_log_status. */
 int invar_sink_log_ended(const invar_sink *sink);
 
 /*

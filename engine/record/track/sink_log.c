@@ -185,7 +185,7 @@ invar_status invar_sink_log_open(invar_sink_log **out, int *end_out, const char 
     return status;
 }
 
-int invar_sink_log_over(const invar_sink_log *log)
+int invar_sink_log_status(const invar_sink_log *log)
 {
     return log->over;
 }

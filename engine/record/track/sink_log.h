@@ -38,11 +38,11 @@ invar_status invar_sink_log_open(invar_sink_log **out, int *end_out,
  * Returns 0 if all output was kept so far, INVAR_SINK_LOG_FULL, or the errno of a failed write.
  * Thread-safe.
  */
-int invar_sink_log_over(const invar_sink_log *log);
+int invar_sink_log_status(const invar_sink_log *log);
 
 /*
  * Keeps the output up to now and stops the thread, without waiting for other processes that hold
- * the write end. Returns the result of invar_sink_log_over. `log` may be NULL.
+ * the write end. Returns the result of invar_sink_log_status. `log` may be NULL.
  */
 int invar_sink_log_close(invar_sink_log *log);
 

@@ -157,7 +157,7 @@ static invar_status open_gauges(invar_track *t)
         INVAR_TRY(invar_error_of_key(invar_metrics_server_open(&t->scrape, port_of(t->run.recipe)),
                                      PORT_KEY));
     if (t->file[0])
-        INVAR_TRY(invar_error_of_key(invar_lock_file_take(&t->file_lock, t->file), FILE_KEY));
+        INVAR_TRY(invar_error_of_key(invar_lock_file_acquire(&t->file_lock, t->file), FILE_KEY));
     return t->scrape || t->file[0]
                ? invar_error_of_key(publish_gauges(t), t->file[0] ? FILE_KEY : PORT_KEY)
                : INVAR_OK;
@@ -212,7 +212,7 @@ static void report_sink_gone(invar_track *t)
 {
     char line[INVAR_PATH_SIZE + 128];
 
-    if (t->sink_gone_reported || !invar_sink_gone(t->sink))
+    if (t->sink_gone_reported || !invar_sink_is_closed(t->sink))
         return;
     t->sink_gone_reported = true;
     (void)snprintf(line, sizeof line,
@@ -429,7 +429,7 @@ static invar_status on_scalar(void *payload, const invar_export_scalar *scalar)
     invar_track *t = payload;
 
     if (t->scrape || t->file[0])
-        INVAR_TRY(invar_gauges_take(&t->gauges, scalar));
+        INVAR_TRY(invar_gauges_set(&t->gauges, scalar));
     return t->sink ? add_to_sink_line(t, scalar) : INVAR_OK;
 }
 

@@ -34,48 +34,48 @@ bool invar_is_letter(char c)
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-size_t invar_str_view_find(invar_str_view piece, size_t from, const char *what)
+size_t invar_str_view_find(invar_str_view view, size_t from, const char *what)
 {
     size_t length = strlen(what);
 
-    for (size_t at = from; length <= piece.length && at <= piece.length - length; at++) {
-        if (memcmp(piece.text + at, what, length) == 0)
+    for (size_t at = from; length <= view.length && at <= view.length - length; at++) {
+        if (memcmp(view.text + at, what, length) == 0)
             return at;
     }
-    return piece.length;
+    return view.length;
 }
 
-invar_str_view invar_str_view_trim(invar_str_view piece)
+invar_str_view invar_str_view_trim(invar_str_view view)
 {
-    while (piece.length > 0 && invar_is_blank(piece.text[piece.length - 1]))
-        piece.length--;
-    while (piece.length > 0 && invar_is_blank(piece.text[0])) {
-        piece.text++;
-        piece.length--;
+    while (view.length > 0 && invar_is_blank(view.text[view.length - 1]))
+        view.length--;
+    while (view.length > 0 && invar_is_blank(view.text[0])) {
+        view.text++;
+        view.length--;
     }
-    return piece;
+    return view;
 }
 
-bool invar_str_view_boxed(invar_str_view *out, invar_str_view piece)
+bool invar_str_view_boxed(invar_str_view *out, invar_str_view view)
 {
     static const char open[] = "\\boxed";
-    size_t length = sizeof open - 1, at = piece.length < length ? 0 : piece.length - length + 1;
+    size_t length = sizeof open - 1, at = view.length < length ? 0 : view.length - length + 1;
     size_t depth = 0;
 
     do {
         if (at == 0)
             return false;
         at--;
-    } while (memcmp(piece.text + at, open, length) != 0);
+    } while (memcmp(view.text + at, open, length) != 0);
     at += length;
-    if (at == piece.length || piece.text[at] != '{')
+    if (at == view.length || view.text[at] != '{')
         return false;
-    out->text = piece.text + at + 1;
-    for (; at < piece.length; at++) {
-        depth += piece.text[at] == '{';
-        depth -= piece.text[at] == '}';
+    out->text = view.text + at + 1;
+    for (; at < view.length; at++) {
+        depth += view.text[at] == '{';
+        depth -= view.text[at] == '}';
         if (depth == 0) {
-            out->length = (size_t)(piece.text + at - out->text);
+            out->length = (size_t)(view.text + at - out->text);
             return true;
         }
     }
@@ -91,18 +91,18 @@ static void mark_too_long(invar_answer_text *answer)
     answer->too_long = true;
 }
 
-void invar_answer_text_set(invar_answer_text *answer, invar_str_view piece)
+void invar_answer_text_set(invar_answer_text *answer, invar_str_view view)
 {
     answer->length = 0;
     answer->text[0] = '\0';
     answer->too_long = false;
-    if (piece.length > 0 && memchr(piece.text, '\0', piece.length))
+    if (view.length > 0 && memchr(view.text, '\0', view.length))
         mark_too_long(answer);
     else
-        invar_answer_text_splice(answer, 0, 0, piece);
+        invar_answer_text_splice(answer, 0, 0, view);
 }
 
-invar_str_view invar_answer_text_piece(const invar_answer_text *answer)
+invar_str_view invar_answer_text_view(const invar_answer_text *answer)
 {
     invar_str_view piece = {answer->text, answer->length};
 
@@ -122,7 +122,7 @@ void invar_answer_text_splice(invar_answer_text *answer, size_t at, size_t lengt
 
     if (answer->too_long)
         return;
-    if (by.length >= INVAR_ANSWER_TEXT_ROOM - (answer->length - length)) {
+    if (by.length >= INVAR_ANSWER_TEXT_CAPACITY - (answer->length - length)) {
         mark_too_long(answer);
         return;
     }
@@ -139,7 +139,7 @@ void invar_answer_text_replace(invar_answer_text *answer, const char *what, cons
     size_t at = 0;
 
     for (;;) {
-        at = invar_str_view_find(invar_answer_text_piece(answer), at, what);
+        at = invar_str_view_find(invar_answer_text_view(answer), at, what);
         if (at >= answer->length)
             return;
         invar_answer_text_splice(answer, at, strlen(what), with);
@@ -149,7 +149,7 @@ void invar_answer_text_replace(invar_answer_text *answer, const char *what, cons
 
 void invar_answer_text_trim(invar_answer_text *answer)
 {
-    invar_str_view inner = invar_str_view_trim(invar_answer_text_piece(answer));
+    invar_str_view inner = invar_str_view_trim(invar_answer_text_view(answer));
 
     memmove(answer->text, inner.text, inner.length);
     answer->length = inner.length;

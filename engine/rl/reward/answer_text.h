@@ -17,11 +17,11 @@
 extern "C" {
 #endif
 
-enum { INVAR_ANSWER_TEXT_ROOM = 4096 };
+enum { INVAR_ANSWER_TEXT_CAPACITY = 4096 };
 
 typedef struct invar_answer_text {
     /* NUL-terminated; input with a NUL inside is marked as too long */
-    char text[INVAR_ANSWER_TEXT_ROOM];
+    char text[INVAR_ANSWER_TEXT_CAPACITY];
     size_t length;
     bool too_long;
 } invar_answer_text;
@@ -40,21 +40,21 @@ char invar_lower(char c);
 /*
  * Returns the position of the first `what` at or after `from`; piece.length if it does not occur.
  */
-size_t invar_str_view_find(invar_str_view piece, size_t from, const char *what);
+size_t invar_str_view_find(invar_str_view view, size_t from, const char *what);
 
 /* Returns the view without blanks at its ends. */
-invar_str_view invar_str_view_trim(invar_str_view piece);
+invar_str_view invar_str_view_trim(invar_str_view view);
 
 /*
  * Finds the content of the last \boxed{}, with balanced braces. Returns false if there is no such
  * box.
  */
-bool invar_str_view_boxed(invar_str_view *out, invar_str_view piece);
+bool invar_str_view_boxed(invar_str_view *out, invar_str_view view);
 
 /* Replaces the text and clears too_long. */
-void invar_answer_text_set(invar_answer_text *answer, invar_str_view piece);
+void invar_answer_text_set(invar_answer_text *answer, invar_str_view view);
 /* Returns a view of the text, valid until the next change. */
-invar_str_view invar_answer_text_piece(const invar_answer_text *answer);
+invar_str_view invar_answer_text_view(const invar_answer_text *answer);
 /* Returns true if the texts are equal and neither is too long. */
 bool invar_answer_text_equal(const invar_answer_text *a, const invar_answer_text *b);
 

@@ -48,8 +48,8 @@ static bool reduce_fraction(invar_rational *out, int64_t top, int64_t bottom)
         return false;
     common = (int64_t)greatest_common_divisor(abs_u64(top), abs_u64(bottom));
     common = bottom < 0 ? -common : common;
-    out->top = top / common;
-    out->bottom = bottom / common;
+    out->num = top / common;
+    out->den = bottom / common;
     return true;
 }
 
@@ -59,9 +59,9 @@ static bool multiply_rationals(invar_rational *out, invar_rational a, invar_rati
     int64_t top, bottom;
 
     // cancels crosswise first, so that the products overflow only if the result does
-    return reduce_fraction(&left, a.top, b.bottom) && reduce_fraction(&right, b.top, a.bottom) &&
-           !__builtin_mul_overflow(left.top, right.top, &top) &&
-           !__builtin_mul_overflow(left.bottom, right.bottom, &bottom) &&
+    return reduce_fraction(&left, a.num, b.den) && reduce_fraction(&right, b.num, a.den) &&
+           !__builtin_mul_overflow(left.num, right.num, &top) &&
+           !__builtin_mul_overflow(left.den, right.den, &bottom) &&
            reduce_fraction(out, top, bottom);
 }
 
@@ -69,33 +69,31 @@ static bool divide_rationals(invar_rational *out, invar_rational a, invar_ration
 {
     invar_rational upside_down;
 
-    return reduce_fraction(&upside_down, b.bottom, b.top) &&
-           multiply_rationals(out, a, upside_down);
+    return reduce_fraction(&upside_down, b.den, b.num) && multiply_rationals(out, a, upside_down);
 }
 
 static bool add_rationals(invar_rational *out, invar_rational a, invar_rational b)
 {
     int64_t left, right, top, bottom;
 
-    return !__builtin_mul_overflow(a.top, b.bottom, &left) &&
-           !__builtin_mul_overflow(b.top, a.bottom, &right) &&
+    return !__builtin_mul_overflow(a.num, b.den, &left) &&
+           !__builtin_mul_overflow(b.num, a.den, &right) &&
            !__builtin_add_overflow(left, right, &top) &&
-           !__builtin_mul_overflow(a.bottom, b.bottom, &bottom) &&
-           reduce_fraction(out, top, bottom);
+           !__builtin_mul_overflow(a.den, b.den, &bottom) && reduce_fraction(out, top, bottom);
 }
 
 static bool raise_to_power(invar_rational *out, invar_rational base, invar_rational exponent)
 {
     invar_rational result = {1, 1};
 
-    if (exponent.bottom != 1 || exponent.top > MAX_POWER || exponent.top < -MAX_POWER)
+    if (exponent.den != 1 || exponent.num > MAX_POWER || exponent.num < -MAX_POWER)
         return false;
-    for (uint64_t i = abs_u64(exponent.top); i > 0; i--) {
+    for (uint64_t i = abs_u64(exponent.num); i > 0; i--) {
         if (!multiply_rationals(&result, result, base))
             return false;
     }
     *out = result;
-    return exponent.top >= 0 || reduce_fraction(out, result.bottom, result.top);
+    return exponent.num >= 0 || reduce_fraction(out, result.den, result.num);
 }
 
 /* ---- grammar --------------------------------------------------------------------------------- */
@@ -158,11 +156,11 @@ static bool parse_signed(invar_rational *out, formula_reader *r)
         bool down = accept_char(r, '-');
         if (!parse_factor(&exponent, r))
             return false;
-        exponent.top = down ? -exponent.top : exponent.top;
+        exponent.num = down ? -exponent.num : exponent.num;
         if (!raise_to_power(out, *out, exponent))
             return false;
     }
-    out->top = minus ? -out->top : out->top;
+    out->num = minus ? -out->num : out->num;
     return true;
 }
 
@@ -189,16 +187,16 @@ static bool parse_sum(invar_rational *out, formula_reader *r)
         invar_rational next;
         if (!parse_product(&next, r))
             return false;
-        next.top = minus ? -next.top : next.top;
+        next.num = minus ? -next.num : next.num;
         if (!add_rationals(out, *out, next))
             return false;
     }
     return true;
 }
 
-bool invar_rational_parse(invar_rational *out, invar_str_view piece)
+bool invar_rational_parse(invar_rational *out, invar_str_view view)
 {
-    formula_reader r = {piece.text, piece.text + piece.length, 0};
+    formula_reader r = {view.text, view.text + view.length, 0};
 
     return parse_sum(out, &r) && r.cursor == r.end;
 }

@@ -17,16 +17,16 @@ extern "C" {
 /* Reduced fraction with a positive denominator. */
 typedef struct invar_rational {
     /* numerator */
-    int64_t top;
+    int64_t num;
     /* denominator */
-    int64_t bottom;
+    int64_t den;
 } invar_rational;
 
 /*
  * Parses numbers, + - * / ^ and parentheses, without blanks. Returns false if the text is anything
  * else, if a step overflows 64 bits, or if parentheses are nested more than 32 deep.
  */
-bool invar_rational_parse(invar_rational *out, invar_str_view piece);
+bool invar_rational_parse(invar_rational *out, invar_str_view view);
 
 #ifdef __cplusplus
 }

@@ -182,7 +182,8 @@ static invar_status apply_rm_type(invar_reward *reward, bool *boxed, const char 
     return INVAR_OK;
 }
 
-invar_status invar_reward_rules(bool *out, invar_reward reward, const invar_rl_sample *sample)
+invar_status invar_reward_has_function(bool *out, invar_reward reward,
+                                       const invar_rl_sample *sample)
 {
     bool boxed = false;
 

@@ -53,8 +53,8 @@ invar_status invar_reward_compute(invar_rl_sample *sample, invar_reward reward, 
  * Sets *out to true if a reward function applies to the sample: that of `reward`, or of its
  * metadata.
  */
-invar_status invar_reward_rules(bool *out, invar_reward reward,
-                                const invar_rl_sample *sample) INVAR_MUST_USE;
+invar_status invar_reward_has_function(bool *out, invar_reward reward,
+                                       const invar_rl_sample *sample) INVAR_MUST_USE;
 
 /* Computes the reward without its parts, and changes nothing in the sample. */
 invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,

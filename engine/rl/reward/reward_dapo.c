@@ -95,13 +95,13 @@ static void unwrap_command(invar_answer_text *a, const char *head, bool last)
 {
     for (size_t at = 0;;) {
         size_t end, found;
-        at = invar_str_view_find(invar_answer_text_piece(a), at, head);
+        at = invar_str_view_find(invar_answer_text_view(a), at, head);
         if (at >= a->length)
             return;
-        found = end = invar_str_view_find(invar_answer_text_piece(a), at + strlen(head), "}");
+        found = end = invar_str_view_find(invar_answer_text_view(a), at + strlen(head), "}");
         while (last && found < a->length) {
             end = found;
-            found = invar_str_view_find(invar_answer_text_piece(a), end + 1, "}");
+            found = invar_str_view_find(invar_answer_text_view(a), end + 1, "}");
         }
         if (end >= a->length)
             return;
@@ -114,8 +114,8 @@ static void unwrap_command(invar_answer_text *a, const char *head, bool last)
 /* Keeps the text from the first to the second dollar, if there are two. */
 static void keep_formula(invar_answer_text *a)
 {
-    size_t first = invar_str_view_find(invar_answer_text_piece(a), 0, "$");
-    size_t second = invar_str_view_find(invar_answer_text_piece(a), first + 1, "$");
+    size_t first = invar_str_view_find(invar_answer_text_view(a), 0, "$");
+    size_t second = invar_str_view_find(invar_answer_text_view(a), first + 1, "$");
 
     if (first >= a->length || second >= a->length)
         return;
@@ -140,7 +140,7 @@ static void brace_arguments(invar_answer_text *a, const char *word, bool two)
 {
     for (size_t at = 0;;) {
         size_t middle, end;
-        at = invar_str_view_find(invar_answer_text_piece(a), at, word);
+        at = invar_str_view_find(invar_answer_text_view(a), at, word);
         if (at >= a->length)
             return;
         at += strlen(word);

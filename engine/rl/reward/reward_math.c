@@ -64,7 +64,7 @@ static bool brace_roots(invar_answer_text *a)
     static const char root[] = "\\sqrt";
 
     for (size_t at = 0;;) {
-        at = invar_str_view_find(invar_answer_text_piece(a), at, root);
+        at = invar_str_view_find(invar_answer_text_view(a), at, root);
         if (at >= a->length)
             return true;
         at += sizeof root - 1;
@@ -88,7 +88,7 @@ static bool brace_fractions(invar_answer_text *a)
 
     for (size_t at = 0;;) {
         size_t second;
-        at = invar_str_view_find(invar_answer_text_piece(a), at, head);
+        at = invar_str_view_find(invar_answer_text_view(a), at, head);
         if (at >= a->length)
             return true;
         at += sizeof head - 1;
@@ -128,7 +128,7 @@ static bool is_plain_integer(invar_str_view p)
 /* Replaces "3/4" by "\frac{3}{4}". */
 static void write_quotient(invar_answer_text *a)
 {
-    invar_str_view all = invar_answer_text_piece(a);
+    invar_str_view all = invar_answer_text_view(a);
     size_t slash = invar_str_view_find(all, 0, "/");
 
     if (slash >= a->length || !is_plain_integer((invar_str_view){a->text, slash}) ||
@@ -142,7 +142,7 @@ static void write_quotient(invar_answer_text *a)
 /* Removes the name of "x=5": one equals sign, with at most two characters before it. */
 static void drop_name(invar_answer_text *a)
 {
-    invar_str_view all = invar_answer_text_piece(a);
+    invar_str_view all = invar_answer_text_view(a);
     size_t sign = invar_str_view_find(all, 0, "=");
 
     if (sign < a->length && sign <= 2 && invar_str_view_find(all, sign + 1, "=") == a->length)
@@ -153,11 +153,11 @@ static void drop_name(invar_answer_text *a)
 static bool drop_unit(invar_answer_text *a)
 {
     static const char unit[] = "\\text{ ";
-    size_t at = invar_str_view_find(invar_answer_text_piece(a), 0, unit);
+    size_t at = invar_str_view_find(invar_answer_text_view(a), 0, unit);
 
     if (at >= a->length)
         return true;
-    if (invar_str_view_find(invar_answer_text_piece(a), at + 1, unit) < a->length)
+    if (invar_str_view_find(invar_answer_text_view(a), at + 1, unit) < a->length)
         return false;
     erase_text(a, at, a->length - at);
     return true;
@@ -215,7 +215,7 @@ static void drop_units(invar_answer_text *a)
         size_t at = 0;
         for (;;) {
             size_t end, mark;
-            at = invar_str_view_find(invar_answer_text_piece(a), at, units[i]);
+            at = invar_str_view_find(invar_answer_text_view(a), at, units[i]);
             if (at >= a->length)
                 break;
             end = at + strlen(units[i]);
@@ -432,7 +432,7 @@ static bool is_integer(invar_str_view p)
 {
     invar_rational value;
 
-    return is_decimal(p) && invar_rational_parse(&value, p) && value.bottom == 1;
+    return is_decimal(p) && invar_rational_parse(&value, p) && value.den == 1;
 }
 
 static bool is_fraction(invar_str_view p)
@@ -459,8 +459,8 @@ static bool equal_elements(invar_str_view a, invar_str_view b)
         return true;
     if ((is_fraction(a) && is_fraction(b)) || is_integer(a) != is_integer(b))
         return false;
-    return invar_rational_parse(&x, a) && invar_rational_parse(&y, b) && x.top == y.top &&
-           x.bottom == y.bottom;
+    return invar_rational_parse(&x, a) && invar_rational_parse(&y, b) && x.num == y.num &&
+           x.den == y.den;
 }
 
 static bool is_bracket(char c)
@@ -528,7 +528,7 @@ static bool equal_values(invar_str_view given, invar_str_view label)
         return false;
     if (is_tuple(&a) && is_tuple(&b))
         return equal_tuples(&a, &b);
-    return equal_elements(invar_answer_text_piece(&a), invar_answer_text_piece(&b));
+    return equal_elements(invar_answer_text_view(&a), invar_answer_text_view(&b));
 }
 
 invar_status invar_reward_fn_math(double *out, const invar_reward_input *c)

@@ -158,7 +158,7 @@ static invar_status copy_actor_body(const invar_run_context *s, invar_param_load
             INVAR_TRY(invar_param_loader_zero(fill, to));
             continue;
         }
-        INVAR_TRY(invar_param_loader_room_all(&values, fill, to));
+        INVAR_TRY(invar_param_loader_buffer_all(&values, fill, to));
         INVAR_TRY(invar_full_masters_read(values, s->actor,
                                           invar_model_find(s->actor, to->name) - s->actor->params));
         INVAR_TRY(invar_param_loader_put(fill));

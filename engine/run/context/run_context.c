@@ -100,12 +100,12 @@ static invar_status open_device(invar_run_context *s, bool any, bool profiled,
 static invar_status open_beside(invar_run_context *s)
 {
     if (s->pool)
-        INVAR_TRY(invar_pool_new(&s->beside_pool, invar_pool_threads(s->pool)));
+        INVAR_TRY(invar_pool_new(&s->sampler_pool, invar_pool_threads(s->pool)));
     if (s->profile)
-        INVAR_TRY(invar_profile_new(&s->beside_profile));
+        INVAR_TRY(invar_profile_new(&s->sampler_profile));
     s->sampler_dev = s->dev;
-    s->sampler_dev.profiler = invar_profile_meter(s->beside_profile);
-    s->sampler_dev.pool = s->beside_pool;
+    s->sampler_dev.profiler = invar_profile_meter(s->sampler_profile);
+    s->sampler_dev.pool = s->sampler_pool;
     s->sampler_dev.context = NULL;
     s->sampler_dev.high_priority = true; // its ops are few and depend on each other
     return invar_device_open(&s->sampler_dev);
@@ -314,12 +314,12 @@ static invar_status open_all(invar_run_context *s, unsigned wants, const invar_l
 invar_status invar_run_context_open(invar_run_context *session, const invar_recipe *recipe,
                                     unsigned wants)
 {
-    return invar_run_context_open_beside(session, recipe, wants,
-                                         &(invar_local_ranks){.process_ranks = 1, .host_ranks = 1});
+    return invar_run_context_open_rank(session, recipe, wants,
+                                       &(invar_local_ranks){.process_ranks = 1, .host_ranks = 1});
 }
 
-invar_status invar_run_context_open_beside(invar_run_context *session, const invar_recipe *recipe,
-                                           unsigned wants, const invar_local_ranks *crowd)
+invar_status invar_run_context_open_rank(invar_run_context *session, const invar_recipe *recipe,
+                                         unsigned wants, const invar_local_ranks *local_ranks)
 {
     invar_status status;
 
@@ -327,8 +327,8 @@ invar_status invar_run_context_open_beside(invar_run_context *session, const inv
         (invar_run_context){.recipe = recipe,
                             .format = INVAR_RECIPE_ENUM(invar_format, recipe, INVAR_KEY_DTYPE),
                             .rollout_format = invar_train_settings_rollout_format(recipe),
-                            .layout = crowd->layout};
-    status = open_all(session, wants, crowd);
+                            .layout = local_ranks->layout};
+    status = open_all(session, wants, local_ranks);
     if (status != INVAR_OK)
         invar_run_context_close(session);
     return status;
@@ -349,9 +349,9 @@ void invar_run_context_close(invar_run_context *session)
     invar_free(session->stop);
     invar_device_close(&session->sampler_dev);
     invar_device_close(&session->dev);
-    invar_profile_free(session->beside_profile);
+    invar_profile_free(session->sampler_profile);
     invar_profile_free(session->profile);
-    invar_pool_free(session->beside_pool);
+    invar_pool_free(session->sampler_pool);
     invar_pool_free(session->pool);
     *session = (invar_run_context){0};
 }

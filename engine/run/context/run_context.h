@@ -45,8 +45,8 @@ typedef struct invar_run_context {
                       the scratch of the CPU */
     invar_device sampler_dev; /* device context of the sampling thread, on the same device as
                                  `dev`; no backend without a thread */
-    invar_pool *beside_pool;  /* threads of that device, as many as in `pool` */
-    invar_profile *profile, *beside_profile; /* op profiles of dev and sampler_dev, or NULL */
+    invar_pool *sampler_pool; /* threads of that device, as many as in `pool` */
+    invar_profile *profile, *sampler_profile; /* op profiles of dev and sampler_dev, or NULL */
     invar_tokenizer *tokenizer;
     invar_model_spec spec;
     invar_format format, rollout_format;
@@ -123,9 +123,9 @@ typedef struct invar_local_ranks {
 } invar_local_ranks;
 
 /* Like invar_run_context_open, for one of several ranks. */
-invar_status invar_run_context_open_beside(invar_run_context *session, const invar_recipe *recipe,
-                                           unsigned wants,
-                                           const invar_local_ranks *crowd) INVAR_MUST_USE;
+invar_status invar_run_context_open_rank(invar_run_context *session, const invar_recipe *recipe,
+                                         unsigned wants,
+                                         const invar_local_ranks *local_ranks) INVAR_MUST_USE;
 void invar_run_context_close(invar_run_context *session);
 
 /*

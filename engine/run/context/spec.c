@@ -35,7 +35,7 @@ static void read_experts(invar_model_spec *spec, const invar_recipe *r)
     spec->experts_per_token = invar_recipe_int(r, INVAR_KEY_MOE_ROUTER_TOPK);
     spec->expert_intermediate =
         value_or(invar_recipe_int(r, INVAR_KEY_MOE_FFN_HIDDEN_SIZE), spec->intermediate);
-    spec->normalise_experts = true;
+    spec->normalize_experts = true;
     for (int64_t i = 0; i < spec->layers && i < INVAR_SPEC_MAX_LAYERS; i++)
         spec->sparse[i] = true;
 }

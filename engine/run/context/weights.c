@@ -29,14 +29,14 @@
 static invar_status load_shard(float *out, const invar_param *p, invar_checkpoint *c,
                                const char *set)
 {
-    invar_tensor whole = invar_param_whole(p, NULL);
+    invar_tensor whole = invar_param_full_tensor(p, NULL);
     invar_status status;
 
     INVAR_TRY(invar_alloc(&whole.data, (size_t)invar_param_all_elements(p), sizeof(float),
                           "a tensor of a checkpoint"));
     status = invar_checkpoint_load(&whole, c, set, p->name);
     if (status == INVAR_OK)
-        invar_param_shard_take(out, p, &p->local, whole.data);
+        invar_param_shard_extract(out, p, &p->local, whole.data);
     invar_free(whole.data);
     return status;
 }
@@ -44,7 +44,7 @@ static invar_status load_shard(float *out, const invar_param *p, invar_checkpoin
 invar_status invar_run_context_load_own(float *out, const invar_param *p, invar_checkpoint *c,
                                         const char *set)
 {
-    invar_tensor whole = invar_param_whole(p, out);
+    invar_tensor whole = invar_param_full_tensor(p, out);
 
     if (p->local.experts == 0)
         return invar_checkpoint_skip_tensor(c, set, p->name);
@@ -60,7 +60,7 @@ static invar_status load_param(invar_param_loader *fill, const invar_param *p,
 
     if (p->local.experts == 0)
         return invar_checkpoint_skip_tensor(checkpoint, set, p->name);
-    INVAR_TRY(invar_param_loader_room_all(&near, fill, p));
+    INVAR_TRY(invar_param_loader_buffer_all(&near, fill, p));
     INVAR_TRY(invar_run_context_load_own(near, p, checkpoint, set));
     return invar_param_loader_put(fill);
 }

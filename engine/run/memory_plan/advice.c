@@ -93,7 +93,7 @@ static bool offload_optimizer(invar_memory_workload *ask, char *out, size_t size
 {
     bool there = ask->learns && ask->offload_chunk_bytes == 0 && invar_device_is_local(ask->dev);
 
-    ask->offload_chunk_bytes = INVAR_OPTIMIZER_PIECE;
+    ask->offload_chunk_bytes = INVAR_OPTIMIZER_CHUNK_BYTES;
     (void)snprintf(out, size, "optimizer-cpu-offload = true");
     return there;
 }
@@ -291,17 +291,17 @@ static void format_bytes(char out[24], size_t bytes)
 static void name_largest(char *out, size_t size, const invar_memory_plan *b)
 {
     invar_memory_plan_item items[INVAR_MEMORY_PLAN_ITEMS + 3];
-    size_t rest = b->block - b->beside;
+    size_t rest = b->block - b->sampler_bytes;
     int count = 0;
 
     if (b->need == b->load_peak_bytes)
         items[count++] = (invar_memory_plan_item){"loading the teacher", b->load_peak_bytes};
     for (int i = 0; i < b->n_items; i++)
         items[count++] = b->items[i];
-    if (b->beside > 0)
-        items[count++] = (invar_memory_plan_item){"sampling ahead", b->beside};
+    if (b->sampler_bytes > 0)
+        items[count++] = (invar_memory_plan_item){"sampling ahead", b->sampler_bytes};
     items[count++] =
-        b->beside == 0 && rest == b->sampling
+        b->sampler_bytes == 0 && rest == b->sampling
             ? (invar_memory_plan_item){"sampling", rest}
             : (invar_memory_plan_item){rest == b->learning ? "learning" : "scoring", rest};
     out[0] = '\0';
@@ -328,27 +328,29 @@ static bool changes_run(const char *keys)
 }
 
 invar_status invar_memory_plan_advice(char out[INVAR_MEMORY_PLAN_ADVICE_SIZE],
-                                      const invar_memory_plan *b, const invar_memory_workload *ask)
+                                      const invar_memory_plan *b,
+                                      const invar_memory_workload *workload)
 {
     out[0] = '\0';
     if (b->fits)
         return INVAR_OK;
-    INVAR_TRY(find_single(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, ask, b->available));
+    INVAR_TRY(find_single(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, workload, b->available));
     if (!out[0])
-        INVAR_TRY(find_several(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, "set ", ask, b->available));
-    return changes_run(out) ? find_adapters(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, ask, b->available)
-                            : INVAR_OK;
+        INVAR_TRY(find_several(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, "set ", workload, b->available));
+    return changes_run(out)
+               ? find_adapters(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, workload, b->available)
+               : INVAR_OK;
 }
 
 invar_status invar_memory_plan_check_fits(const invar_memory_plan *b,
-                                          const invar_memory_workload *ask)
+                                          const invar_memory_workload *workload)
 {
     char need[24], available[24], largest[160], keys[INVAR_MEMORY_PLAN_ADVICE_SIZE];
-    bool far = invar_device_is_local(ask->dev);
+    bool far = invar_device_is_local(workload->dev);
 
     if (b->fits)
         return INVAR_OK;
-    INVAR_TRY(invar_memory_plan_advice(keys, b, ask));
+    INVAR_TRY(invar_memory_plan_advice(keys, b, workload));
     format_bytes(need, b->need);
     format_bytes(available, b->usable);
     name_largest(largest, sizeof largest, b);
@@ -360,7 +362,7 @@ invar_status invar_memory_plan_check_fits(const invar_memory_plan *b,
             ? "'invar plan RECIPE --gpus 8 --all' shows whether 8 GPUs can share it; "
             : "",
         keys[0] ? keys
-        : far && ask->learns
+        : far && workload->learns
             ? "no setting of this recipe is enough, not even LoRA (lora-rank) with "
               "optimizer-cpu-offload: take a smaller model"
             : "no setting of this recipe is enough: take a smaller model");

@@ -61,10 +61,10 @@ static invar_status try_training(bool *fits, invar_memory_plan *b, invar_dry_mod
 {
     b->choice.max_tokens = max_tokens;
     b->choice.head_rows = head_rows;
-    if (!cast->ask->samples_alone)
+    if (!cast->workload->samples_alone)
         INVAR_TRY(invar_dry_models_train(b, cast));
     INVAR_TRY(invar_dry_models_check(b, cast));
-    *fits = training_bytes(b, cast->ask) + overlap_bytes(b, cast->ask) <= block_limit(b);
+    *fits = training_bytes(b, cast->workload) + overlap_bytes(b, cast->workload) <= block_limit(b);
     return INVAR_OK;
 }
 
@@ -74,7 +74,7 @@ static invar_status choose_rows(bool *fits, invar_memory_plan *b, invar_dry_mode
 {
     int64_t rows = b->choice.head_rows;
 
-    if (cast->ask->head_rows > 0)
+    if (cast->workload->head_rows > 0)
         return INVAR_OK;
     while (!*fits && rows > least) {
         rows = invar_max_i64(rows / 2, least);
@@ -96,7 +96,7 @@ static int64_t min_tokens(const invar_memory_workload *ask)
 /* Finds the largest max_tokens that fits. */
 static invar_status choose_tokens(bool *fits, invar_memory_plan *b, invar_dry_models *cast)
 {
-    const invar_memory_workload *ask = cast->ask;
+    const invar_memory_workload *ask = cast->workload;
     int64_t most = b->choice.max_tokens, rows = b->choice.head_rows;
     int64_t unit = min_tokens(ask), low = unit, high = most;
 
@@ -127,7 +127,7 @@ static int64_t max_rows(const invar_memory_workload *ask)
 
 static invar_status choose_training(invar_memory_plan *b, invar_dry_models *cast)
 {
-    const invar_memory_workload *ask = cast->ask;
+    const invar_memory_workload *ask = cast->workload;
     int64_t rows = ask->head_rows, tokens = ask->plan.max_tokens;
     bool fits;
 
@@ -157,7 +157,7 @@ static invar_status choose_training(invar_memory_plan *b, invar_dry_models *cast
 static invar_rollout_exec_options resolve_limits(int64_t *least_out, const invar_memory_plan *b,
                                                  const invar_dry_models *cast, int64_t concurrency)
 {
-    const invar_memory_workload *ask = cast->ask;
+    const invar_memory_workload *ask = cast->workload;
     size_t most = sampling_limit(b, ask);
     int64_t room = invar_min_i64((int64_t)(most < INT64_MAX ? most : INT64_MAX), MOST_CACHE);
     invar_rollout_exec_options limits = ask->limits, out = {0};
@@ -189,13 +189,13 @@ static bool samples_anything(const invar_memory_workload *ask)
 static invar_status choose_pages(bool *fits, invar_memory_plan *b, invar_dry_models *cast,
                                  int64_t least, int64_t page_bytes)
 {
-    size_t room = sampling_limit(b, cast->ask);
+    size_t room = sampling_limit(b, cast->workload);
     size_t more = b->sampling > room ? b->sampling - room : 0;
     int64_t pages =
         b->choice.pages - (int64_t)((more + (size_t)page_bytes - 1) / (size_t)page_bytes);
 
     *fits = more == 0;
-    if (*fits || cast->ask->limits.pages > 0 || pages < least)
+    if (*fits || cast->workload->limits.pages > 0 || pages < least)
         return INVAR_OK;
     b->choice.pages = pages;
     INVAR_TRY(invar_dry_models_sample(b, cast));
@@ -205,8 +205,8 @@ static invar_status choose_pages(bool *fits, invar_memory_plan *b, invar_dry_mod
 
 static invar_status choose_cache(invar_memory_plan *b, invar_dry_models *cast)
 {
-    int64_t concurrency = cast->ask->limits.concurrency, least, page_bytes;
-    bool fits = !samples_anything(cast->ask);
+    int64_t concurrency = cast->workload->limits.concurrency, least, page_bytes;
+    bool fits = !samples_anything(cast->workload);
 
     while (!fits) {
         invar_rollout_exec_options limits = resolve_limits(&least, b, cast, concurrency);
@@ -217,7 +217,7 @@ static invar_status choose_cache(invar_memory_plan *b, invar_dry_models *cast)
         INVAR_TRY(invar_dry_models_sample(b, cast));
         INVAR_TRY(choose_pages(&fits, b, cast, least, page_bytes));
         b->cache = (size_t)b->choice.pages * (size_t)page_bytes;
-        if (cast->ask->limits.concurrency > 0 || limits.concurrency == 1)
+        if (cast->workload->limits.concurrency > 0 || limits.concurrency == 1)
             break;
         concurrency = limits.concurrency / 2;
     }
@@ -255,38 +255,39 @@ static bool cannot_fit(const invar_memory_plan *b, const invar_memory_workload *
 
 static invar_status choose_all(invar_memory_plan *b, invar_dry_models *cast)
 {
-    if (cannot_fit(b, cast->ask))
+    if (cannot_fit(b, cast->workload))
         return INVAR_OK;
-    if (cast->ask->overlap)
+    if (cast->workload->overlap)
         INVAR_TRY(choose_cache(b, cast));
-    if (!cast->ask->samples_alone)
-        INVAR_TRY(invar_dry_models_around(b, cast));
-    if (!cast->ask->samples_alone || cast->ask->verify_inflight)
+    if (!cast->workload->samples_alone)
+        INVAR_TRY(invar_dry_models_measure_overhead(b, cast));
+    if (!cast->workload->samples_alone || cast->workload->verify_inflight)
         INVAR_TRY(choose_training(b, cast));
-    return cannot_fit(b, cast->ask) || cast->ask->overlap ? INVAR_OK : choose_cache(b, cast);
+    return cannot_fit(b, cast->workload) || cast->workload->overlap ? INVAR_OK
+                                                                    : choose_cache(b, cast);
 }
 
 static invar_status make_plan(invar_memory_plan *b, invar_dry_models *cast)
 {
     INVAR_TRY(choose_all(b, cast));
-    b->beside = overlap_bytes(b, cast->ask);
-    b->block = b->beside ? b->beside + training_bytes(b, cast->ask)
-                         : max_size(b->sampling, training_bytes(b, cast->ask));
+    b->sampler_bytes = overlap_bytes(b, cast->workload);
+    b->block = b->sampler_bytes ? b->sampler_bytes + training_bytes(b, cast->workload)
+                                : max_size(b->sampling, training_bytes(b, cast->workload));
     b->need = max_size(b->resident + b->block + b->outside_block_bytes, b->load_peak_bytes);
     b->fits = b->need <= b->usable;
     return INVAR_OK;
 }
 
-invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_workload *ask,
+invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_workload *workload,
                                     size_t available)
 {
     invar_dry_models *cast;
     invar_status status;
 
-    INVAR_TRY(check_pages(ask));
+    INVAR_TRY(check_pages(workload));
     INVAR_TRY(invar_alloc((void **)&cast, 1, sizeof *cast, "the plan of memory"));
     *cast = (invar_dry_models){0};
-    status = invar_dry_models_make(cast, out, ask);
+    status = invar_dry_models_make(cast, out, workload);
     out->available = available;
     out->usable = available - available / RESERVE;
     if (status == INVAR_OK)

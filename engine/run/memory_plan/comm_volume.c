@@ -26,12 +26,12 @@ const char *invar_parallel_axis_name(invar_parallel_axis axis)
     return names[axis];
 }
 
-uint64_t invar_comm_volume_sent(const invar_comm_volume *traffic, invar_parallel_axis axis)
+uint64_t invar_comm_volume_sent(const invar_comm_volume *volume, invar_parallel_axis axis)
 {
     uint64_t sent = 0;
 
-    for (int i = 0; i < traffic->count; i++)
-        sent += traffic->moves[i].axis == axis ? traffic->moves[i].sent : 0;
+    for (int i = 0; i < volume->count; i++)
+        sent += volume->moves[i].axis == axis ? volume->moves[i].sent : 0;
     return sent;
 }
 
@@ -148,10 +148,10 @@ static invar_status run_learner(const step_context *s, invar_trainer *trainer,
                                 invar_learner *learner)
 {
     bool critic = learner->model->spec.value_head;
-    const invar_memory_workload *ask = s->cast->ask;
+    const invar_memory_workload *ask = s->cast->workload;
     const invar_trainer_loss loss = {.run = invar_memory_plan_no_loss,
                                      .entropy = ask->entropy && !critic,
-                                     .led = ask->loss_on_rank0 && !critic};
+                                     .on_rank0 = ask->loss_on_rank0 && !critic};
     invar_trainer_result result = {.train_logp = s->now,
                                    .entropy = critic ? NULL : s->now + s->tokens};
 
@@ -177,11 +177,11 @@ static invar_status make_plan(invar_batch_plan *out, const step_context *s)
 /* Computes the FLOP of this rank's units and the number of rounds. */
 static invar_status count_products(invar_comm_volume *out, const step_context *s)
 {
-    const invar_memory_workload *ask = s->cast->ask;
+    const invar_memory_workload *ask = s->cast->workload;
     const invar_layout_axis *data = &ask->layout->data;
     int forwards = s->options.recompute ? 2 : 1;
     // forwards that only the loss needs
-    int ahead = ask->loss_on_rank0 && invar_layout_pipes(ask->layout);
+    int ahead = ask->loss_on_rank0 && invar_layout_is_pipelined(ask->layout);
     invar_batch_plan units;
 
     INVAR_TRY(make_plan(&units, s));
@@ -201,12 +201,12 @@ static invar_status count_products(invar_comm_volume *out, const step_context *s
 /* Counts the transfers of one step. */
 static invar_status run_step(invar_comm_volume *out, const step_context *s)
 {
-    const invar_layout *layout = s->cast->ask->layout;
+    const invar_layout *layout = s->cast->workload->layout;
     axis_observer watches[INVAR_COMM_VOLUME_AXES + 1];
     invar_trainer *trainer = NULL;
     invar_status status;
 
-    invar_phase_arena_init(&s->cast->work, s->cast->ask->dev, 1);
+    invar_phase_arena_init(&s->cast->work, s->cast->workload->dev, 1);
     INVAR_TRY(invar_trainer_new(&trainer, &s->cast->work.dev, &s->options));
     observe_axes(watches, out, layout);
     status = run_learner(s, trainer, &s->cast->actor_learner);
@@ -246,9 +246,9 @@ typedef struct unit_rounds {
 
 static unit_rounds rounds_of(const step_context *s, const invar_batch_plan *plan)
 {
-    const invar_layout *layout = s->cast->ask->layout;
-    bool by_unit = invar_layout_divides(layout) || invar_layout_pipes(layout);
-    unit_rounds t = {by_unit ? layout->data.size : plan->unit[1], 0, plan->unit_sample[1]};
+    const invar_layout *layout = s->cast->workload->layout;
+    bool by_unit = invar_layout_has_data_parallel(layout) || invar_layout_is_pipelined(layout);
+    unit_rounds t = {by_unit ? layout->data.size : plan->first_unit[1], 0, plan->unit_sample[1]};
 
     t.count = (plan->units - 1) / t.units; // the last unit may be smaller and is counted by itself
     return t;
@@ -269,7 +269,8 @@ static invar_status run_fewer(invar_comm_volume *out, bool *same, const step_con
     less.options.plan.unit_count = units;
     less.tokens = invar_trainer_tokens(less.samples, less.count);
     INVAR_TRY(make_plan(&plan, &less));
-    *same = plan.units == units && plan.unit_sample[1] == t->each && plan.unit[1] == whole->unit[1];
+    *same = plan.units == units && plan.unit_sample[1] == t->each &&
+            plan.first_unit[1] == whole->first_unit[1];
     invar_batch_plan_release(&plan);
     return *same ? run_step(out, &less) : INVAR_OK;
 }
@@ -369,21 +370,21 @@ static invar_status make_all(invar_comm_volume *out, step_context *s,
     return status;
 }
 
-invar_status invar_comm_volume_make(invar_comm_volume *out, const invar_memory_workload *ask,
+invar_status invar_comm_volume_make(invar_comm_volume *out, const invar_memory_workload *workload,
                                     const invar_memory_plan_choice *choice,
                                     const invar_rl_sample *samples, int64_t count)
 {
     step_context s = {.samples = samples, .count = count};
 
-    return make_all(out, &s, ask, choice, false);
+    return make_all(out, &s, workload, choice, false);
 }
 
 invar_status invar_comm_volume_make_longest(invar_comm_volume *out,
-                                            const invar_memory_workload *ask,
+                                            const invar_memory_workload *workload,
                                             const invar_memory_plan_choice *choice)
 {
-    int64_t longest = invar_memory_plan_longest(ask), response = ask->response;
-    step_context s = {.count = ask->step_samples};
+    int64_t longest = invar_memory_plan_longest(workload), response = workload->response;
+    step_context s = {.count = workload->step_samples};
     invar_rl_sample *samples = NULL;
     invar_status status;
 
@@ -393,7 +394,7 @@ invar_status invar_comm_volume_make_longest(invar_comm_volume *out,
     for (int64_t i = 0; i < s.count; i++)
         samples[i] = (invar_rl_sample){.n_tokens = longest, .prompt_tokens = longest - response};
     s.samples = samples;
-    status = make_all(out, &s, ask, choice, true);
+    status = make_all(out, &s, workload, choice, true);
     invar_free(samples);
     return status;
 }

@@ -47,13 +47,13 @@ typedef struct invar_comm_volume {
 } invar_comm_volume;
 
 /* Returns the bytes that are sent along an axis. */
-uint64_t invar_comm_volume_sent(const invar_comm_volume *traffic, invar_parallel_axis axis);
+uint64_t invar_comm_volume_sent(const invar_comm_volume *volume, invar_parallel_axis axis);
 
 /*
  * *out = volume of one optimizer step of actor and critic with these samples, whose tokens are not
  * read. ask->layout must be simulated; `choice` is that of the plan (invar_memory_plan_make).
  */
-invar_status invar_comm_volume_make(invar_comm_volume *out, const invar_memory_workload *ask,
+invar_status invar_comm_volume_make(invar_comm_volume *out, const invar_memory_workload *workload,
                                     const invar_memory_plan_choice *choice,
                                     const invar_rl_sample *samples, int64_t count) INVAR_MUST_USE;
 
@@ -62,7 +62,7 @@ invar_status invar_comm_volume_make(invar_comm_volume *out, const invar_memory_w
  * units have equal transfers, so only a few are executed and the rest is multiplied.
  */
 invar_status invar_comm_volume_make_longest(invar_comm_volume *out,
-                                            const invar_memory_workload *ask,
+                                            const invar_memory_workload *workload,
                                             const invar_memory_plan_choice *choice) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -22,7 +22,7 @@
 /* Adds an item with the bytes that were allocated since the last one. */
 static void add_item(invar_memory_plan *out, const invar_dry_models *cast, const char *name)
 {
-    size_t bytes = cast->resident.overflow_bytes - out->resident;
+    size_t bytes = cast->resident.allocated_bytes - out->resident;
 
     INVAR_CHECK(out->n_items < INVAR_MEMORY_PLAN_ITEMS);
     out->items[out->n_items++] = (invar_memory_plan_item){name, bytes};
@@ -32,7 +32,7 @@ static void add_item(invar_memory_plan *out, const invar_dry_models *cast, const
 static invar_status add_model(invar_model **model, invar_memory_plan *out, invar_dry_models *cast,
                               const invar_model_spec *spec, bool weights_alone, const char *name)
 {
-    const invar_memory_workload *ask = cast->ask;
+    const invar_memory_workload *ask = cast->workload;
     const invar_device *dev = &cast->resident.dev;
 
     INVAR_TRY(weights_alone ? invar_model_new_weights(model, spec, ask->format, ask->layout, dev)
@@ -51,14 +51,14 @@ static invar_status name_model(invar_status status, const invar_model_spec *own,
 static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *cast,
                                 const invar_model_spec *spec)
 {
-    const invar_memory_workload *ask = cast->ask;
+    const invar_memory_workload *ask = cast->workload;
     invar_model *whole = NULL;
     invar_status status;
 
     INVAR_TRY(invar_model_new(&whole, spec, ask->format, ask->layout, &cast->resident.dev));
     status = invar_model_new_weights(&cast->teacher, spec, ask->format, ask->layout,
                                      &cast->resident.dev);
-    out->load_peak_bytes = cast->resident.overflow_bytes;
+    out->load_peak_bytes = cast->resident.allocated_bytes;
     invar_model_free(whole);
     add_item(out, cast, "teacher: weights");
     return status;
@@ -67,15 +67,15 @@ static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *cast,
 /* Adds the reference. With adapters it shares the actor's base, unless it has a spec of its own. */
 static invar_status add_reference(invar_memory_plan *out, invar_dry_models *cast)
 {
-    const invar_model_spec *own = cast->ask->reference_spec;
+    const invar_model_spec *own = cast->workload->reference_spec;
     const char *name = "reference: weights";
 
     if (own)
         return name_model(add_model(&cast->reference, out, cast, own, true, name), own,
                           INVAR_MEMORY_PLAN_IS_REFERENCE);
     if (!invar_model_is_adapted(cast->actor))
-        return add_model(&cast->reference, out, cast, cast->ask->spec, !cast->ask->reference_moves,
-                         name);
+        return add_model(&cast->reference, out, cast, cast->workload->spec,
+                         !cast->workload->reference_moves, name);
     INVAR_TRY(invar_model_new_sharing_base(&cast->reference, cast->actor, &cast->resident.dev));
     add_item(out, cast, name);
     return INVAR_OK;
@@ -84,7 +84,7 @@ static invar_status add_reference(invar_memory_plan *out, invar_dry_models *cast
 /* Adds the draft model, which is complete on every rank that samples. */
 static invar_status add_draft(invar_memory_plan *out, invar_dry_models *cast)
 {
-    const invar_memory_workload *ask = cast->ask;
+    const invar_memory_workload *ask = cast->workload;
     bool samples = false;
 
     for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++)
@@ -103,7 +103,7 @@ static invar_status add_draft(invar_memory_plan *out, invar_dry_models *cast)
  */
 static invar_status add_rollout_actor(invar_memory_plan *out, invar_dry_models *cast)
 {
-    const invar_memory_workload *ask = cast->ask;
+    const invar_memory_workload *ask = cast->workload;
     const invar_device *dev = &cast->resident.dev;
 
     if (!ask->two_formats && !ask->overlap)
@@ -122,8 +122,8 @@ static invar_status add_learner(invar_learner *learner, invar_memory_plan *out,
 {
     const invar_learner_options o = {.dev = &cast->resident.dev,
                                      .prefix = "",
-                                     .adamw = cast->ask->adamw,
-                                     .piece = cast->ask->offload_chunk_bytes};
+                                     .adamw = cast->workload->adamw,
+                                     .offload_chunk_bytes = cast->workload->offload_chunk_bytes};
     size_t before = out->resident;
 
     INVAR_TRY(invar_learner_open(learner, model, true, &o));
@@ -136,16 +136,16 @@ static invar_status add_learner(invar_learner *learner, invar_memory_plan *out,
 
 static invar_status add_sync(invar_memory_plan *out, invar_dry_models *cast)
 {
-    const invar_weight_sync_options o = {.sides = cast->ask->sides,
+    const invar_weight_sync_options o = {.roles = cast->workload->roles,
                                          .model = cast->rollout_actor ? cast->rollout_actor
                                                                       : cast->actor,
                                          .dev = &cast->resident.dev,
-                                         .bucket = cast->ask->bucket};
+                                         .bucket_bytes = cast->workload->bucket_bytes};
 
-    if (!o.sides)
+    if (!o.roles)
         return INVAR_OK;
     INVAR_TRY(invar_weight_sync_new(&cast->sync, &o));
-    if (!invar_device_is_local(cast->ask->dev))
+    if (!invar_device_is_local(cast->workload->dev))
         add_item(out, cast, "actor: weights on their way");
     return INVAR_OK;
 }
@@ -161,8 +161,8 @@ static invar_status list_all(invar_tensor_hasher *digests, const invar_learner *
     for (int64_t i = 0; l->model && i < l->model->n_params; i++) {
         const invar_param *p = &l->model->params[i];
 
-        INVAR_TRY(invar_tensor_hasher_add_cut(digests, invar_param_f32(p), &p->cut));
-        if (!l->optimizer || !invar_optimizer_place(l->optimizer))
+        INVAR_TRY(invar_tensor_hasher_add_cut(digests, invar_param_f32(p), &p->split));
+        if (!l->optimizer || !invar_optimizer_device(l->optimizer))
             continue;
         INVAR_TRY(invar_tensor_hasher_add(digests, &l->optimizer->m[i], 1));
         INVAR_TRY(invar_tensor_hasher_add(digests, &l->optimizer->v[i], 1));
@@ -203,16 +203,17 @@ static invar_status learner_step(invar_learner *learner)
 }
 
 /* Counts the hashes twice: the points of a step keep their hasher's memory. */
-invar_status invar_dry_models_around(const invar_memory_plan *out, invar_dry_models *cast)
+invar_status invar_dry_models_measure_overhead(const invar_memory_plan *out,
+                                               invar_dry_models *models)
 {
-    invar_phase_arena *s = &cast->resident;
+    invar_phase_arena *s = &models->resident;
 
     invar_phase_arena_mark(s);
-    INVAR_TRY(dry_models_hash(cast));
-    cast->overhead_bytes = s->peak_bytes - out->resident;
-    INVAR_TRY(learner_step(&cast->actor_learner));
-    INVAR_TRY(learner_step(&cast->critic_learner));
-    cast->overhead_bytes += s->peak_bytes - out->resident;
+    INVAR_TRY(dry_models_hash(models));
+    models->overhead_bytes = s->peak_bytes - out->resident;
+    INVAR_TRY(learner_step(&models->actor_learner));
+    INVAR_TRY(learner_step(&models->critic_learner));
+    models->overhead_bytes += s->peak_bytes - out->resident;
     return INVAR_OK;
 }
 
@@ -227,7 +228,7 @@ static int64_t elements_of(const invar_model *model, int tensor)
 
     part.tensor = tensor;
     for (int64_t i = 0; i < model->n_params; i++) {
-        invar_param_shard box = invar_model_partition_box(&part, &model->spec, &model->params[i]);
+        invar_param_shard box = invar_model_partition_shard(&part, &model->spec, &model->params[i]);
         elements += box.experts * box.rows * (model->params[i].cols ? box.cols : 1);
     }
     return elements;
@@ -270,7 +271,7 @@ static int model_heaviest(const invar_model *model)
 
 static invar_status dry_models_make(invar_dry_models *cast, invar_memory_plan *out)
 {
-    const invar_memory_workload *ask = cast->ask;
+    const invar_memory_workload *ask = cast->workload;
     const invar_learner_options still = {.dev = &cast->resident.dev, .prefix = ""};
     invar_model_spec critic = *ask->spec, teacher = *ask->spec;
 
@@ -307,61 +308,61 @@ static invar_status dry_models_make(invar_dry_models *cast, invar_memory_plan *o
     return INVAR_OK;
 }
 
-invar_status invar_dry_models_make(invar_dry_models *cast, invar_memory_plan *out,
-                                   const invar_memory_workload *ask)
+invar_status invar_dry_models_make(invar_dry_models *models, invar_memory_plan *out,
+                                   const invar_memory_workload *workload)
 {
     *out = (invar_memory_plan){0};
-    cast->ask = ask;
-    invar_phase_arena_init(&cast->resident, ask->dev, 0);
-    cast->resident.backend.memory.exact_size = false; // allocate like the real device
-    return dry_models_make(cast, out);
+    models->workload = workload;
+    invar_phase_arena_init(&models->resident, workload->dev, 0);
+    models->resident.backend.memory.exact_size = false; // allocate like the real device
+    return dry_models_make(models, out);
 }
 
-void invar_dry_models_release(invar_dry_models *cast)
+void invar_dry_models_release(invar_dry_models *models)
 {
-    invar_weight_sync_free(cast->sync);
-    invar_learner_close(&cast->critic_learner);
-    invar_learner_close(&cast->actor_learner);
-    invar_model_free(cast->draft);
-    invar_model_free(cast->critic);
-    invar_model_free(cast->teacher);
-    invar_model_free(cast->reference);
-    invar_model_free(cast->rollout_actor);
-    invar_model_free(cast->actor);
+    invar_weight_sync_free(models->sync);
+    invar_learner_close(&models->critic_learner);
+    invar_learner_close(&models->actor_learner);
+    invar_model_free(models->draft);
+    invar_model_free(models->critic);
+    invar_model_free(models->teacher);
+    invar_model_free(models->reference);
+    invar_model_free(models->rollout_actor);
+    invar_model_free(models->actor);
 }
 
-const invar_model *invar_dry_models_sampler(const invar_dry_models *cast)
+const invar_model *invar_dry_models_sampler(const invar_dry_models *models)
 {
-    return cast->rollout_actor ? cast->rollout_actor : cast->actor;
+    return models->rollout_actor ? models->rollout_actor : models->actor;
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */
 
-invar_status invar_dry_models_sample(invar_memory_plan *out, invar_dry_models *cast)
+invar_status invar_dry_models_sample(invar_memory_plan *out, invar_dry_models *models)
 {
-    invar_rollout_exec_options limits = cast->ask->limits;
+    invar_rollout_exec_options limits = models->workload->limits;
     invar_rollout *rollout = NULL;
     invar_status status;
 
     limits.pages = out->choice.pages;
     limits.concurrency = out->choice.concurrency;
-    limits.speculation.model = cast->draft;
-    invar_phase_arena_init(&cast->work, cast->ask->dev, 1);
-    status =
-        invar_rollout_new(&rollout, invar_dry_models_sampler(cast), NULL, &cast->work.dev, &limits);
+    limits.speculation.model = models->draft;
+    invar_phase_arena_init(&models->work, models->workload->dev, 1);
+    status = invar_rollout_new(&rollout, invar_dry_models_sampler(models), NULL, &models->work.dev,
+                               &limits);
     if (status == INVAR_OK)
-        status = invar_dry_run_rollout(rollout, cast->ask);
-    out->sampling = cast->work.high_water;
+        status = invar_dry_run_rollout(rollout, models->workload);
+    out->sampling = models->work.high_water;
     invar_rollout_free(rollout);
     return status;
 }
 
 /* Dry-runs the verification of in-flight samples, which a rank does without other ranks. */
-invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *cast)
+invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *models)
 {
-    invar_trainer_options o = invar_dry_models_options(cast, &out->choice);
-    invar_memory_workload ask = *cast->ask;
-    invar_dry_run_objects parts = {.sampler = invar_dry_models_sampler(cast)};
+    invar_trainer_options o = invar_dry_models_options(models, &out->choice);
+    invar_memory_workload ask = *models->workload;
+    invar_dry_run_objects parts = {.sampler = invar_dry_models_sampler(models)};
     invar_status status;
 
     if (!ask.verify_inflight)
@@ -369,10 +370,10 @@ invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *ca
     o.replay = ask.replay ? parts.sampler : NULL;
     o.layout = NULL;
     ask.plan.max_tokens = out->choice.max_tokens;
-    invar_phase_arena_init(&cast->work, ask.dev, 1);
-    INVAR_TRY(invar_trainer_new(&parts.checker, &cast->work.dev, &o));
-    status = invar_memory_plan_rehearse_check(&parts, &ask);
-    out->verify_bytes = cast->work.high_water;
+    invar_phase_arena_init(&models->work, ask.dev, 1);
+    INVAR_TRY(invar_trainer_new(&parts.checker, &models->work.dev, &o));
+    status = invar_dry_run_check(&parts, &ask);
+    out->verify_bytes = models->work.high_water;
     invar_trainer_free(parts.checker);
     return status;
 }
@@ -409,14 +410,14 @@ static invar_status dry_models_learn(invar_memory_plan *out, invar_dry_models *c
 {
     bool far = invar_device_is_local(ask->dev);
     hash_observer w = {.full = ask->level >= INVAR_PROBE_FULL};
-    const invar_forward_hooks show = {.take = hash_rows, .payload = &w, .parts = w.full};
+    const invar_forward_hooks show = {.on_value = hash_rows, .payload = &w, .parts = w.full};
     invar_status status;
 
     if (ask->level > INVAR_PROBE_STEP)
         parts->probe = &show;
     invar_phase_arena_mark(&cast->resident);
     invar_leaf_hasher_init(&w.leaves, &cast->resident.dev);
-    status = invar_memory_plan_rehearse_learn(parts, ask);
+    status = invar_dry_run_learn(parts, ask);
     invar_leaf_hasher_release(&w.leaves);
     // the points of the rollout need as much again; on a device without its own memory, the points
     // of learning are hashed on the host
@@ -428,43 +429,43 @@ static invar_status dry_models_learn(invar_memory_plan *out, invar_dry_models *c
     return status;
 }
 
-invar_trainer_options invar_dry_models_options(const invar_dry_models *cast,
+invar_trainer_options invar_dry_models_options(const invar_dry_models *models,
                                                const invar_memory_plan_choice *choice)
 {
-    const invar_memory_workload *ask = cast->ask;
+    const invar_memory_workload *ask = models->workload;
     invar_trainer_options o = {.plan = ask->plan,
                                .recompute = ask->recompute,
                                .head_rows = choice->head_rows,
                                .temperature = 1.0f,
-                               .replay = ask->replay ? cast->actor : NULL,
+                               .replay = ask->replay ? models->actor : NULL,
                                .layout = ask->layout};
 
     o.plan.max_tokens = choice->max_tokens;
     return o;
 }
 
-invar_status invar_dry_models_train(invar_memory_plan *out, invar_dry_models *cast)
+invar_status invar_dry_models_train(invar_memory_plan *out, invar_dry_models *models)
 {
-    const invar_trainer_options o = invar_dry_models_options(cast, &out->choice);
-    invar_memory_workload ask = *cast->ask;
-    invar_dry_run_objects parts = {.actor = cast->actor,
-                                   .critic = cast->critic,
-                                   .reference = ask.reference_spec ? cast->reference : NULL,
-                                   .teacher = ask.teacher_spec ? cast->teacher : NULL,
-                                   .actor_grads = cast->actor_learner.grads,
-                                   .critic_grads = cast->critic_learner.grads};
+    const invar_trainer_options o = invar_dry_models_options(models, &out->choice);
+    invar_memory_workload ask = *models->workload;
+    invar_dry_run_objects parts = {.actor = models->actor,
+                                   .critic = models->critic,
+                                   .reference = ask.reference_spec ? models->reference : NULL,
+                                   .teacher = ask.teacher_spec ? models->teacher : NULL,
+                                   .actor_grads = models->actor_learner.grads,
+                                   .critic_grads = models->critic_learner.grads};
     invar_status status;
 
     ask.plan.max_tokens = out->choice.max_tokens;
-    invar_phase_arena_init(&cast->work, ask.dev, 1);
-    INVAR_TRY(invar_trainer_new(&parts.trainer, &cast->work.dev, &o));
-    status = invar_memory_plan_rehearse_score(&parts, &ask);
-    out->scoring = cast->work.high_water;
+    invar_phase_arena_init(&models->work, ask.dev, 1);
+    INVAR_TRY(invar_trainer_new(&parts.trainer, &models->work.dev, &o));
+    status = invar_dry_run_score(&parts, &ask);
+    out->scoring = models->work.high_water;
     invar_trainer_free(parts.trainer);
     INVAR_TRY(status);
-    invar_phase_arena_init(&cast->work, ask.dev, 1);
-    INVAR_TRY(invar_trainer_new(&parts.trainer, &cast->work.dev, &o));
-    status = dry_models_learn(out, cast, &parts, &ask);
+    invar_phase_arena_init(&models->work, ask.dev, 1);
+    INVAR_TRY(invar_trainer_new(&parts.trainer, &models->work.dev, &o));
+    status = dry_models_learn(out, models, &parts, &ask);
     invar_trainer_free(parts.trainer);
     return status;
 }

@@ -20,7 +20,7 @@ extern "C" {
  * after a failure. Must not be moved after invar_dry_models_make.
  */
 typedef struct invar_dry_models {
-    const invar_memory_workload *ask;
+    const invar_memory_workload *workload;
     invar_phase_arena resident; /* device of the models */
     invar_phase_arena work;     /* device of the current phase */
     invar_model *actor, *reference, *teacher, *critic, *draft;
@@ -31,25 +31,28 @@ typedef struct invar_dry_models {
 } invar_dry_models;
 
 /* Makes all models and learners, and sets the resident items of *out. */
-invar_status invar_dry_models_make(invar_dry_models *cast, invar_memory_plan *out,
-                                   const invar_memory_workload *ask) INVAR_MUST_USE;
+invar_status invar_dry_models_make(invar_dry_models *models, invar_memory_plan *out,
+                                   const invar_memory_workload *workload) INVAR_MUST_USE;
 
 /* Sets overhead_bytes. Call before invar_dry_models_train. */
-invar_status invar_dry_models_around(const invar_memory_plan *out,
-                                     invar_dry_models *cast) INVAR_MUST_USE;
-void invar_dry_models_release(invar_dry_models *cast);
+invar_status invar_dry_models_measure_overhead(const invar_memory_plan *out,
+                                               invar_dry_models *models) INVAR_MUST_USE;
+void invar_dry_models_release(invar_dry_models *models);
 
 /* Returns the model that samples: the actor or its copy. */
-const invar_model *invar_dry_models_sampler(const invar_dry_models *cast);
+const invar_model *invar_dry_models_sampler(const invar_dry_models *models);
 
 /* Returns the options of the run's trainer, with the settings of `choice`. */
-invar_trainer_options invar_dry_models_options(const invar_dry_models *cast,
+invar_trainer_options invar_dry_models_options(const invar_dry_models *models,
                                                const invar_memory_plan_choice *choice);
 
 /* Dry-runs one phase with the settings of out->choice and sets its bytes in *out. */
-invar_status invar_dry_models_sample(invar_memory_plan *out, invar_dry_models *cast) INVAR_MUST_USE;
-invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *cast) INVAR_MUST_USE;
-invar_status invar_dry_models_train(invar_memory_plan *out, invar_dry_models *cast) INVAR_MUST_USE;
+invar_status invar_dry_models_sample(invar_memory_plan *out,
+                                     invar_dry_models *models) INVAR_MUST_USE;
+invar_status invar_dry_models_check(invar_memory_plan *out,
+                                    invar_dry_models *models) INVAR_MUST_USE;
+invar_status invar_dry_models_train(invar_memory_plan *out,
+                                    invar_dry_models *models) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

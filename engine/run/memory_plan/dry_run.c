@@ -16,24 +16,25 @@
 
 #include "base/invar_banned.h"
 
-int64_t invar_memory_plan_longest(const invar_memory_workload *ask)
+int64_t invar_memory_plan_longest(const invar_memory_workload *workload)
 {
-    return invar_min_i64(ask->context, ask->prompt + ask->response);
+    return invar_min_i64(workload->context, workload->prompt + workload->response);
 }
 
-int64_t invar_memory_plan_longest_sample(const invar_memory_workload *ask)
+int64_t invar_memory_plan_longest_sample(const invar_memory_workload *workload)
 {
-    return invar_max_i64(ask->branches, 1) * invar_memory_plan_longest(ask);
+    return invar_max_i64(workload->branches, 1) * invar_memory_plan_longest(workload);
 }
 
-invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload *ask, bool learns)
+invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload *workload,
+                                                     bool learns)
 {
-    const invar_batch_plan_options *p = &ask->plan;
-    int64_t longest = invar_memory_plan_longest_sample(ask) - 1;
-    bool divides = invar_layout_divides(ask->layout);
-    int ranks = divides ? ask->layout->data.size : 1;
+    const invar_batch_plan_options *p = &workload->plan;
+    int64_t longest = invar_memory_plan_longest_sample(workload) - 1;
+    bool divides = invar_layout_has_data_parallel(workload->layout);
+    int ranks = divides ? workload->layout->data.size : 1;
     int64_t samples =
-        learns ? ask->step_samples : invar_layout_range_of(ask->samples, ranks, 0).count;
+        learns ? workload->step_samples : invar_layout_range_of(workload->samples, ranks, 0).count;
     int64_t unit = learns ? invar_min_i64(invar_batch_plan_unit_samples(p, samples), samples) : 1;
     invar_largest_micro_batch out = {
         .rows = samples * longest,
@@ -48,7 +49,8 @@ invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload
         out.rows = invar_min_i64(p->micro_batch, samples) * longest;
     } else if (p->max_tokens > 0)
         out.rows = invar_min_i64(p->max_tokens, out.rows);
-    if (learns && (divides || invar_layout_pipes(ask->layout))) { // ranks compute unit by unit
+    if (learns &&
+        (divides || invar_layout_is_pipelined(workload->layout))) { // ranks compute unit by unit
         out.samples = unit;
         out.rows = out.unit_rows;
     }
@@ -71,7 +73,7 @@ static invar_status touch_rows(void *payload, const invar_observed_value *value)
 
 #define NULL_PROBE                                                                                 \
     {                                                                                              \
-        .take = touch_rows, .parts = true                                                          \
+        .on_value = touch_rows, .parts = true                                                      \
     }
 
 const invar_forward_hooks invar_dry_run_null_probe = NULL_PROBE;
@@ -94,18 +96,18 @@ static invar_status sample_all(invar_rollout *rollout, const invar_memory_worklo
     return INVAR_OK;
 }
 
-invar_status invar_dry_run_rollout(invar_rollout *rollout, const invar_memory_workload *ask)
+invar_status invar_dry_run_rollout(invar_rollout *rollout, const invar_memory_workload *workload)
 {
     const invar_rollout_hooks watcher = {.probe = NULL_PROBE};
-    invar_status status = sample_all(rollout, ask);
+    invar_status status = sample_all(rollout, workload);
 
-    if (ask->level < INVAR_PROBE_FULL)
+    if (workload->level < INVAR_PROBE_FULL)
         return status;
     // op parts have their memory beside the scratch, which they may enlarge: run twice
-    invar_rollout_watch(rollout, &watcher);
+    invar_rollout_set_hooks(rollout, &watcher);
     for (int i = 0; i < 2 && status == INVAR_OK; i++)
-        status = sample_all(rollout, ask);
-    invar_rollout_watch(rollout, NULL);
+        status = sample_all(rollout, workload);
+    invar_rollout_set_hooks(rollout, NULL);
     return status;
 }
 
@@ -174,7 +176,7 @@ static void add_samples(dry_batch *s, int64_t count, int64_t rows, int64_t most_
                                                           .n_tokens = own + 1,
                                                           .prompt_tokens = own + 1 - response,
                                                           .branch_starts = s->cuts,
-                                                          .n_cuts = cuts_within(s, own),
+                                                          .n_branch_starts = cuts_within(s, own),
                                                           .routing = s->routing,
                                                           .route_size = s->routing ? route : 0};
         s->targets += response;
@@ -229,9 +231,9 @@ static invar_status make_batch(dry_batch *s, const invar_model *model,
     for (int64_t u = 1; u <= units; u++)
         s->plan.unit_sample[u] = in_unit + u;
     s->plan.units = s->unit[1] = units;
-    s->plan.count = 1;
-    s->plan.unit = s->unit;
-    s->plan.sample = s->sample;
+    s->plan.n_micro_batches = 1;
+    s->plan.first_unit = s->unit;
+    s->plan.first_sample = s->sample;
     s->sample[1] = s->plan.samples;
     return alloc_zeros(&s->now, 2 * s->targets, sizeof *s->now);
 }
@@ -244,38 +246,38 @@ static invar_status score_model(const invar_dry_run_objects *parts,
     dry_batch s;
     invar_status status = make_batch(&s, model, ask, false);
 
-    invar_trainer_plan(parts->trainer, &s.plan);
+    invar_trainer_set_dry_run_plan(parts->trainer, &s.plan);
     if (status == INVAR_OK && model->spec.value_head)
         status = invar_trainer_values(parts->trainer, model, s.samples, s.plan.samples, s.now);
     else if (status == INVAR_OK)
         status = invar_trainer_score(parts->trainer, model, s.samples, s.plan.samples, s.now, NULL);
-    invar_trainer_plan(parts->trainer, NULL);
+    invar_trainer_set_dry_run_plan(parts->trainer, NULL);
     release_batch(&s);
     return status;
 }
 
-invar_status invar_memory_plan_rehearse_score(const invar_dry_run_objects *parts,
-                                              const invar_memory_workload *ask)
+invar_status invar_dry_run_score(const invar_dry_run_objects *parts,
+                                 const invar_memory_workload *workload)
 {
-    INVAR_TRY(score_model(parts, ask, parts->actor));
+    INVAR_TRY(score_model(parts, workload, parts->actor));
     if (parts->reference)
-        INVAR_TRY(score_model(parts, ask, parts->reference));
+        INVAR_TRY(score_model(parts, workload, parts->reference));
     if (parts->teacher)
-        INVAR_TRY(score_model(parts, ask, parts->teacher));
+        INVAR_TRY(score_model(parts, workload, parts->teacher));
     if (parts->critic)
-        INVAR_TRY(score_model(parts, ask, parts->critic));
-    return invar_trainer_settle(parts->trainer);
+        INVAR_TRY(score_model(parts, workload, parts->critic));
+    return invar_trainer_alloc_scratch(parts->trainer);
 }
 
-invar_status invar_memory_plan_rehearse_check(const invar_dry_run_objects *parts,
-                                              const invar_memory_workload *ask)
+invar_status invar_dry_run_check(const invar_dry_run_objects *parts,
+                                 const invar_memory_workload *workload)
 {
     const invar_dry_run_objects own = {.trainer = parts->checker};
-    invar_memory_workload in_flight = *ask;
+    invar_memory_workload in_flight = *workload;
 
-    in_flight.samples = ask->max_inflight;
+    in_flight.samples = workload->max_inflight;
     INVAR_TRY(score_model(&own, &in_flight, parts->sampler));
-    return invar_trainer_settle(own.trainer);
+    return invar_trainer_alloc_scratch(own.trainer);
 }
 
 invar_status invar_memory_plan_no_loss(void *payload, int64_t first, int64_t count,
@@ -305,10 +307,10 @@ static invar_status train_model(const invar_dry_run_objects *parts,
     if (status == INVAR_OK) {
         invar_trainer_result result = {.train_logp = s.now,
                                        .entropy = s.now ? s.now + s.targets : NULL};
-        invar_trainer_plan(parts->trainer, &s.plan);
-        status = invar_trainer_learn(parts->trainer, model, s.samples, s.plan.samples, &loss, grads,
-                                     &result);
-        invar_trainer_plan(parts->trainer, NULL);
+        invar_trainer_set_dry_run_plan(parts->trainer, &s.plan);
+        status = invar_trainer_forward_backward(parts->trainer, model, s.samples, s.plan.samples,
+                                                &loss, grads, &result);
+        invar_trainer_set_dry_run_plan(parts->trainer, NULL);
     }
     release_batch(&s);
     return status == INVAR_OK ? invar_grads_zero(grads) : status;
@@ -321,20 +323,20 @@ static invar_status train_models(const invar_dry_run_objects *parts,
         INVAR_TRY(train_model(parts, ask, parts->actor, parts->actor_grads));
     if (parts->critic_grads)
         INVAR_TRY(train_model(parts, ask, parts->critic, parts->critic_grads));
-    return invar_trainer_settle(parts->trainer);
+    return invar_trainer_alloc_scratch(parts->trainer);
 }
 
-invar_status invar_memory_plan_rehearse_learn(const invar_dry_run_objects *parts,
-                                              const invar_memory_workload *ask)
+invar_status invar_dry_run_learn(const invar_dry_run_objects *parts,
+                                 const invar_memory_workload *workload)
 {
-    invar_status status = train_models(parts, ask);
+    invar_status status = train_models(parts, workload);
 
     if (!parts->probe)
         return status;
     // op parts have their memory beside the scratch, which they may enlarge: run twice
-    invar_trainer_probe(parts->trainer, parts->probe);
+    invar_trainer_set_hooks(parts->trainer, parts->probe);
     for (int i = 0; i < 2 && status == INVAR_OK; i++)
-        status = train_models(parts, ask);
-    invar_trainer_probe(parts->trainer, NULL);
+        status = train_models(parts, workload);
+    invar_trainer_set_hooks(parts->trainer, NULL);
     return status;
 }

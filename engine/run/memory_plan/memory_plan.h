@@ -78,9 +78,9 @@ typedef struct invar_memory_workload {
     size_t offload_chunk_bytes;
     const invar_layout *layout;    /* layout of the ranks that divide model, samples and moments;
                                       NULL for one rank */
-    const invar_rank_roles *sides; /* roles of the ranks, for the weight sync; NULL if all
+    const invar_rank_roles *roles; /* roles of the ranks, for the weight sync; NULL if all
                                       train and sample */
-    size_t bucket;                 /* bytes of a weight sync buffer: update-weight-buffer-size */
+    size_t bucket_bytes;           /* bytes of a weight sync buffer: update-weight-buffer-size */
     invar_batch_plan_options plan; /* how samples form micro-batches */
     bool dynamic;                  /* plan.max_tokens is an upper bound */
     bool micro_batch_unset;        /* the recipe has no key for the size of a micro-batch */
@@ -123,9 +123,9 @@ typedef struct invar_memory_plan {
     size_t cache;    /* part of `sampling`: keys and values */
     size_t sampling, scoring, learning;
     size_t verify_bytes; /* memory for verifying in-flight samples, by the sampler or the trainer */
-    size_t beside;       /* first bytes of the block, used by the sampler during training; 0 if
+    size_t sampler_bytes; /* first bytes of the block, used by the sampler during training; 0 if
                             all phases take turns */
-    size_t block;        /* bytes of the block: the largest phase, or the sum of both parts */
+    size_t block;         /* bytes of the block: the largest phase, or the sum of both parts */
     size_t outside_block_bytes; /* memory between the phases: norms, hashes */
     /* Peak while a teacher is loaded before all other models, to hash its masters; 0 without a
        teacher. */
@@ -142,7 +142,7 @@ typedef struct invar_memory_plan {
  * Plans the run for a device with `available` bytes. A plan that does not fit is INVAR_OK, with
  * out->fits false.
  */
-invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_workload *ask,
+invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_workload *workload,
                                     size_t available) INVAR_MUST_USE;
 
 #define INVAR_MEMORY_PLAN_ADVICE_SIZE 1024
@@ -152,22 +152,22 @@ invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_w
  * already, or if no key would help.
  */
 invar_status invar_memory_plan_advice(char out[INVAR_MEMORY_PLAN_ADVICE_SIZE],
-                                      const invar_memory_plan *budget,
-                                      const invar_memory_workload *ask) INVAR_MUST_USE;
+                                      const invar_memory_plan *plan,
+                                      const invar_memory_workload *workload) INVAR_MUST_USE;
 
 /*
  * Returns INVAR_OK if the plan fits; else INVAR_E_NOMEM, with the numbers and the keys that would
  * help.
  */
-invar_status invar_memory_plan_check_fits(const invar_memory_plan *budget,
-                                          const invar_memory_workload *ask) INVAR_MUST_USE;
+invar_status invar_memory_plan_check_fits(const invar_memory_plan *plan,
+                                          const invar_memory_workload *workload) INVAR_MUST_USE;
 
 /*
  * Returns the tokens of the longest sequence in training or scoring, and of the longest sample,
  * which may have several sequences.
  */
-int64_t invar_memory_plan_longest(const invar_memory_workload *ask);
-int64_t invar_memory_plan_longest_sample(const invar_memory_workload *ask);
+int64_t invar_memory_plan_longest(const invar_memory_workload *workload);
+int64_t invar_memory_plan_longest_sample(const invar_memory_workload *workload);
 
 /* Size of the largest micro-batch, and of its longest unit. */
 typedef struct invar_largest_micro_batch {
@@ -179,7 +179,8 @@ typedef struct invar_largest_micro_batch {
  * Returns the largest micro-batch of learning or, if not `learns`, of scoring, in which each sample
  * is its own unit.
  */
-invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload *ask, bool learns);
+invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload *workload,
+                                                     bool learns);
 
 /* Returns the rows of the longest sampled sequence. */
 int64_t invar_memory_plan_rows(const invar_rollout_shape *rollout);
@@ -188,7 +189,7 @@ int64_t invar_memory_plan_rows(const invar_rollout_shape *rollout);
 
 /*
  * Device memory that the phases of a run use in turn. Zero-initialize before use. Release with
- * invar_memory_plan_block_release.
+ * invar_phase_memory_release.
  */
 typedef struct invar_phase_memory {
     const invar_device *dev; /* borrowed */
@@ -210,11 +211,11 @@ typedef enum invar_memory_phase {
 invar_status invar_phase_memory_alloc(invar_phase_memory *out, const invar_device *dev,
                                       const invar_device *sampler,
                                       const invar_memory_plan *plan) INVAR_MUST_USE;
-void invar_memory_plan_block_release(invar_phase_memory *block);
+void invar_phase_memory_release(invar_phase_memory *memory);
 
 /* Returns the device of a phase; valid until the block is released. */
-const invar_device *invar_memory_plan_block_dev(const invar_phase_memory *block,
-                                                invar_memory_phase phase);
+const invar_device *invar_phase_memory_dev(const invar_phase_memory *memory,
+                                           invar_memory_phase phase);
 
 /* Objects of a run that are dry-run, on devices of the block. */
 typedef struct invar_dry_run_objects {
@@ -232,9 +233,9 @@ typedef struct invar_dry_run_objects {
  * Dry-runs all phases with the largest shapes, so that the objects allocate their memory; then lets
  * the devices of the block execute ops.
  */
-invar_status invar_phase_memory_activate(invar_phase_memory *block,
+invar_status invar_phase_memory_activate(invar_phase_memory *memory,
                                          const invar_dry_run_objects *parts,
-                                         const invar_memory_workload *ask) INVAR_MUST_USE;
+                                         const invar_memory_workload *workload) INVAR_MUST_USE;
 
 /* ---- internal -------------------------------------------------------------------------------- */
 
@@ -247,13 +248,13 @@ invar_status invar_memory_plan_no_loss(void *payload, int64_t first, int64_t cou
                                        const float *now, const float *entropy, float *dnow_out,
                                        float *dentropy_out) INVAR_MUST_USE;
 invar_status invar_dry_run_rollout(invar_rollout *rollout,
-                                   const invar_memory_workload *ask) INVAR_MUST_USE;
-invar_status invar_memory_plan_rehearse_score(const invar_dry_run_objects *parts,
-                                              const invar_memory_workload *ask) INVAR_MUST_USE;
-invar_status invar_memory_plan_rehearse_check(const invar_dry_run_objects *parts,
-                                              const invar_memory_workload *ask) INVAR_MUST_USE;
-invar_status invar_memory_plan_rehearse_learn(const invar_dry_run_objects *parts,
-                                              const invar_memory_workload *ask) INVAR_MUST_USE;
+                                   const invar_memory_workload *workload) INVAR_MUST_USE;
+invar_status invar_dry_run_score(const invar_dry_run_objects *parts,
+                                 const invar_memory_workload *workload) INVAR_MUST_USE;
+invar_status invar_dry_run_check(const invar_dry_run_objects *parts,
+                                 const invar_memory_workload *workload) INVAR_MUST_USE;
+invar_status invar_dry_run_learn(const invar_dry_run_objects *parts,
+                                 const invar_memory_workload *workload) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

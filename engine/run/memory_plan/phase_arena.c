@@ -62,8 +62,8 @@ static invar_status alloc_block(const invar_device *dev, void **out, size_t byte
             (size_t)(s->count - place) * sizeof *s->blocks);
     s->blocks[place] = (invar_phase_arena_block){at, need};
     s->count++;
-    s->overflow_bytes += need;
-    s->peak_bytes = s->overflow_bytes > s->peak_bytes ? s->overflow_bytes : s->peak_bytes;
+    s->allocated_bytes += need;
+    s->peak_bytes = s->allocated_bytes > s->peak_bytes ? s->allocated_bytes : s->peak_bytes;
     s->high_water = at + need > s->high_water ? at + need : s->high_water;
     *out = s->base + at;
     return INVAR_OK;
@@ -83,7 +83,7 @@ static void free_block(const invar_device *dev, void *block)
     while (place < s->count && s->base + s->blocks[place].offset != (char *)block)
         place++;
     INVAR_CHECK(place < s->count);
-    s->overflow_bytes -= s->blocks[place].bytes;
+    s->allocated_bytes -= s->blocks[place].bytes;
     s->count--;
     memmove(&s->blocks[place], &s->blocks[place + 1],
             (size_t)(s->count - place) * sizeof *s->blocks);
@@ -180,7 +180,7 @@ void invar_phase_arena_bind(invar_phase_arena *s, void *base, size_t bytes)
     INVAR_CHECK(s->count == 0);
     s->base = base;
     s->bytes = bytes;
-    s->overflow_bytes = s->peak_bytes = s->high_water = 0;
+    s->allocated_bytes = s->peak_bytes = s->high_water = 0;
 }
 
 void invar_phase_arena_activate(invar_phase_arena *s)
@@ -197,5 +197,5 @@ void invar_phase_arena_activate(invar_phase_arena *s)
 
 void invar_phase_arena_mark(invar_phase_arena *s)
 {
-    s->peak_bytes = s->overflow_bytes;
+    s->peak_bytes = s->allocated_bytes;
 }

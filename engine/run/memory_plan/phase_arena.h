@@ -42,26 +42,26 @@ typedef struct invar_phase_arena {
     /* (count) allocations, by address */
     invar_phase_arena_block blocks[INVAR_PHASE_ARENA_MAX_BLOCKS];
     int count;
-    size_t overflow_bytes; /* bytes of these allocations */
-    size_t peak_bytes;     /* largest overflow_bytes since invar_phase_arena_mark */
-    size_t high_water;     /* largest end offset of an allocation so far */
-    size_t host;           /* bytes of host memory that were requested while counting */
+    size_t allocated_bytes; /* bytes of these allocations */
+    size_t peak_bytes;      /* largest overflow_bytes since invar_phase_arena_mark */
+    size_t high_water;      /* largest end offset of an allocation so far */
+    size_t host;            /* bytes of host memory that were requested while counting */
 } invar_phase_arena;
 
 /*
  * Makes a counting arena. `under` need not be open: only its ops are asked for their scratch.
  * Arenas with different numbers, from 0 to INVAR_PHASE_ARENA_MAX_APART, have different addresses.
  */
-void invar_phase_arena_init(invar_phase_arena *stage, const invar_device *under, int number);
+void invar_phase_arena_init(invar_phase_arena *arena, const invar_device *under, int number);
 
 /* Binds the arena to memory of the base device, which must be open. The arena must be empty. */
-void invar_phase_arena_bind(invar_phase_arena *stage, void *base, size_t bytes);
+void invar_phase_arena_bind(invar_phase_arena *arena, void *base, size_t bytes);
 
 /* Ends the dry run: ops and copies are executed from now on. */
-void invar_phase_arena_activate(invar_phase_arena *stage);
+void invar_phase_arena_activate(invar_phase_arena *arena);
 
 /* Restarts peak_bytes at the bytes that are allocated now. */
-void invar_phase_arena_mark(invar_phase_arena *stage);
+void invar_phase_arena_mark(invar_phase_arena *arena);
 
 #ifdef __cplusplus
 }

@@ -17,7 +17,7 @@
 invar_status invar_phase_memory_alloc(invar_phase_memory *out, const invar_device *dev,
                                       const invar_device *sampler, const invar_memory_plan *plan)
 {
-    size_t first = plan->beside ? plan->beside : plan->block;
+    size_t first = plan->sampler_bytes ? plan->sampler_bytes : plan->block;
     invar_status status;
 
     *out = (invar_phase_memory){.dev = dev};
@@ -34,46 +34,46 @@ invar_status invar_phase_memory_alloc(invar_phase_memory *out, const invar_devic
         if (samples)
             invar_phase_arena_bind(out->stages[i], memory, first);
         else
-            invar_phase_arena_bind(out->stages[i], memory + plan->beside,
-                                   plan->block - plan->beside);
+            invar_phase_arena_bind(out->stages[i], memory + plan->sampler_bytes,
+                                   plan->block - plan->sampler_bytes);
     }
     if (status != INVAR_OK)
-        invar_memory_plan_block_release(out);
+        invar_phase_memory_release(out);
     return status;
 }
 
-void invar_memory_plan_block_release(invar_phase_memory *block)
+void invar_phase_memory_release(invar_phase_memory *memory)
 {
     for (int i = 0; i < PHASES; i++)
-        invar_free(block->stages[i]);
-    if (block->dev)
-        invar_device_free(block->dev, block->memory);
-    *block = (invar_phase_memory){0};
+        invar_free(memory->stages[i]);
+    if (memory->dev)
+        invar_device_free(memory->dev, memory->memory);
+    *memory = (invar_phase_memory){0};
 }
 
-const invar_device *invar_memory_plan_block_dev(const invar_phase_memory *block,
-                                                invar_memory_phase phase)
+const invar_device *invar_phase_memory_dev(const invar_phase_memory *memory,
+                                           invar_memory_phase phase)
 {
-    return &block->stages[phase]->dev;
+    return &memory->stages[phase]->dev;
 }
 
-invar_status invar_phase_memory_activate(invar_phase_memory *block,
+invar_status invar_phase_memory_activate(invar_phase_memory *memory,
                                          const invar_dry_run_objects *parts,
-                                         const invar_memory_workload *ask)
+                                         const invar_memory_workload *workload)
 {
     invar_dry_run_objects watched = *parts;
 
-    if (ask->level >= INVAR_PROBE_FULL)
+    if (workload->level >= INVAR_PROBE_FULL)
         watched.probe = &invar_dry_run_null_probe;
     if (parts->rollout)
-        INVAR_TRY(invar_dry_run_rollout(parts->rollout, ask));
+        INVAR_TRY(invar_dry_run_rollout(parts->rollout, workload));
     if (parts->trainer) {
-        INVAR_TRY(invar_memory_plan_rehearse_score(parts, ask));
-        INVAR_TRY(invar_memory_plan_rehearse_learn(&watched, ask));
+        INVAR_TRY(invar_dry_run_score(parts, workload));
+        INVAR_TRY(invar_dry_run_learn(&watched, workload));
     }
     if (parts->checker)
-        INVAR_TRY(invar_memory_plan_rehearse_check(parts, ask));
+        INVAR_TRY(invar_dry_run_check(parts, workload));
     for (int i = 0; i < PHASES; i++)
-        invar_phase_arena_activate(block->stages[i]);
+        invar_phase_arena_activate(memory->stages[i]);
     return INVAR_OK;
 }

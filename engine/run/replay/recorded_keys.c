@@ -236,7 +236,7 @@ invar_status invar_recorded_keys_read(invar_recorded_keys *out, invar_ledger *le
     status = invar_ledger_select(ledger, &request);
     if (status == INVAR_E_UNSUPPORTED) { // the op revisions say which program knows the key
         bool known;
-        invar_status other = invar_revisions_check(&known, ledger, run, step, step, "");
+        invar_status other = invar_op_revisions_check(&known, ledger, run, step, step, "");
         status = other != INVAR_OK ? other : status;
     }
     if (status == INVAR_OK)

@@ -165,9 +165,10 @@ static invar_status check_revisions(const invar_replay *replay, int64_t first)
 {
     bool known;
 
-    INVAR_TRY(invar_revisions_check(&known, replay->ledger, replay->run, first, replay->step, ""));
+    INVAR_TRY(
+        invar_op_revisions_check(&known, replay->ledger, replay->run, first, replay->step, ""));
     if (!known)
-        replay_print(replay, INVAR_REVISIONS_UNKNOWN);
+        replay_print(replay, INVAR_OP_REVISIONS_UNKNOWN);
     return INVAR_OK;
 }
 

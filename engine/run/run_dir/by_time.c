@@ -40,12 +40,12 @@ void invar_train_loop_restart_clock(invar_train_loop *loop)
 
 invar_status invar_train_loop_plan_disk(invar_disk *out, const invar_train_loop *loop)
 {
-    const invar_disk_ask ask = {.session = &loop->session,
-                                .settings = &loop->settings,
-                                .files = &loop->store.hf_files,
-                                .save = loop->dirs.paths.save,
-                                .bare = invar_train_loop_rests(loop),
-                                .fresh = loop->options->fresh && !loop->dirs.folder.held};
+    const invar_disk_inputs ask = {.session = &loop->session,
+                                   .settings = &loop->settings,
+                                   .files = &loop->store.hf_files,
+                                   .save = loop->dirs.paths.save,
+                                   .bare = invar_train_loop_keeps_weights_fixed(loop),
+                                   .fresh = loop->options->fresh && !loop->dirs.folder.held};
 
     return invar_disk_plan(out, &ask);
 }
@@ -64,7 +64,7 @@ static invar_status check_space(const invar_train_loop *loop)
     invar_path_show(shown, disk.save);
     return INVAR_FAIL(INVAR_E_IO, 0,
                       "%.400s: the disk has room for the %" PRId64 " that are sure to come alone",
-                      shown, disk.more);
+                      shown, disk.n_remaining);
 }
 
 bool invar_train_loop_may_copy(int64_t bytes, size_t memory)
@@ -125,7 +125,8 @@ invar_status invar_train_loop_forgive_save(invar_train_loop *loop, invar_status 
     (void)snprintf(message, sizeof message,
                    "no checkpoint after %g minutes (save-interval-minutes): %s; the run continues",
                    minutes_of(loop), why.message);
-    invar_recorder_print(&loop->recorder, "warning: step %" PRId64 ": %s", loop->place.step - 1,
+    invar_recorder_print(&loop->recorder, "warning: step %" PRId64 ": %s", loop->position.step - 1,
                          message);
-    return invar_recorder_event(&loop->recorder, loop->place.step - 1, "warning", "save", message);
+    return invar_recorder_event(&loop->recorder, loop->position.step - 1, "warning", "save",
+                                message);
 }

@@ -65,7 +65,7 @@ static void add_set(model_shapes *s, const char *set, const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++)
         s->tensors[s->count++] = (invar_checkpoint_tensor){
-            set, model->params[i].name, invar_param_whole(&model->params[i], NULL), NULL};
+            set, model->params[i].name, invar_param_full_tensor(&model->params[i], NULL), NULL};
 }
 
 /* Adds the sets that invar_train_loop_parts has. */
@@ -101,7 +101,7 @@ static invar_status list_tensors(model_shapes *s, const invar_run_context *sessi
 }
 
 static invar_status measure_listed(int64_t *bytes_out, const model_shapes *s,
-                                   const invar_disk_ask *ask)
+                                   const invar_disk_inputs *ask)
 {
     const invar_run_context *session = ask->session;
     invar_checkpoint_state state = {.n_cursors = 1, .cursors[0] = {.name = "train"}};
@@ -125,7 +125,7 @@ static invar_status measure_listed(int64_t *bytes_out, const model_shapes *s,
     return status;
 }
 
-static invar_status measure_one(int64_t *bytes_out, const invar_disk_ask *ask)
+static invar_status measure_one(int64_t *bytes_out, const invar_disk_inputs *ask)
 {
     model_shapes *s = NULL;
     invar_status status;
@@ -149,7 +149,7 @@ static int64_t steps_of(const invar_train_settings *set)
 /* Returns the number of rollouts from `first` on that save-interval saves, and 1 for the last. */
 static int64_t count_saves(const invar_train_settings *set, int64_t first)
 {
-    const invar_run_schedule *course = &set->course;
+    const invar_run_schedule *course = &set->run_schedule;
     const invar_run_progress at = {.rollout = first, .step = first * steps_of(set)};
     int64_t interval = course->save_interval, end;
 
@@ -176,7 +176,7 @@ static invar_status count_existing(invar_disk *out, int64_t *others)
 }
 
 /* Returns the rollout that follows the newest checkpoint. */
-static int64_t next_rollout(const invar_disk_ask *ask)
+static int64_t next_rollout(const invar_disk_inputs *ask)
 {
     int64_t step;
 
@@ -186,7 +186,7 @@ static int64_t next_rollout(const invar_disk_ask *ask)
     return 0;
 }
 
-static invar_status count_checkpoints(invar_disk *out, const invar_disk_ask *ask)
+static invar_status count_checkpoints(invar_disk *out, const invar_disk_inputs *ask)
 {
     const invar_recipe *r = ask->session->recipe;
     int64_t keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS);
@@ -196,16 +196,16 @@ static invar_status count_checkpoints(invar_disk *out, const invar_disk_ask *ask
         INVAR_TRY(count_existing(out, &others));
         first = next_rollout(ask);
     }
-    out->more = count_saves(ask->settings, first);
+    out->n_remaining = count_saves(ask->settings, first);
     if (keep > 0) { // one more, for the checkpoint being written
         all = invar_min_i64(all, keep + 1);
-        out->more = invar_min_i64(out->more, invar_max_i64(keep - others, 0) + 1);
+        out->n_remaining = invar_min_i64(out->n_remaining, invar_max_i64(keep - others, 0) + 1);
     }
     out->keep = keep;
-    out->least = keep > 0 ? out->more : invar_min_i64(out->more, 1);
+    out->n_required = keep > 0 ? out->n_remaining : invar_min_i64(out->n_remaining, 1);
     if (invar_recipe_float(r, INVAR_KEY_SAVE_INTERVAL_MINUTES) > 0.0)
         out->by_time = INVAR_CHECKPOINT_KEPT_BY_TIME;
-    out->most = all + out->by_time;
+    out->max_checkpoints = all + out->by_time;
     return INVAR_OK;
 }
 
@@ -229,14 +229,14 @@ static int64_t free_bytes(const char *folder)
     return (int64_t)(info.f_bavail * info.f_frsize);
 }
 
-invar_status invar_disk_plan(invar_disk *out, const invar_disk_ask *ask)
+invar_status invar_disk_plan(invar_disk *out, const invar_disk_inputs *inputs)
 {
     *out = (invar_disk){.free = -1};
-    if (!ask->save[0])
+    if (!inputs->save[0])
         return INVAR_OK;
-    (void)snprintf(out->save, sizeof out->save, "%s", ask->save);
-    INVAR_TRY(measure_one(&out->checkpoint, ask));
-    INVAR_TRY(count_checkpoints(out, ask));
+    (void)snprintf(out->save, sizeof out->save, "%s", inputs->save);
+    INVAR_TRY(measure_one(&out->checkpoint, inputs));
+    INVAR_TRY(count_checkpoints(out, inputs));
     out->free = free_bytes(out->save);
     return INVAR_OK;
 }
@@ -255,12 +255,12 @@ static bool is_enough(const invar_disk *disk, int64_t count)
 
 bool invar_disk_fits(const invar_disk *disk)
 {
-    return is_enough(disk, disk->least);
+    return is_enough(disk, disk->n_required);
 }
 
 bool invar_disk_fits_all(const invar_disk *disk)
 {
-    return is_enough(disk, disk->more);
+    return is_enough(disk, disk->n_remaining);
 }
 
 bool invar_disk_has_room(const invar_disk *disk)
@@ -272,7 +272,7 @@ bool invar_disk_has_room(const invar_disk *disk)
     // an older one by time is removed when this one exists
     return after >= 0 &&
            after + (disk->had < INVAR_CHECKPOINT_KEPT_BY_TIME ? 0 : disk->checkpoint) >=
-               invar_disk_bytes(disk, disk->more);
+               invar_disk_bytes(disk, disk->n_remaining);
 }
 
 void invar_disk_describe(char out[INVAR_DISK_TEXT_SIZE], const invar_disk *disk, int64_t count)
@@ -294,7 +294,7 @@ invar_status invar_disk_check(const invar_disk *disk)
 
     if (invar_disk_fits(disk))
         return INVAR_OK;
-    invar_disk_describe(text, disk, disk->least);
+    invar_disk_describe(text, disk, disk->n_required);
     return INVAR_FAIL(INVAR_E_IO, ENOSPC,
                       "%s at one time: give another folder with save, %sor remove there the "
                       "folders iter_* of checkpoints that nobody needs",

@@ -22,11 +22,11 @@ extern "C" {
 typedef struct invar_disk {
     char save[INVAR_PATH_SIZE]; /* checkpoint folder; empty with `save = none` */
     int64_t checkpoint;         /* bytes of one checkpoint, exact up to INVAR_DISK_SLACK */
-    int64_t most;               /* largest number of checkpoints at one time, with the one
+    int64_t max_checkpoints;    /* largest number of checkpoints at one time, with the one
                                    being written */
-    int64_t by_time;            /* part of `most` that save-interval-minutes may add */
-    int64_t more;               /* checkpoints that the run is sure to add to those in `save` */
-    int64_t least;              /* part of `more` that must fit at one time */
+    int64_t by_time;            /* part of `max_checkpoints` that save-interval-minutes may add */
+    int64_t n_remaining;        /* checkpoints that the run is sure to add to those in `save` */
+    int64_t n_required;         /* part of `n_remaining` that must fit at one time */
     int64_t keep;               /* keep-checkpoints; 0 to keep all */
     int64_t had;                /* checkpoints by time that `save` has already */
     int64_t free;               /* free bytes in the file system of `save`; -1 if unknown */
@@ -38,19 +38,19 @@ typedef struct invar_disk {
  * Input of invar_disk_plan. `session` has its spec and its device. `files` may be NULL. If `bare`,
  * checkpoints have no weights. If `fresh`, checkpoints that `save` already has are ignored.
  */
-typedef struct invar_disk_ask {
+typedef struct invar_disk_inputs {
     const invar_run_context *session;
     const invar_train_settings *settings;
     const invar_hf_files *files;
     const char *save;
     bool bare, fresh;
-} invar_disk_ask;
+} invar_disk_inputs;
 
 /*
  * Measures a checkpoint and counts those that the run will write. *out is zeroed, and out->free -1,
  * if the run saves no checkpoints.
  */
-invar_status invar_disk_plan(invar_disk *out, const invar_disk_ask *ask) INVAR_MUST_USE;
+invar_status invar_disk_plan(invar_disk *out, const invar_disk_inputs *inputs) INVAR_MUST_USE;
 
 /* Returns the bytes of `count` checkpoints; INT64_MAX if the product overflows. */
 int64_t invar_disk_bytes(const invar_disk *disk, int64_t count);

@@ -136,7 +136,7 @@ static invar_status check_file(const invar_run_paths *at, const invar_recipe *re
                               invar_config_schema()->keys[key].name);
 }
 
-invar_status invar_run_paths_check(const invar_run_paths *at, const invar_recipe *recipe,
+invar_status invar_run_paths_check(const invar_run_paths *paths, const invar_recipe *recipe,
                                    bool fresh)
 {
     // in a path with {rollout_id}, only the folders above that part can exist
@@ -145,15 +145,15 @@ invar_status invar_run_paths_check(const invar_run_paths *at, const invar_recipe
                                         INVAR_KEY_DEBUG_DUMP_DIR};
     static const invar_key files[] = {INVAR_KEY_TRACE, INVAR_KEY_PROMETHEUS_FILE};
 
-    INVAR_TRY(check_folder(at->run, "run"));
+    INVAR_TRY(check_folder(paths->run, "run"));
     if (!fresh)
-        INVAR_TRY(invar_ledger_check_output(at->ledger, at->run));
-    INVAR_TRY(check_folder(at->save, "save"));
+        INVAR_TRY(invar_ledger_check_output(paths->ledger, paths->run));
+    INVAR_TRY(check_folder(paths->save, "save"));
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
         INVAR_TRY(check_folder(invar_recipe_string(recipe, folders[i]),
                                invar_config_schema()->keys[folders[i]].name));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        INVAR_TRY(check_file(at, recipe, files[i]));
+        INVAR_TRY(check_file(paths, recipe, files[i]));
     return INVAR_OK;
 }
 

@@ -43,7 +43,7 @@ invar_status invar_run_paths_find(invar_run_paths *out, const invar_recipe *reci
  * Fails if the run could not write an output: part of its path is not a folder, or is not writable.
  * The message names the key. Nothing is created. Set `fresh` if an existing run is renamed first.
  */
-invar_status invar_run_paths_check(const invar_run_paths *at, const invar_recipe *recipe,
+invar_status invar_run_paths_check(const invar_run_paths *paths, const invar_recipe *recipe,
                                    bool fresh) INVAR_MUST_USE;
 
 /*

@@ -86,7 +86,7 @@ static invar_status load_state(invar_train_loop *loop, invar_checkpoint *c,
     int n = invar_train_loop_parts(parts, loop);
 
     // rank 0 alone may have the checkpoint
-    if (invar_train_loop_rests(loop) || loop->fork.starting) {
+    if (invar_train_loop_keeps_weights_fixed(loop) || loop->fork.starting) {
         INVAR_TRY(invar_ranks_broadcast(loop->world, "a checkpoint without weights", 0, &bare,
                                         sizeof bare));
         // the weights are those of the identity, which a fork shares with its parent
@@ -96,14 +96,14 @@ static invar_status load_state(invar_train_loop *loop, invar_checkpoint *c,
         INVAR_TRY(load_part(c, &parts[i]));
     load_optimizer(loop->actor.optimizer, &state->actor);
     load_optimizer(loop->critic.optimizer, &state->critic);
-    loop->place = (invar_train_position){
+    loop->position = (invar_train_position){
         .rollout = state->rollout, .step = state->step + 1, .weights = state->weights};
-    loop->source.place =
+    loop->source.position =
         (invar_source_position){.samples = state->samples, .groups = state->groups};
     for (int64_t i = 0; i < state->n_cursors; i++)
         if (strcmp(state->cursors[i].name, "train") == 0)
-            loop->source.place.cursor = state->cursors[i].position;
-    loop->store.next = loop->fork.starting ? 0 : loop->place.step;
+            loop->source.position.cursor = state->cursors[i].position;
+    loop->store.next = loop->fork.starting ? 0 : loop->position.step;
     return INVAR_OK;
 }
 
@@ -115,14 +115,14 @@ static invar_inflight_expectation expected_inflight(const invar_train_loop *loop
                                         .data = o->data,
                                         .spec = o->spec,
                                         .sampling = o->sampling,
-                                        .first = loop->place.rollout,
-                                        .weights = loop->place.weights,
-                                        .samples = loop->source.place.samples,
-                                        .groups = loop->source.place.groups,
+                                        .first = loop->position.rollout,
+                                        .weights = loop->position.weights,
+                                        .samples = loop->source.position.samples,
+                                        .groups = loop->source.position.groups,
                                         .round = o->round,
                                         .per_prompt = o->per_prompt,
                                         .surplus = o->keep_surplus,
-                                        .recorded = o->timetable != NULL,
+                                        .recorded = o->recorded_schedule != NULL,
                                         .lag = o->lag.rollouts,
                                         .delay = o->max_delay,
                                         .fork = loop->fork.step >= 0,
@@ -152,7 +152,8 @@ static invar_status read_flight(char **out, size_t *bytes_out, const invar_check
 static bool is_valid_inflight_count(const invar_train_loop *loop, int64_t count)
 {
     int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
-    int64_t done = loop->place.rollout - (loop->fork.step + 1) / steps; // rollouts since the fork
+    int64_t done =
+        loop->position.rollout - (loop->fork.step + 1) / steps; // rollouts since the fork
 
     if (count == loop->settings.lag.rollouts)
         return true;
@@ -186,19 +187,20 @@ static invar_status parse_inflight(invar_train_loop *loop, const char *where, co
         source->produce != invar_sample_source_recorded)
         return fail_inflight_unsupported(where);
     if (bytes)
-        INVAR_TRY(invar_inflight_parse(&source->flight, text, bytes, &wants));
-    if (source->options.agents_lead && source->flight.count > 0)
+        INVAR_TRY(invar_inflight_parse(&source->inflight, text, bytes, &wants));
+    if (source->options.agents_lead && source->inflight.count > 0)
         return fail_inflight_unsupported(where);
-    if (source->flight.count > 0 || source->flight.surplus.count > 0) { // possibly only a parent's
+    if (source->inflight.count > 0 ||
+        source->inflight.surplus.count > 0) { // possibly only a parent's
         loop->settings.off_policy = true;
         loop->settings.checks_flight =
             loop->settings.check_logprobs && !invar_run_context_two_formats(&loop->session);
     }
-    if (is_valid_inflight_count(loop, source->flight.count))
+    if (is_valid_inflight_count(loop, source->inflight.count))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "%.1000s has %" PRId64 " rollouts in flight; rollout-lag is %" PRId64, where,
-                      source->flight.count, lag);
+                      source->inflight.count, lag);
 }
 
 invar_status invar_train_loop_share_text(char **text, size_t *bytes, const invar_train_loop *loop,
@@ -284,7 +286,7 @@ static invar_status check_rollouts(const invar_train_loop *loop, int64_t rollout
 
     if (!loop->source.options.load[0] || loop->options->replay)
         return INVAR_OK;
-    for (; !invar_run_schedule_ended(&loop->settings.course, &at);
+    for (; !invar_run_schedule_ended(&loop->settings.run_schedule, &at);
          at.rollout++, at.step += steps, at.done++)
         INVAR_TRY(invar_sample_source_check_file(&loop->source, at.rollout));
     return INVAR_OK;
@@ -391,12 +393,12 @@ static invar_status check_fork(const invar_train_loop *loop, const invar_checkpo
                           " of each: a fork keeps that number (global-batch-size, "
                           "num-steps-per-rollout)",
                           invar_checkpoint_path(c), state->step + 1, state->rollout, steps);
-    if (state->rollout >= loop->settings.course.rollouts)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "--fork: %.1000s has done %" PRId64
-                          " rollouts, and num-rollout, which counts them too, is %" PRId64
-                          ": give a larger one",
-                          invar_checkpoint_path(c), state->rollout, loop->settings.course.rollouts);
+    if (state->rollout >= loop->settings.run_schedule.rollouts)
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "--fork: %.1000s has done %" PRId64
+            " rollouts, and num-rollout, which counts them too, is %" PRId64 ": give a larger one",
+            invar_checkpoint_path(c), state->rollout, loop->settings.run_schedule.rollouts);
     return INVAR_OK;
 }
 
@@ -425,7 +427,7 @@ invar_status invar_train_loop_find_checkpoint(invar_train_loop *loop)
 static invar_status find_end(invar_ledger_summary *out, const invar_train_loop *loop,
                              const invar_checkpoint_state *state)
 {
-    bool done = state->rollout >= loop->settings.course.rollouts ||
+    bool done = state->rollout >= loop->settings.run_schedule.rollouts ||
                 (loop->options->until >= 0 && state->step >= loop->options->until);
 
     *out = (invar_ledger_summary){.finished = false};
@@ -442,7 +444,7 @@ static void report_nothing_to_do(invar_train_loop *loop, const invar_checkpoint_
     // the state at its end, even if the ledger has more steps
     loop->summary->last_step = state->step;
     loop->summary->chain = state->chain;
-    if (state->rollout < loop->settings.course.rollouts)
+    if (state->rollout < loop->settings.run_schedule.rollouts)
         invar_recorder_print(&loop->recorder,
                              "nothing is left to do: the run is at step %" PRId64
                              ", and was to end after step %" PRId64,
@@ -452,7 +454,7 @@ static void report_nothing_to_do(invar_train_loop *loop, const invar_checkpoint_
                              "the run is finished: %" PRId64
                              " rollouts are done, num-rollout is %" PRId64
                              "; a larger one continues it, --fresh starts over",
-                             state->rollout, loop->settings.course.rollouts);
+                             state->rollout, loop->settings.run_schedule.rollouts);
 }
 
 /* *out is true if the run ended well and its ledger has the checkpoint's chain at this step. */
@@ -532,18 +534,18 @@ static invar_status continue_from_checkpoint(invar_train_loop *loop, invar_check
 {
     INVAR_TRY(load_state(loop, c, &from->state));
     INVAR_TRY(load_flight(loop, c, from->folder));
-    INVAR_TRY(invar_train_loop_open_timetable(loop));
-    INVAR_TRY(check_rollouts(loop, loop->place.rollout));
+    INVAR_TRY(invar_train_loop_open_schedule(loop));
+    INVAR_TRY(check_rollouts(loop, loop->position.rollout));
     if (!invar_ranks_is_leader(loop->world))
         return INVAR_OK;
     INVAR_TRY(loop->fork.starting ? record_fork(loop) : record_resume(loop, c));
-    return invar_train_loop_begin_timetable(loop);
+    return invar_train_loop_begin_schedule(loop);
 }
 
 /* Begins the run at the start. All ranks call it; rank 0 writes the ledger. */
 static invar_status start_at_zero(invar_train_loop *loop)
 {
-    INVAR_TRY(invar_train_loop_open_timetable(loop));
+    INVAR_TRY(invar_train_loop_open_schedule(loop));
     if (!invar_ranks_is_leader(loop->world))
         return check_rollouts(loop, 0);
     if (loop->fork.step >= 0)
@@ -552,16 +554,17 @@ static invar_status start_at_zero(invar_train_loop *loop)
                           ", and has no checkpoint to go on from: start it again with --fork and "
                           "that run's folder",
                           loop->fork.uuid, loop->fork.step);
-    if (loop->recorder.recorded >= 0) // for a new run they are checked already
+    if (loop->recorder.last_recorded_step >= 0) // for a new run they are checked already
         INVAR_TRY(check_rollouts(loop, 0));
     INVAR_TRY(invar_train_loop_begin(loop, -1, NULL));
-    INVAR_TRY(invar_train_loop_begin_timetable(loop));
-    if (loop->recorder.recorded < 0 || loop->options->replay)
+    INVAR_TRY(invar_train_loop_begin_schedule(loop));
+    if (loop->recorder.last_recorded_step < 0 || loop->options->replay)
         return INVAR_OK;
-    invar_recorder_print(
-        &loop->recorder,
-        "no checkpoint: the run starts again at step 0; its ledger has %" PRId64 " step%s",
-        loop->recorder.recorded + 1, invar_text_plural(loop->recorder.recorded + 1));
+    invar_recorder_print(&loop->recorder,
+                         "no checkpoint: the run starts again at step 0; its ledger has %" PRId64
+                         " step%s",
+                         loop->recorder.last_recorded_step + 1,
+                         invar_text_plural(loop->recorder.last_recorded_step + 1));
     return INVAR_OK;
 }
 

@@ -282,8 +282,8 @@ invar_status invar_train_loop_write_run_files(invar_train_loop *loop)
     invar_digest_format(hex, &loop->identity.digest);
     invar_train_loop_log(loop, "run %s, %s, identity %s", loop->dirs.paths.name,
                          loop->recorder.uuid, hex);
-    if (loop->place.step > 0)
-        invar_train_loop_log(loop, "goes on after step %" PRId64, loop->place.step - 1);
+    if (loop->position.step > 0)
+        invar_train_loop_log(loop, "goes on after step %" PRId64, loop->position.step - 1);
     for (size_t at = 0; at < log->early_bytes; at += strlen(log->early + at) + 1)
         invar_train_loop_log(loop, "%s", log->early + at);
     log->early_bytes = 0;

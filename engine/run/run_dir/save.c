@@ -48,7 +48,7 @@ int invar_train_loop_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
     return n;
 }
 
-bool invar_train_loop_rests(const invar_train_loop *loop)
+bool invar_train_loop_keeps_weights_fixed(const invar_train_loop *loop)
 {
     return loop->settings.rollout_only && loop->fork.step < 0;
 }
@@ -57,7 +57,7 @@ bool invar_train_loop_rests(const invar_train_loop *loop)
 static int kept_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
                       const invar_train_loop *loop)
 {
-    return invar_train_loop_rests(loop) ? 0 : invar_train_loop_parts(out, loop);
+    return invar_train_loop_keeps_weights_fixed(loop) ? 0 : invar_train_loop_parts(out, loop);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
@@ -81,7 +81,7 @@ static void add_set(tensor_listing *l, const char *set, const invar_model *model
         const invar_tensor *tensor = of ? &of[i] : invar_param_f32(p);
 
         l->tensors[l->count] = (invar_checkpoint_tensor){
-            set, p->name, l->divided ? invar_param_whole(p, NULL) : *tensor,
+            set, p->name, l->divided ? invar_param_full_tensor(p, NULL) : *tensor,
             l->divided ? NULL : dev};
         l->sources[l->count++] = (invar_full_param_source){model, i, tensor, dev};
     }
@@ -95,8 +95,8 @@ static void add_part(tensor_listing *l, const invar_checkpoint_part *p,
     add_set(l, p->masters, p->model, masters->tensors, masters->tensors ? NULL : &p->model->dev);
     if (!moments || !o)
         return;
-    add_set(l, p->m, p->model, o->m, invar_optimizer_place(o));
-    add_set(l, p->v, p->model, o->v, invar_optimizer_place(o));
+    add_set(l, p->m, p->model, o->m, invar_optimizer_device(o));
+    add_set(l, p->v, p->model, o->v, invar_optimizer_device(o));
 }
 
 static invar_status list_tensors(tensor_listing *out, const invar_train_loop *loop)
@@ -160,11 +160,11 @@ static void describe_state(invar_checkpoint_state *out, const invar_train_loop *
 {
     const invar_recipe *r = loop->recipe;
 
-    *out = (invar_checkpoint_state){.step = loop->place.step - 1,
-                                    .rollout = loop->place.rollout,
-                                    .weights = loop->place.weights,
-                                    .samples = loop->source.place.samples,
-                                    .groups = loop->source.place.groups,
+    *out = (invar_checkpoint_state){.step = loop->position.step - 1,
+                                    .rollout = loop->position.rollout,
+                                    .weights = loop->position.weights,
+                                    .samples = loop->source.position.samples,
+                                    .groups = loop->source.position.groups,
                                     .identity = loop->identity.digest,
                                     .n_cursors = 1};
     describe_optimizer(&out->actor, loop->actor.optimizer);
@@ -177,7 +177,7 @@ static void describe_state(invar_checkpoint_state *out, const invar_train_loop *
     if (invar_model_is_adapted(loop->session.actor))
         invar_run_context_describe_adapters(&out->adapters, &loop->session);
     (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
-    out->cursors[0].position = loop->source.place.cursor;
+    out->cursors[0].position = loop->source.position.cursor;
 }
 
 /*
@@ -244,7 +244,7 @@ static void reset_failures(invar_train_loop *loop, bool by_time)
 static bool is_done(const invar_train_loop *loop, invar_train_loop_saving kind)
 {
     return kind == INVAR_TRAIN_LOOP_SAVE_LAST &&
-           loop->place.rollout >= loop->settings.course.rollouts;
+           loop->position.rollout >= loop->settings.run_schedule.rollouts;
 }
 
 static invar_status write_content(invar_train_loop *loop, const invar_checkpoint_content *content,
@@ -254,9 +254,9 @@ static invar_status write_content(invar_train_loop *loop, const invar_checkpoint
     invar_checkpoint_options options = {.ledger = loop->recorder.ledger,
                                         .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
                                         .by_time = kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME,
-                                        .ends = is_done(loop, kind),
+                                        .is_last = is_done(loop, kind),
                                         .pool = loop->session.pool,
-                                        .claimed = loop->dirs.claim.locked};
+                                        .save_exists = loop->dirs.claim.locked};
     bool copy;
 
     INVAR_TRY(decide_copy(&copy, loop, content, kind));
@@ -267,7 +267,8 @@ static invar_status write_content(invar_train_loop *loop, const invar_checkpoint
     }
     if (!loop->store.writer)
         INVAR_TRY(invar_checkpoint_writer_new(&loop->store.writer, &loop->session.dev));
-    INVAR_TRY(invar_checkpoint_begin(loop->store.writer, loop->dirs.paths.save, content, &options));
+    INVAR_TRY(invar_checkpoint_writer_begin(loop->store.writer, loop->dirs.paths.save, content,
+                                            &options));
     loop->store.by_time = options.by_time;
     return INVAR_OK;
 }
@@ -276,16 +277,16 @@ static invar_status write_content(invar_train_loop *loop, const invar_checkpoint
 static invar_status format_flight(char **out, size_t *bytes_out, const invar_train_loop *loop)
 {
     const invar_sample_source_options *o = &loop->source.options;
-    invar_rollout_header header = {.rollout = loop->place.rollout,
+    invar_rollout_header header = {.rollout = loop->position.rollout,
                                    .run = loop->identity.digest,
-                                   .weights = loop->place.weights,
+                                   .weights = loop->position.weights,
                                    .n_samples_per_prompt = o->per_prompt,
                                    .sampling = o->sampling};
 
-    if (loop->source.flight.count == 0 && loop->source.flight.surplus.count == 0)
+    if (loop->source.inflight.count == 0 && loop->source.inflight.surplus.count == 0)
         return INVAR_OK;
     invar_tokenizer_hash(&header.tokenizer, o->tokenizer);
-    return invar_inflight_format(out, bytes_out, &loop->source.flight, &header);
+    return invar_inflight_format(out, bytes_out, &loop->source.inflight, &header);
 }
 
 static invar_status write_checkpoint(invar_train_loop *loop, tensor_listing *l,
@@ -330,7 +331,7 @@ static invar_status check_export(const invar_train_loop *loop, const char *patte
     int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
     bool empty;
 
-    if ((rollout + 1) * steps <= loop->recorder.recorded + 1)
+    if ((rollout + 1) * steps <= loop->recorder.last_recorded_step + 1)
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, rollout));
     INVAR_TRY(invar_held_folder_is_empty(&empty, path));
@@ -350,10 +351,10 @@ invar_status invar_train_loop_check_exports(const invar_train_loop *loop)
 
     if (!pattern[0] || loop->options->replay)
         return INVAR_OK;
-    for (int64_t end = interval; interval > 0 && end < loop->settings.course.rollouts;
+    for (int64_t end = interval; interval > 0 && end < loop->settings.run_schedule.rollouts;
          end += interval)
         INVAR_TRY(check_export(loop, pattern, end - 1));
-    return check_export(loop, pattern, loop->settings.course.rollouts - 1);
+    return check_export(loop, pattern, loop->settings.run_schedule.rollouts - 1);
 }
 
 static invar_status export_hf(invar_train_loop *loop)
@@ -364,8 +365,8 @@ static invar_status export_hf(invar_train_loop *loop)
     if (!pattern[0])
         return INVAR_OK;
     if (invar_ranks_is_leader(loop->world)) // a stopped run exports any rollout
-        INVAR_TRY(check_export(loop, pattern, loop->place.rollout - 1));
-    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
+        INVAR_TRY(check_export(loop, pattern, loop->position.rollout - 1));
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->position.rollout - 1));
     if (!loop->store.masters[0].tensors) // no checkpoint has them already
         INVAR_TRY(invar_full_masters_collect(&loop->store.masters[0], loop->session.actor));
     if (invar_model_is_adapted(loop->session.actor))
@@ -394,7 +395,7 @@ static invar_status write_listed(invar_train_loop *loop, tensor_listing *l,
     invar_status status = write_checkpoint(loop, l, kind);
 
     if (status == INVAR_OK)
-        loop->store.next = loop->place.step;
+        loop->store.next = loop->position.step;
     if (status == INVAR_OK || kind != INVAR_TRAIN_LOOP_SAVE_BY_TIME || l->lost)
         return status;
     INVAR_TRY(invar_train_loop_forgive_save(loop, status));
@@ -457,18 +458,18 @@ invar_status invar_train_loop_keep_fork(invar_train_loop *loop)
 invar_status invar_train_loop_save_rescue_point(invar_train_loop *loop)
 {
     invar_train_loop_clear_rescue_point(loop);
-    loop->inflight_copy_stale = true;
+    loop->restore_inflight = true;
     if (loop->dirs.paths.save[0] && invar_ranks_is_leader(loop->world))
-        INVAR_TRY(invar_inflight_copy(&loop->flight, &loop->source.flight));
+        INVAR_TRY(invar_inflight_copy(&loop->inflight, &loop->source.inflight));
     loop->can_save_previous = true;
     return INVAR_OK;
 }
 
 void invar_train_loop_clear_rescue_point(invar_train_loop *loop)
 {
-    loop->position_before = loop->source.place;
-    loop->inflight_copy_stale = false;
-    invar_inflight_release(&loop->flight);
+    loop->position_before = loop->source.position;
+    loop->restore_inflight = false;
+    invar_inflight_release(&loop->inflight);
 }
 
 /* Restores the sample source to its state before the rollout. */
@@ -476,13 +477,13 @@ static void restore_source(invar_train_loop *loop)
 {
     invar_sample_source *source = &loop->source;
 
-    source->place = loop->position_before;
-    if (!loop->inflight_copy_stale)
+    source->position = loop->position_before;
+    if (!loop->restore_inflight)
         return;
-    invar_inflight_release(&source->flight);
+    invar_inflight_release(&source->inflight);
     invar_rl_samples_reset(&source->active_ahead);
-    source->flight = loop->flight;
-    loop->flight = (invar_inflight){.count = 0};
+    source->inflight = loop->inflight;
+    loop->inflight = (invar_inflight){.count = 0};
 }
 
 bool invar_train_loop_has_rescue_point(const invar_train_loop *loop)
@@ -519,7 +520,7 @@ static invar_status can_rescue(bool *out, const invar_train_loop *loop, const re
 
 invar_status invar_train_loop_emergency_save(bool *saved_out, invar_train_loop *loop, bool sound)
 {
-    const rescue_state own = {sound && invar_train_loop_has_rescue_point(loop), loop->place.step,
+    const rescue_state own = {sound && invar_train_loop_has_rescue_point(loop), loop->position.step,
                               loop->store.next};
     int64_t unused;
 
@@ -537,7 +538,7 @@ invar_status invar_train_loop_emergency_save(bool *saved_out, invar_train_loop *
     return invar_ranks_min(&unused, loop->world, "rescue", 0);
 }
 
-void invar_train_loop_forget_masters(invar_train_loop *loop)
+void invar_train_loop_release_masters(invar_train_loop *loop)
 {
     for (size_t i = 0; i < sizeof loop->store.masters / sizeof *loop->store.masters; i++)
         invar_full_masters_release(&loop->store.masters[i]);
@@ -548,12 +549,12 @@ void invar_train_loop_forget_masters(invar_train_loop *loop)
 void invar_train_loop_before_change(invar_train_loop *loop)
 {
     loop->can_save_previous = false;
-    if (loop->store.writer && invar_checkpoint_copying(loop->store.writer)) {
+    if (loop->store.writer && invar_checkpoint_writer_copying(loop->store.writer)) {
         invar_trace_begin(loop->recorder.trace, "save");
-        invar_checkpoint_await_copy(loop->store.writer);
+        invar_checkpoint_writer_await_copy(loop->store.writer);
         invar_trace_end(loop->recorder.trace);
     }
-    invar_train_loop_forget_masters(loop);
+    invar_train_loop_release_masters(loop);
 }
 
 invar_status invar_train_loop_finish_save(invar_train_loop *loop)
@@ -564,7 +565,7 @@ invar_status invar_train_loop_finish_save(invar_train_loop *loop)
     if (!loop->store.writer)
         return INVAR_OK;
     INVAR_TRY(invar_train_loop_refresh_paths(loop));
-    status = invar_checkpoint_finish(NULL, loop->store.writer);
+    status = invar_checkpoint_writer_finish(NULL, loop->store.writer);
     loop->store.by_time = false; // no checkpoint is in progress any more
     if (status == INVAR_OK) {
         reset_failures(loop, by_time);

@@ -57,8 +57,8 @@ static invar_status check_run(const invar_train_loop *loop, const invar_schedule
 /* Fails if a tick before the next one is missing. */
 static invar_status check_ticks(const invar_train_loop *loop, const char *shown)
 {
-    const invar_schedule_log *own = &loop->timetable.own_log;
-    int64_t steps = loop->settings.steps_per_rollout, next = loop->place.rollout;
+    const invar_schedule_log *own = &loop->recorded_schedule.own_log;
+    int64_t steps = loop->settings.steps_per_rollout, next = loop->position.rollout;
     int64_t begin = loop->fork.step >= 0 ? (loop->fork.step + 1) / steps : 0;
 
     if (own->count == 0 ? next == begin
@@ -80,10 +80,12 @@ static invar_status check_ticks(const invar_train_loop *loop, const char *shown)
 static invar_status check_recorded(const invar_train_loop *loop, const char *shown)
 {
     int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
-    int64_t last = loop->recorder.recorded, tick = last < 0 ? -1 : last / steps;
-    const invar_schedule_tick *found = invar_schedule_log_find(&loop->timetable.own_log, tick);
+    int64_t last = loop->recorder.last_recorded_step, tick = last < 0 ? -1 : last / steps;
+    const invar_schedule_tick *found =
+        invar_schedule_log_find(&loop->recorded_schedule.own_log, tick);
 
-    if (!invar_ranks_is_leader(loop->world) || last <= loop->fork.step || (found && found->batched))
+    if (!invar_ranks_is_leader(loop->world) || last <= loop->fork.step ||
+        (found && found->has_batch))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "%s ends before tick %" PRId64 ", and the ledger has step %" PRId64
@@ -105,16 +107,17 @@ static invar_status open_own_record(invar_train_loop *loop)
     invar_path_show(shown, path);
     status = read_file(&text, &bytes, loop, path);
     if (status == INVAR_OK)
-        status = invar_error_advise(
-            invar_schedule_log_read_file(&loop->timetable.own_log, &head, text, bytes, shown),
-            INVAR_E_CORRUPT, "put the file back, or fork the run, which begins a new one");
+        status = invar_error_advise(invar_schedule_log_read_file(&loop->recorded_schedule.own_log,
+                                                                 &head, text, bytes, shown),
+                                    INVAR_E_CORRUPT,
+                                    "put the file back, or fork the run, which begins a new one");
     if (status == INVAR_OK && head.found)
         status = check_run(loop, &head, shown);
     if (status == INVAR_OK)
         status = check_ticks(loop, shown);
     if (status == INVAR_OK)
         status = check_recorded(loop, shown);
-    loop->timetable.unchecked = status == INVAR_OK && head.found && !head.checked;
+    loop->recorded_schedule.unchecked = status == INVAR_OK && head.found && !head.checked;
     invar_free(text);
     return status;
 }
@@ -123,7 +126,7 @@ static invar_status open_own_record(invar_train_loop *loop)
  * The file is written again, without a line that a kill has cut off. The new file has checksums, so
  * the event about lines without them is recorded first: a kill in between repeats both.
  */
-invar_status invar_train_loop_begin_timetable(invar_train_loop *loop)
+invar_status invar_train_loop_begin_schedule(invar_train_loop *loop)
 {
     char path[INVAR_PATH_SIZE];
     invar_json_text lines = {0};
@@ -135,17 +138,18 @@ invar_status invar_train_loop_begin_timetable(invar_train_loop *loop)
     INVAR_TRY(
         invar_path_join(path, sizeof path, loop->dirs.paths.run, INVAR_RECORDED_SCHEDULE_FILE));
     INVAR_TRY(invar_digest_parse(&uuid, loop->recorder.uuid));
-    if (loop->timetable.unchecked)
-        INVAR_TRY(invar_train_loop_tell_unchecked(loop, INVAR_RECORDED_SCHEDULE_FILE));
-    invar_schedule_log_write(&lines, &loop->timetable.own_log, &loop->identity.digest, &uuid);
+    if (loop->recorded_schedule.unchecked)
+        INVAR_TRY(invar_train_loop_report_unchecked(loop, INVAR_RECORDED_SCHEDULE_FILE));
+    invar_schedule_log_write(&lines, &loop->recorded_schedule.own_log, &loop->identity.digest,
+                             &uuid);
     status = lines.status;
     if (status == INVAR_OK)
-        status = invar_journal_create(&loop->timetable.file, path, lines.data, lines.bytes);
+        status = invar_journal_create(&loop->recorded_schedule.file, path, lines.data, lines.bytes);
     invar_json_text_release(&lines);
     return status;
 }
 
-invar_status invar_train_loop_tell_unchecked(invar_train_loop *loop, const char *file)
+invar_status invar_train_loop_report_unchecked(invar_train_loop *loop, const char *file)
 {
     char text[256];
 
@@ -154,7 +158,7 @@ invar_status invar_train_loop_tell_unchecked(invar_train_loop *loop, const char 
                    "and steps that are executed again are compared with the ledger",
                    file);
     invar_recorder_print(&loop->recorder, "%s", text);
-    return invar_recorder_event(&loop->recorder, loop->place.step, "warning",
+    return invar_recorder_event(&loop->recorder, loop->position.step, "warning",
                                 INVAR_JOURNAL_UNCHECKED, text);
 }
 
@@ -179,7 +183,8 @@ static invar_status read_record(invar_train_loop *loop, invar_schedule_log_head 
     invar_path_show(shown, record);
     status = read_file(&text, &bytes, loop, is_folder(record) ? path : record);
     if (status == INVAR_OK)
-        status = invar_schedule_log_read_file(&loop->timetable.given_log, head, text, bytes, shown);
+        status = invar_schedule_log_read_file(&loop->recorded_schedule.given_log, head, text, bytes,
+                                              shown);
     if (status == INVAR_OK && !head->found)
         status = INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                             "rollout-record: %s is not, and has no, " INVAR_RECORDED_SCHEDULE_FILE
@@ -204,8 +209,8 @@ static invar_status check_record(const invar_train_loop *loop)
 
     if (!invar_ranks_is_leader(loop->world) || invar_path_exists(loop->dirs.paths.ledger))
         return INVAR_OK; // rank 0 checks for all
-    for (; tick < set->course.rollouts; tick++) {
-        INVAR_TRY(invar_recorded_schedule_plan(&found, &loop->timetable, tick));
+    for (; tick < set->run_schedule.rollouts; tick++) {
+        INVAR_TRY(invar_recorded_schedule_plan(&found, &loop->recorded_schedule, tick));
         if (found.n_groups != set->prompts)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                               "rollout-record: tick %" PRId64 " has a batch of %" PRId64
@@ -224,16 +229,16 @@ invar_status invar_train_loop_read_record(invar_train_loop *loop)
     if (!loop->settings.recorded || loop->options->replay || !record[0])
         return INVAR_OK;
     INVAR_TRY(read_record(loop, &head, record));
-    loop->timetable.name = "rollout-record";
-    loop->timetable.identity = head.run;
+    loop->recorded_schedule.origin = "rollout-record";
+    loop->recorded_schedule.identity = head.run;
     return check_record(loop);
 }
 
 /* Warns if the record is of a run with another identity. */
 static void compare_identities(const invar_train_loop *loop)
 {
-    if (loop->timetable.name &&
-        !invar_digest_equal(&loop->timetable.identity, &loop->identity.digest))
+    if (loop->recorded_schedule.origin &&
+        !invar_digest_equal(&loop->recorded_schedule.identity, &loop->identity.digest))
         invar_recorder_print(&loop->recorder,
                              "rollout-record: %s is of a run with another identity, whose samples "
                              "may have ended elsewhere",
@@ -247,8 +252,9 @@ static invar_status parse_replies(invar_train_loop *loop, const invar_recorded_r
 {
     for (size_t i = 0; i < stored->count; i++)
         if (strcmp(stored->items[i].plugin, INVAR_RECORDED_SCHEDULE_REPLY) == 0)
-            INVAR_TRY(invar_schedule_log_read(&loop->timetable.own_log, stored->items[i].data,
-                                              stored->items[i].bytes, "the ledger's schedule"));
+            INVAR_TRY(invar_schedule_log_read(&loop->recorded_schedule.own_log,
+                                              stored->items[i].data, stored->items[i].bytes,
+                                              "the ledger's schedule"));
     return INVAR_OK;
 }
 
@@ -258,13 +264,13 @@ static invar_status parse_replies(invar_train_loop *loop, const invar_recorded_r
  */
 static invar_status read_ledger(invar_train_loop *loop)
 {
-    int64_t steps = loop->settings.steps_per_rollout, step = loop->place.rollout * steps;
+    int64_t steps = loop->settings.steps_per_rollout, step = loop->position.rollout * steps;
     invar_recorded_replies stored = {0};
     invar_status status = INVAR_OK;
 
-    loop->timetable.name = "replay";
-    loop->timetable.open_end = true;
-    for (; step <= loop->recorder.recorded && status == INVAR_OK; step += steps) {
+    loop->recorded_schedule.origin = "replay";
+    loop->recorded_schedule.open_end = true;
+    for (; step <= loop->recorder.last_recorded_step && status == INVAR_OK; step += steps) {
         status =
             invar_recorded_replies_read(&stored, loop->recorder.ledger, loop->recorder.run, step);
         if (status == INVAR_OK)
@@ -276,7 +282,7 @@ static invar_status read_ledger(invar_train_loop *loop)
     return status;
 }
 
-invar_status invar_train_loop_open_timetable(invar_train_loop *loop)
+invar_status invar_train_loop_open_schedule(invar_train_loop *loop)
 {
     if (!loop->settings.recorded)
         return INVAR_OK;
@@ -288,9 +294,9 @@ invar_status invar_train_loop_open_timetable(invar_train_loop *loop)
 
 /* ---- in the ledger --------------------------------------------------------------------------- */
 
-invar_status invar_train_loop_show_tick(invar_json_text *text, const invar_train_loop *loop)
+invar_status invar_train_loop_write_tick(invar_json_text *text, const invar_train_loop *loop)
 {
     if (loop->settings.recorded)
-        invar_recorded_schedule_show(text, &loop->timetable, loop->place.rollout);
+        invar_recorded_schedule_write(text, &loop->recorded_schedule, loop->position.rollout);
     return text->status;
 }

@@ -503,7 +503,7 @@ static int rollouts_key(int64_t *value_out, const invar_train_loop *loop, int64_
     const int64_t rollouts = invar_recipe_int(loop->recipe, INVAR_KEY_NUM_ROLLOUT);
     const int key = rollouts > 0 ? INVAR_KEY_NUM_ROLLOUT : INVAR_KEY_NUM_EPOCH;
 
-    if (rollouts_done < loop->settings.course.rollouts)
+    if (rollouts_done < loop->settings.run_schedule.rollouts)
         return INVAR_KEY_COUNT;
     *value_out = rollouts > 0 ? rollouts_done + rollouts
                               : 2 * invar_recipe_int(loop->recipe, INVAR_KEY_NUM_EPOCH);

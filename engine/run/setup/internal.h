@@ -25,7 +25,7 @@ extern "C" {
 invar_status invar_setup_find_together(invar_train_loop *loop, invar_status status) INVAR_MUST_USE;
 
 /* Returns how many ranks share the process and the host with this one. */
-invar_local_ranks invar_setup_crowd(const invar_train_loop *loop);
+invar_local_ranks invar_setup_local_ranks(const invar_train_loop *loop);
 
 /* Opens the layout of the ranks and their roles, and compares the ranks' recipes. Collective. */
 invar_status invar_setup_open_layout(invar_train_loop *loop) INVAR_MUST_USE;

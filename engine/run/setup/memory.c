@@ -20,7 +20,7 @@ static invar_status count_sharers(int *out, const invar_train_loop *loop)
     invar_rank_outlier found;
     invar_digest memory;
 
-    *out = invar_setup_crowd(loop).host_ranks;
+    *out = invar_setup_local_ranks(loop).host_ranks;
     if (!dev->backend->memory.identify)
         return INVAR_OK;
     dev->backend->memory.identify(dev, &memory);
@@ -66,7 +66,7 @@ static void apply_role(invar_memory_workload *ask, const invar_train_loop *loop)
 {
     if (loop->roles.first_rollout_rank == 0)
         return;
-    ask->sides = &loop->roles;
+    ask->roles = &loop->roles;
     if (loop->roles.is_rollout_rank)
         invar_memory_planning_sample_alone(ask);
     else {
@@ -77,11 +77,11 @@ static void apply_role(invar_memory_workload *ask, const invar_train_loop *loop)
 
 invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_train_loop *loop)
 {
-    invar_memory_workload *ask = &loop->ask;
+    invar_memory_workload *ask = &loop->workload;
     size_t room;
 
     INVAR_TRY(measure_available(&room, loop));
-    *ask = invar_memory_planning_ask(&loop->session, &loop->settings, &loop->identity.data);
+    *ask = invar_memory_planning_workload(&loop->session, &loop->settings, &loop->identity.data);
     ask->layout = loop->ranks;
     apply_role(ask, loop);
     INVAR_TRY(invar_setup_find_together(loop, invar_memory_plan_make(out, ask, room)));
@@ -108,5 +108,5 @@ invar_status invar_setup_settle_memory(invar_train_loop *loop)
                                    .actor_grads = loop->actor.grads,
                                    .critic_grads = loop->critic.grads};
 
-    return invar_phase_memory_activate(&loop->block, &parts, &loop->ask);
+    return invar_phase_memory_activate(&loop->block, &parts, &loop->workload);
 }

@@ -81,7 +81,7 @@ static invar_status sum_checksums(invar_train_loop *loop)
     load_checksums own = checksums_of(&loop->session), sum = {{{0}}}, *all = NULL;
     invar_status status;
 
-    if (!invar_layout_divides(ranks) || loop->roles.is_rollout_rank)
+    if (!invar_layout_has_data_parallel(ranks) || loop->roles.is_rollout_rank)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_ranks_size(ranks), sizeof *all,
                           "what ranks have read"));
@@ -107,7 +107,7 @@ invar_status invar_setup_make_models(invar_train_loop *loop)
 
 static invar_trainer_options trainer_options(const invar_train_loop *loop, const invar_model *model)
 {
-    const invar_memory_workload *ask = &loop->ask;
+    const invar_memory_workload *ask = &loop->workload;
 
     return (invar_trainer_options){
         .plan = ask->plan,
@@ -130,12 +130,12 @@ static invar_status make_trainer(invar_train_loop *loop)
 {
     invar_trainer_options o = trainer_options(loop, loop->session.actor);
 
-    o.scoring = invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_SCORING);
+    o.scoring = invar_phase_memory_dev(&loop->block, INVAR_MEMORY_PLAN_SCORING);
     o.layout = loop->ranks;
-    o.tick = send_heartbeat;
+    o.on_progress = send_heartbeat;
     o.payload = loop;
-    return invar_trainer_new(
-        &loop->trainer, invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_LEARNING), &o);
+    return invar_trainer_new(&loop->trainer,
+                             invar_phase_memory_dev(&loop->block, INVAR_MEMORY_PLAN_LEARNING), &o);
 }
 
 /* Makes the trainer that verifies samples drawn during training. */
@@ -143,13 +143,12 @@ static invar_status make_async_verifier(invar_train_loop *loop)
 {
     invar_trainer_options o = trainer_options(loop, invar_run_context_sampler(&loop->session));
 
-    if (!loop->ask.verify_inflight)
+    if (!loop->workload.verify_inflight)
         return INVAR_OK;
-    o.tick = invar_train_loop_tick_ahead;
+    o.on_progress = invar_train_loop_async_progress;
     o.payload = loop;
     return invar_trainer_new(&loop->async_verifier,
-                             invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_CHECKING),
-                             &o);
+                             invar_phase_memory_dev(&loop->block, INVAR_MEMORY_PLAN_CHECKING), &o);
 }
 
 /* Opens the learners. Without training, the actor's learner only computes hashes. */
@@ -161,7 +160,7 @@ static invar_status make_learners(invar_train_loop *loop)
                                .prefix = "",
                                .schedule = loop->settings.schedule,
                                .adamw = loop->settings.adamw,
-                               .piece = loop->ask.offload_chunk_bytes};
+                               .offload_chunk_bytes = loop->workload.offload_chunk_bytes};
 
     INVAR_TRY(invar_learner_open(&loop->actor, s->actor, learns, &o));
     o.prefix = "critic.";
@@ -172,10 +171,10 @@ static invar_status make_learners(invar_train_loop *loop)
 static invar_status make_sync(invar_train_loop *loop)
 {
     invar_run_context *s = &loop->session;
-    const invar_weight_sync_options o = {.sides = &loop->roles,
+    const invar_weight_sync_options o = {.roles = &loop->roles,
                                          .model = s->sampler_model ? s->sampler_model : s->actor,
                                          .dev = &loop->session.dev,
-                                         .bucket = loop->ask.bucket};
+                                         .bucket_bytes = loop->workload.bucket_bytes};
 
     loop->synced = -1;
     return loop->roles.first_rollout_rank > 0 ? invar_weight_sync_new(&loop->sync, &o) : INVAR_OK;

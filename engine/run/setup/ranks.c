@@ -29,7 +29,7 @@ invar_status invar_setup_find_together(invar_train_loop *loop, invar_status stat
     return status;
 }
 
-invar_local_ranks invar_setup_crowd(const invar_train_loop *loop)
+invar_local_ranks invar_setup_local_ranks(const invar_train_loop *loop)
 {
     return (invar_local_ranks){loop->options->threads_for > 1 ? loop->options->threads_for : 1,
                                invar_ranks_local_size(loop->world),
@@ -38,7 +38,7 @@ invar_local_ranks invar_setup_crowd(const invar_train_loop *loop)
 
 static invar_status open_roles(invar_train_loop *loop, const invar_rank_role_sizes *sizes)
 {
-    double seconds = loop->layout.seconds;
+    double seconds = loop->layout.timeout_s;
 
     INVAR_TRY(
         invar_rank_roles_open(&loop->roles, &loop->layout, loop->options->comm, seconds, sizes));
@@ -55,7 +55,7 @@ static invar_status divide_model(invar_train_loop *loop)
     invar_rank_role_sizes sizes;
 
     INVAR_TRY(invar_admission_check(&facts));
-    INVAR_TRY(invar_train_settings_sides(&sizes, loop->recipe));
+    INVAR_TRY(invar_train_settings_roles(&sizes, loop->recipe));
     if (!loop->world)
         return INVAR_OK;
     if (sizes.rollout_ranks > 0)

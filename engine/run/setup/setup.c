@@ -29,10 +29,10 @@ static invar_status open_recorder(invar_train_loop *loop)
         .dev = &loop->session.dev,
         .sampler = invar_run_context_sampler_dev(&loop->session),
         .layout = loop->roles.is_rollout_rank ? loop->world : loop->ranks,
-        .keep = loop->options->replay ? 0 : invar_recipe_int(r, INVAR_KEY_KEEP_SAMPLES),
+        .n_keep_samples = loop->options->replay ? 0 : invar_recipe_int(r, INVAR_KEY_KEEP_SAMPLES),
         .tokenizer = loop->session.tokenizer,
         .replay = loop->options->replay,
-        .say = invar_train_loop_print,
+        .print_line = invar_train_loop_print,
         .payload = loop};
 
     return invar_recorder_open(&loop->recorder, &o);
@@ -79,7 +79,7 @@ static invar_status open_profile(invar_train_loop *loop)
     const invar_op_trace_options options = {
         .layout = loop->world,
         .device = loop->session.profile,
-        .sampler_profile = loop->session.beside_profile,
+        .sampler_profile = loop->session.sampler_profile,
         .first = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_START),
         .end = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_END)};
 
@@ -99,7 +99,7 @@ static invar_status open_trace(invar_train_loop *loop, const char *path)
     if (!loop->world)
         return INVAR_OK;
     INVAR_TRY(invar_rank_timer_new(&work, loop->world, slices));
-    invar_trace_watch(loop->recorder.trace, work);
+    invar_trace_set_rank_timer(loop->recorder.trace, work);
     return INVAR_OK;
 }
 
@@ -116,7 +116,7 @@ static invar_status open_plugins(invar_train_loop *loop)
     INVAR_TRY(invar_run_plugins_open(&loop->plugins, loop->recipe, loop->session.tokenizer,
                                      loop->options->replay));
     for (int i = 0; i < INVAR_PLUGINS; i++)
-        invar_plugin_set_wait_callback(loop->plugins.of[i], send_heartbeat, loop);
+        invar_plugin_set_wait_callback(loop->plugins.by_role[i], send_heartbeat, loop);
     return INVAR_OK;
 }
 
@@ -140,9 +140,9 @@ static invar_status check_outputs(const invar_train_loop *loop)
     if (loop->options->replay)
         return INVAR_OK;
     if (rollouts[0])
-        INVAR_TRY(
-            invar_error_of_key(invar_rollout_file_check(rollouts, loop->settings.course.rollouts),
-                               "save-debug-rollout-data"));
+        INVAR_TRY(invar_error_of_key(
+            invar_rollout_file_check(rollouts, loop->settings.run_schedule.rollouts),
+            "save-debug-rollout-data"));
     return invar_track_check(&plan);
 }
 
@@ -209,7 +209,7 @@ static void warn_disk(const invar_train_loop *loop, const invar_disk *disk)
 
     if (invar_disk_fits_all(disk))
         return;
-    invar_disk_describe(text, disk, disk->more);
+    invar_disk_describe(text, disk, disk->n_remaining);
     invar_recorder_print(&loop->recorder,
                          "warning: %s: when the disk is full the run ends with an error; "
                          "keep-checkpoints removes old ones, a larger save-interval makes fewer",
@@ -263,12 +263,12 @@ static invar_status check_prompts(invar_train_loop *loop)
 static invar_status open_inputs(invar_memory_plan *budget, invar_train_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
-    const invar_local_ranks crowd = invar_setup_crowd(loop);
+    const invar_local_ranks crowd = invar_setup_local_ranks(loop);
     invar_status status;
 
-    status = invar_run_context_open_beside(&loop->session, loop->recipe,
-                                           invar_setup_wants(loop) | INVAR_RUN_CONTEXT_NO_WEIGHTS,
-                                           &crowd);
+    status =
+        invar_run_context_open_rank(&loop->session, loop->recipe,
+                                    invar_setup_wants(loop) | INVAR_RUN_CONTEXT_NO_WEIGHTS, &crowd);
     if (status == INVAR_OK)
         status = check_admission(loop);
     // replays are exempt: version 0.1.0 sampled longer responses, up to the model's positions
@@ -280,7 +280,7 @@ static invar_status open_inputs(invar_memory_plan *budget, invar_train_loop *loo
         INVAR_TRY(
             invar_hf_files_read(&loop->store.hf_files, hf,
                                 invar_recipe_string(loop->recipe, INVAR_KEY_CHAT_TEMPLATE_PATH)));
-        INVAR_TRY(invar_hf_files_take_config(&loop->store.hf_files, hf));
+        INVAR_TRY(invar_hf_files_read_config(&loop->store.hf_files, hf));
     }
     INVAR_TRY(open_recorder(loop));
     invar_train_settings_read(&loop->settings, loop->recipe,
@@ -357,9 +357,9 @@ invar_status invar_train_loop_read(invar_train_loop *loop, const invar_recipe *r
 void invar_train_loop_close(invar_train_loop *loop)
 {
     invar_sample_source_close(&loop->source);
-    invar_recorded_schedule_release(&loop->timetable);
+    invar_recorded_schedule_release(&loop->recorded_schedule);
     invar_agents_free(loop->agents);
-    invar_inflight_release(&loop->flight);
+    invar_inflight_release(&loop->inflight);
     invar_weight_sync_free(loop->sync);
     invar_run_plugins_close(&loop->plugins);
     invar_rl_samples_reset(&loop->batch.samples);
@@ -370,10 +370,10 @@ void invar_train_loop_close(invar_train_loop *loop)
     invar_audit_free(loop->audit);
     invar_checkpoint_close(loop->store.resume_from);
     invar_checkpoint_writer_free(loop->store.writer);
-    invar_train_loop_forget_masters(loop);
+    invar_train_loop_release_masters(loop);
     invar_learner_close(&loop->actor);
     invar_learner_close(&loop->critic);
-    invar_memory_plan_block_release(&loop->block);
+    invar_phase_memory_release(&loop->block);
     invar_recorder_close(&loop->recorder);
     invar_saved_rollouts_release(&loop->identity.saved);
     invar_user_facts_release(&loop->identity.facts);

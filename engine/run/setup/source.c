@@ -32,10 +32,10 @@ invar_status invar_setup_make_rollout(invar_train_loop *loop)
     if (!loop->identity.evaluates && !recomputes_points(loop) && (loop->settings.sft || loads[0]))
         return INVAR_OK;
     // the draft model was not loaded when the memory was planned
-    loop->ask.limits.speculation.model = s->draft;
+    loop->workload.limits.speculation.model = s->draft;
     return invar_rollout_new(&loop->rollout, invar_run_context_sampler(s), s->tokenizer,
-                             invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_SAMPLING),
-                             &loop->ask.limits);
+                             invar_phase_memory_dev(&loop->block, INVAR_MEMORY_PLAN_SAMPLING),
+                             &loop->workload.limits);
 }
 
 static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
@@ -44,9 +44,9 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     if (loop->options->progress)
         loop->options->progress(
             loop->options->payload,
-            &(invar_train_progress){.rollout = loop->place.rollout,
-                                    .rollouts = loop->settings.course.rollouts,
-                                    .step = loop->place.step,
+            &(invar_train_progress){.rollout = loop->position.rollout,
+                                    .rollouts = loop->settings.run_schedule.rollouts,
+                                    .step = loop->position.step,
                                     .phase = "rollout",
                                     .samples_done = samples_done,
                                     .samples = loop->rollout ? loop->source.active : 0,
@@ -73,8 +73,8 @@ static invar_status record_agent_event(void *payload, const char *kind, const ch
     invar_train_loop *loop = payload;
 
     if (strcmp(kind, INVAR_JOURNAL_UNCHECKED) == 0)
-        return invar_train_loop_tell_unchecked(loop, text);
-    return invar_recorder_event(&loop->recorder, loop->place.step, "warning", kind, text);
+        return invar_train_loop_report_unchecked(loop, text);
+    return invar_recorder_event(&loop->recorder, loop->position.step, "warning", kind, text);
 }
 
 static invar_agent_server_options agent_server_options(invar_train_loop *loop)
@@ -89,7 +89,7 @@ static invar_agent_server_options agent_server_options(invar_train_loop *loop)
         .session_timeout_s = (double)invar_recipe_int(r, INVAR_KEY_PLUGIN_TIMEOUT),
         .max_processes = invar_recipe_int(r, INVAR_KEY_AGENT_CONCURRENCY),
         .max_calls = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_CALLS),
-        .branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES),
+        .max_branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES),
         .zero_reward_on_failure =
             INVAR_RECIPE_ENUM(invar_agent_failure, r, INVAR_KEY_AGENT_FAILURE) ==
             INVAR_AGENT_FAILURE_ZERO,
@@ -114,13 +114,13 @@ static invar_status make_agents(invar_train_loop *loop)
 {
     bool replay = loop->options->replay;
     bool recorded = !replay && invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0];
-    const invar_agents_options o = {.plugin = loop->plugins.of[INVAR_RUN_PLUGINS_AGENTS],
-                                    .door = agent_server_options(loop),
+    const invar_agents_options o = {.plugin = loop->plugins.by_role[INVAR_RUN_PLUGINS_AGENTS],
+                                    .server = agent_server_options(loop),
                                     .recorded = recorded,
                                     .folder = replay || recorded ? NULL : loop->dirs.paths.run,
                                     .run = loop->identity.digest,
                                     .uuid = loop->recorder.uuid,
-                                    .tell = record_agent_event,
+                                    .on_event = record_agent_event,
                                     .payload = loop};
 
     return o.plugin ? invar_agents_new(&loop->agents, &o) : INVAR_OK;
@@ -142,13 +142,13 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
         .rollout = loop->rollout,
         .sampling = invar_run_context_sampling(s),
         .groups = {invar_recipe_string(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH)[0],
-                   loop->plugins.of[INVAR_RUN_PLUGINS_GROUPS]},
+                   loop->plugins.by_role[INVAR_RUN_PLUGINS_GROUPS]},
         .samples = {invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0],
-                    loop->plugins.of[INVAR_RUN_PLUGINS_FILTER]},
+                    loop->plugins.by_role[INVAR_RUN_PLUGINS_FILTER]},
         .buffer = {invar_recipe_string(r, INVAR_KEY_BUFFER_FILTER_PATH)[0],
-                   loop->plugins.of[INVAR_RUN_PLUGINS_BUFFER]},
+                   loop->plugins.by_role[INVAR_RUN_PLUGINS_BUFFER]},
         .prompt_selector = {invar_recipe_string(r, INVAR_KEY_DATA_SOURCE_PATH)[0],
-                            loop->plugins.of[INVAR_RUN_PLUGINS_PROMPTS]},
+                            loop->plugins.by_role[INVAR_RUN_PLUGINS_PROMPTS]},
         .drop_zero_std =
             INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) ==
             INVAR_GROUP_FILTER_NONZERO_STD,
@@ -159,7 +159,7 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
         .round = set->round,
         .keep_surplus = set->surplus,
         .lag = set->lag,
-        .timetable = set->recorded ? &loop->timetable : NULL,
+        .recorded_schedule = set->recorded ? &loop->recorded_schedule : NULL,
         .max_delay = set->max_delay,
         .separate_async_phase =
             loop->recorder.options.level > INVAR_PROBE_STEP || samples_during_training(loop) || led,
@@ -168,7 +168,8 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
         .verify = {loop->settings.overlap || loop->async_verifier ? invar_train_loop_verify_async
                                                                   : NULL,
                    loop},
-        .stop_rollout = loop->dirs.paths.save[0] || led || set->recorded ? 0 : set->course.rollouts,
+        .stop_rollout =
+            loop->dirs.paths.save[0] || led || set->recorded ? 0 : set->run_schedule.rollouts,
         .tick = tick,
         .payload = loop,
         .load = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
@@ -179,15 +180,15 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
         .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs,
         .needs_routing = set->replay_routing};
 
-    o.turns =
-        invar_multi_turn_read(r, loop->plugins.of[INVAR_RUN_PLUGINS_TURNS], &s->spec, s->tokenizer);
-    INVAR_TRY(
-        invar_reward_source_read(&o.judge, r, loop->plugins.of[INVAR_RUN_PLUGINS_REWARD], false));
+    o.turns = invar_multi_turn_read(r, loop->plugins.by_role[INVAR_RUN_PLUGINS_TURNS], &s->spec,
+                                    s->tokenizer);
+    INVAR_TRY(invar_reward_source_read(&o.reward_source, r,
+                                       loop->plugins.by_role[INVAR_RUN_PLUGINS_REWARD], false));
     INVAR_TRY(invar_run_context_policy(&o.policy, s));
     INVAR_TRY(make_agents(loop));
     o.agents_lead = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0];
     o.agents = loop->agents;
-    o.judged = invar_estimator_traits_of(set->rl.estimator)->needs_reward;
+    o.needs_reward = invar_estimator_traits_of(set->rl.estimator)->needs_reward;
     invar_sample_source_open(&loop->source, &o);
     return INVAR_OK;
 }

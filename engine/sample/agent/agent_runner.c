@@ -56,7 +56,7 @@ typedef struct source {
 } source;
 
 static const source from_journal = {
-    INVAR_AGENT_LOG,
+    INVAR_AGENT_JOURNAL,
     "the file was changed, or written by another version: remove it, and the rollout's sessions "
     "begin anew"};
 static const source from_ledger = {
@@ -105,12 +105,12 @@ static invar_status alloc_batch_run(batch_run *r)
 
 static invar_agent_limits record_limits(const invar_agents *a)
 {
-    const invar_agent_server_options *o = &a->options.door;
+    const invar_agent_server_options *o = &a->options.server;
 
     return (invar_agent_limits){.vocab = o->chat.vocab,
                                 .context = o->chat.context,
-                                .calls = o->max_calls,
-                                .branches = o->branches};
+                                .max_calls = o->max_calls,
+                                .max_branches = o->max_branches};
 }
 
 /* Opens the journal of the rollout that the sample belongs to, unless it is open. */
@@ -135,11 +135,12 @@ static invar_status open_journal(invar_agents *a, const invar_rl_sample *first)
         return INVAR_OK;
     invar_session_journal_close(a->log);
     a->log = NULL;
-    INVAR_TRY(invar_path_join(path, sizeof path, a->options.folder, INVAR_AGENT_LOG));
+    INVAR_TRY(invar_path_join(path, sizeof path, a->options.folder, INVAR_AGENT_JOURNAL));
     INVAR_TRY(invar_session_journal_open(&a->log, path, &now, &limits));
     // _begin replaces the evidence, so the event is reported first
     if (invar_session_journal_unchecked(a->log))
-        INVAR_TRY(a->options.tell(a->options.payload, INVAR_JOURNAL_UNCHECKED, INVAR_AGENT_LOG));
+        INVAR_TRY(
+            a->options.on_event(a->options.payload, INVAR_JOURNAL_UNCHECKED, INVAR_AGENT_JOURNAL));
     return invar_session_journal_begin(a->log);
 }
 
@@ -178,7 +179,7 @@ static invar_status run_live_sessions(batch_run *r)
     if (r->n_tasks == 0)
         return INVAR_OK;
     if (!a->door)
-        INVAR_TRY(invar_agent_server_open(&a->door, &a->options.door));
+        INVAR_TRY(invar_agent_server_open(&a->door, &a->options.server));
     return invar_agent_server_run(a->door, r->tasks, r->n_tasks, r->order,
                                   &r->samples[0].weights_hash,
                                   r->order->evaluation ? NULL : a->log);
@@ -216,7 +217,7 @@ static invar_status submit_replayed_call(replayed_call *out, const batch_run *r,
     INVAR_TRY(invar_alloc((void **)&out->sample.tokens, (size_t)call->n_prompt,
                           sizeof *out->sample.tokens, "tokens of a prompt"));
     memcpy(out->sample.tokens, call->prompt, (size_t)call->n_prompt * sizeof *call->prompt);
-    return invar_rollout_add(r->agents->options.door.rollout, &out->sample, 1, &out->sampling);
+    return invar_rollout_add(r->agents->options.server.rollout, &out->sample, 1, &out->sampling);
 }
 
 /* Compares the sampled tokens with the record and moves their log-probs to the call. */
@@ -254,15 +255,15 @@ static int64_t count_unfinished(const replayed_call *calls, int64_t count)
 
 static invar_status replay_calls(replayed_call *calls, int64_t *begun, const batch_run *r)
 {
-    invar_rollout *rollout = r->agents->options.door.rollout;
+    invar_rollout *rollout = r->agents->options.server.rollout;
 
     for (int64_t i = 0; i < r->count; i++)
         for (int64_t k = 0; r->found[i] && k < r->sessions[i].n_calls; k++)
             INVAR_TRY(submit_replayed_call(&calls[(*begun)++], r, i, r->sessions[i].calls[k]));
     while (count_unfinished(calls, *begun) > 0) {
         INVAR_TRY(invar_rollout_step(rollout));
-        if (r->order->tick) // shows waiting ranks that this rank makes progress
-            INVAR_TRY(r->order->tick(r->order->payload, 0, 0));
+        if (r->order->on_progress) // shows waiting ranks that this rank makes progress
+            INVAR_TRY(r->order->on_progress(r->order->payload, 0, 0));
     }
     for (int64_t i = 0; i < *begun; i++)
         INVAR_TRY(check_replayed_call(&calls[i]));
@@ -271,7 +272,7 @@ static invar_status replay_calls(replayed_call *calls, int64_t *begun, const bat
 
 static invar_status replay_recorded_calls(const batch_run *r)
 {
-    const invar_agent_server_options *o = &r->agents->options.door;
+    const invar_agent_server_options *o = &r->agents->options.server;
     int64_t count = 0, begun = 0;
     replayed_call *calls = NULL;
     invar_status status;
@@ -346,7 +347,7 @@ static invar_status report_events(const batch_run *r, const batch_events *t)
         (void)snprintf(text, sizeof text,
                        "%" PRId64 " of %" PRId64 " sessions have several branches; the first: %s",
                        t->branched, r->count, t->branch);
-        INVAR_TRY(o->tell(o->payload, "agent-branch", text));
+        INVAR_TRY(o->on_event(o->payload, "agent-branch", text));
     }
     if (!t->failed)
         return INVAR_OK;
@@ -354,12 +355,12 @@ static invar_status report_events(const batch_run *r, const batch_events *t)
                    "%s%" PRId64 " of %" PRId64 " agents have failed, and are rewarded with 0; the "
                    "first: %s",
                    r->order->evaluation ? "evaluation: " : "", t->failed, r->count, t->failure);
-    return o->tell(o->payload, "agent-failure", text);
+    return o->on_event(o->payload, "agent-failure", text);
 }
 
 static invar_status finish_samples(batch_run *r)
 {
-    const invar_agent_server_options *o = &r->agents->options.door;
+    const invar_agent_server_options *o = &r->agents->options.server;
     char branch[INVAR_AGENT_BRANCH_SIZE];
     batch_events news = {0};
 
@@ -386,9 +387,9 @@ static invar_status run_batch(batch_run *r)
 }
 
 invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
-                              const invar_agent_batch_options *order)
+                              const invar_agent_batch_options *options)
 {
-    batch_run r = {.agents = agents, .samples = samples, .count = count, .order = order};
+    batch_run r = {.agents = agents, .samples = samples, .count = count, .order = options};
     invar_status status = run_batch(&r);
 
     release_batch_run(&r);

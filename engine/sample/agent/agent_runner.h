@@ -18,23 +18,23 @@
 extern "C" {
 #endif
 
-#define INVAR_AGENT_LOG "sessions.jsonl" /* name of the journal, in the run directory */
+#define INVAR_AGENT_JOURNAL "sessions.jsonl" /* name of the journal, in the run directory */
 
 typedef struct invar_agents_options {
-    invar_plugin *plugin;            /* plug-in with the recorded replies; this and the other
+    invar_plugin *plugin;              /* plug-in with the recorded replies; this and the other
                                         pointers are borrowed */
-    invar_agent_server_options door; /* used for samples that have no record */
-    bool recorded;                   /* the record comes from another run (agent-record), and no
+    invar_agent_server_options server; /* used for samples that have no record */
+    bool recorded;                     /* the record comes from another run (agent-record), and no
                                         agent is started */
-    const char *folder;              /* directory of the journal; NULL if every sample must have a
+    const char *folder;                /* directory of the journal; NULL if every sample must have a
                                         record */
-    invar_digest run;                /* digest of the identity of the run */
-    const char *uuid;                /* uuid of the run; empty until the ledger has the run */
+    invar_digest run;                  /* digest of the identity of the run */
+    const char *uuid;                  /* uuid of the run; empty until the ledger has the run */
     /*
      * Reports an event of a rollout. `text` describes it; for INVAR_JOURNAL_UNCHECKED it is the
      * name of the file.
      */
-    invar_status (*tell)(void *payload, const char *kind, const char *text);
+    invar_status (*on_event)(void *payload, const char *kind, const char *text);
     void *payload;
 } invar_agents_options;
 
@@ -55,7 +55,7 @@ void invar_agents_free(invar_agents *agents);
  * Returns INVAR_E_MISMATCH if a recorded call was sampled with other tokens.
  */
 invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
-                              const invar_agent_batch_options *order) INVAR_MUST_USE;
+                              const invar_agent_batch_options *options) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

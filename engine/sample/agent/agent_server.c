@@ -143,7 +143,7 @@ static invar_status ensure_process(invar_line_process **program, invar_agent_ser
         return INVAR_OK;
     INVAR_TRY(invar_line_process_open(program, INVAR_AGENT_NAME, d->options.command,
                                       d->options.session_timeout_s, 2));
-    invar_line_process_guard(*program, check_run_alive, d);
+    invar_line_process_set_check(*program, check_run_alive, d);
     return handshake(*program);
 }
 
@@ -193,7 +193,8 @@ static invar_status check_reward(const invar_agent_server *d, const invar_live_s
         return INVAR_OK;
     if (session->rewarded)
         return invar_reward_select_part(&shown, order->reward_part);
-    return order->unrewarded ? order->unrewarded(order->payload, live->task.sample) : INVAR_OK;
+    return order->on_unrewarded ? order->on_unrewarded(order->payload, live->task.sample)
+                                : INVAR_OK;
 }
 
 /*
@@ -221,8 +222,8 @@ static invar_status end_session(invar_agent_server *d, invar_live_session *live,
         status = invar_agent_session_fail(session, invar_error_last()->message);
     if (status == INVAR_OK && session->error && !d->options.zero_reward_on_failure)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "%s: it refuses: %.1000s", where, session->error);
-    if (status == INVAR_OK && d->live_sessions.log)
-        status = invar_session_journal_end(d->live_sessions.log, index, session);
+    if (status == INVAR_OK && d->live_sessions.journal)
+        status = invar_session_journal_end(d->live_sessions.journal, index, session);
     return status;
 }
 
@@ -267,8 +268,8 @@ static void run_task(invar_agent_server *d, invar_line_process **program, invar_
  */
 static void count_ended_session(invar_agent_server *d)
 {
-    d->live_sessions.ended++;
-    if (d->live_sessions.ended == d->live_sessions.count ||
+    d->live_sessions.n_ended++;
+    if (d->live_sessions.n_ended == d->live_sessions.count ||
         d->live_sessions.error.status != INVAR_OK)
         invar_inference_engine_stop(d->dispatch);
     (void)pthread_cond_broadcast(&d->live_sessions.idle_cond);
@@ -324,13 +325,13 @@ static invar_status report_progress(void *payload)
     const invar_agent_batch_options *order = d->live_sessions.batch;
     int64_t ended, tokens;
 
-    if (!order->tick)
+    if (!order->on_progress)
         return INVAR_OK;
     agent_server_lock(d);
-    ended = d->live_sessions.ended;
+    ended = d->live_sessions.n_ended;
     tokens = d->live_sessions.tokens;
     agent_server_unlock(d);
-    return order->tick(order->payload, ended, tokens);
+    return order->on_progress(order->payload, ended, tokens);
 }
 
 static invar_status init_live_sessions(invar_live_session **out, const invar_agent_task *tasks,
@@ -353,8 +354,8 @@ static void begin_batch(invar_agent_server *d, invar_live_session *live_sessions
     d->options.server_info.weights = *weights;
     d->live_sessions.sessions = live_sessions;
     d->live_sessions.count = count;
-    d->live_sessions.ended = d->live_sessions.tokens = d->next = 0;
-    d->live_sessions.log = log;
+    d->live_sessions.n_ended = d->live_sessions.tokens = d->next = 0;
+    d->live_sessions.journal = log;
     (void)pthread_cond_broadcast(&d->batch_cond);
     agent_server_unlock(d);
 }
@@ -365,7 +366,7 @@ static invar_status end_batch(invar_agent_server *d, invar_status status)
     agent_server_lock(d);
     if (status != INVAR_OK)
         invar_session_table_fail(&d->live_sessions);
-    while (d->live_sessions.ended < d->live_sessions.count ||
+    while (d->live_sessions.n_ended < d->live_sessions.count ||
            d->live_sessions.n_active_requests > 0)
         (void)pthread_cond_wait(&d->live_sessions.idle_cond, &d->live_sessions.lock);
     d->live_sessions.sessions = NULL;
@@ -378,8 +379,8 @@ static invar_status end_batch(invar_agent_server *d, invar_status status)
 }
 
 invar_status invar_agent_server_run(invar_agent_server *d, const invar_agent_task *tasks,
-                                    int64_t count, const invar_agent_batch_options *order,
-                                    const invar_digest *weights, invar_session_journal *log)
+                                    int64_t count, const invar_agent_batch_options *options,
+                                    const invar_digest *weights, invar_session_journal *journal)
 {
     invar_live_session *live_sessions = NULL;
     invar_status status;
@@ -390,7 +391,7 @@ invar_status invar_agent_server_run(invar_agent_server *d, const invar_agent_tas
     if (status == INVAR_OK)
         status = invar_inference_engine_begin(d->dispatch);
     if (status == INVAR_OK) {
-        begin_batch(d, live_sessions, count, order, weights, log);
+        begin_batch(d, live_sessions, count, options, weights, journal);
         status = end_batch(d, invar_inference_engine_run(d->dispatch, NULL));
     }
     invar_free(live_sessions);
@@ -402,7 +403,7 @@ invar_status invar_agent_server_run(invar_agent_server *d, const invar_agent_tas
 static invar_status open_services(invar_agent_server *d)
 {
     const invar_agent_server_options *o = &d->options;
-    invar_server_session_hooks gate = invar_desks_gate;
+    invar_server_session_hooks gate = invar_session_table_hooks;
 
     gate.payload = &d->live_sessions;
     INVAR_TRY(invar_alloc((void **)&d->threads, (size_t)o->max_processes, sizeof *d->threads,
@@ -413,19 +414,19 @@ static invar_status open_services(invar_agent_server *d)
         &(invar_inference_engine_options){.rollout = o->rollout,
                                           .context = o->chat.context,
                                           .max_requests = o->max_processes * CONNECTIONS_PER_AGENT,
-                                          .tick = report_progress,
+                                          .on_progress = report_progress,
                                           .payload = d}));
     return invar_server_open(
         &d->server, &(invar_server_options){
                         .host = HOST,
-                        .gate = gate,
+                        .session_hooks = gate,
                         .connections = o->max_processes * CONNECTIONS_PER_AGENT + SPARE_CONNECTIONS,
-                        .most_body = MAX_BODY_BYTES,
-                        .client_seconds = CLIENT_SECONDS,
-                        .facts = &o->server_info,
+                        .max_body_bytes = MAX_BODY_BYTES,
+                        .client_timeout_s = CLIENT_SECONDS,
+                        .server_info = &o->server_info,
                         .tokenizer = o->chat.tokenizer,
-                        .dispatch = d->dispatch,
-                        .prompter = d->prompter});
+                        .engine = d->dispatch,
+                        .prompt_encoder = d->prompter});
 }
 
 static int64_t unix_time(void)

@@ -31,7 +31,7 @@ typedef struct invar_agent_server_options {
                                           are borrowed */
     double session_timeout_s;          /* time limit of a session, in seconds; 0 for no limit */
     int64_t max_processes;             /* largest number of programs at the same time */
-    int64_t max_calls, branches;       /* largest numbers in one session */
+    int64_t max_calls, max_branches;   /* largest numbers in one session */
     bool zero_reward_on_failure;       /* a failed agent ends its session with reward 0; otherwise
                                           the run fails */
     invar_rollout *rollout;            /* rollout that generates, used only during
@@ -50,7 +50,7 @@ typedef struct invar_agent_server invar_agent_server;
 invar_status invar_agent_server_open(invar_agent_server **out,
                                      const invar_agent_server_options *options) INVAR_MUST_USE;
 /* Ends the programs, closes the HTTP server and frees it. NULL is ignored. */
-void invar_agent_server_close(invar_agent_server *door);
+void invar_agent_server_close(invar_agent_server *server);
 
 /* Fails if neither the agent nor the recipe rewards the sample. */
 typedef invar_status invar_agent_reward_check_fn(const void *payload,
@@ -69,9 +69,9 @@ typedef struct invar_agent_batch_options {
      * Called if the final reply has no reward; if it fails, the session has failed; NULL if a
      * reward is optional.
      */
-    invar_agent_reward_check_fn *unrewarded;
+    invar_agent_reward_check_fn *on_unrewarded;
     /* Called regularly with the numbers of ended sessions and of sampled tokens. May be NULL. */
-    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
+    invar_status (*on_progress)(void *payload, int64_t samples_done, int64_t tokens_done);
     void *payload;
 } invar_agent_batch_options;
 
@@ -82,15 +82,15 @@ typedef struct invar_agent_task {
 } invar_agent_task;
 
 /*
- * Runs the sessions of all tasks. `log` records them, and no other thread may use it meanwhile;
+ * Runs the sessions of all tasks. `journal` records them, and no other thread may use it meanwhile;
  * NULL if they are not recorded. Returns INVAR_E_IO, INVAR_E_CORRUPT or INVAR_E_STATE if an agent
  * has failed. On any failure the other agents are ended at once, and sessions without an end count
  * as not begun.
  */
-invar_status invar_agent_server_run(invar_agent_server *door, const invar_agent_task *tasks,
-                                    int64_t count, const invar_agent_batch_options *order,
+invar_status invar_agent_server_run(invar_agent_server *server, const invar_agent_task *tasks,
+                                    int64_t count, const invar_agent_batch_options *options,
                                     const invar_digest *weights,
-                                    invar_session_journal *log) INVAR_MUST_USE;
+                                    invar_session_journal *journal) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

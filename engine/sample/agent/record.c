@@ -124,10 +124,10 @@ invar_status invar_agent_call_read(invar_agent_session *out, const json_t *objec
     int64_t n_prompt = 0;
     invar_status status;
 
-    if (out->n_calls >= limits->calls)
+    if (out->n_calls >= limits->max_calls)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: it has more than %" PRId64 " calls (agent-max-calls)", where,
-                          limits->calls);
+                          limits->max_calls);
     status = read_ids(&prompt, &n_prompt, object, "prompt", limits, where);
     if (status == INVAR_OK)
         status = read_call_members(out, object, prompt, n_prompt, limits, where);
@@ -141,11 +141,11 @@ invar_status invar_agent_end_read(invar_agent_session *out, const json_t *object
     int64_t branches;
 
     INVAR_TRY(invar_agent_session_branches(&branches, out));
-    if (branches > limits->branches)
+    if (branches > limits->max_branches)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: it has %" PRId64 " branches, more than %" PRId64
                           " (agent-max-branches)",
-                          where, branches, limits->branches);
+                          where, branches, limits->max_branches);
     return invar_agent_session_end_read(out, object, where);
 }
 

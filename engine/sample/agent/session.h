@@ -125,8 +125,8 @@ invar_status invar_agent_session_fill(invar_rl_sample *sample, char branch_out[]
 /* Limits that a record must keep. */
 typedef struct invar_agent_limits {
     int64_t vocab;
-    int64_t context;         /* tokens of prompt and response together */
-    int64_t calls, branches; /* largest numbers in one session */
+    int64_t context;                 /* tokens of prompt and response together */
+    int64_t max_calls, max_branches; /* largest numbers in one session */
 } invar_agent_limits;
 
 /* Writes a call, or a session with all its calls, as JSON. A failure is kept in text->status. */

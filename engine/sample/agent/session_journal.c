@@ -309,19 +309,20 @@ static void write_end(invar_json_text *text, int64_t sample, const invar_agent_s
     end_line(text);
 }
 
-invar_status invar_session_journal_begin(invar_session_journal *log)
+invar_status invar_session_journal_begin(invar_session_journal *journal)
 {
-    write_header(&log->line, &log->rollout);
-    for (int64_t i = 0; i < log->contents.count; i++) {
-        const invar_agent_session *s = &log->contents.items[i].session;
+    write_header(&journal->line, &journal->rollout);
+    for (int64_t i = 0; i < journal->contents.count; i++) {
+        const invar_agent_session *s = &journal->contents.items[i].session;
 
         for (int64_t k = 0; s->end && k < s->n_calls; k++)
-            write_call(&log->line, log->contents.items[i].sample, s->calls[k]);
+            write_call(&journal->line, journal->contents.items[i].sample, s->calls[k]);
         if (s->end)
-            write_end(&log->line, log->contents.items[i].sample, s);
+            write_end(&journal->line, journal->contents.items[i].sample, s);
     }
-    INVAR_TRY(log->line.status);
-    return invar_journal_create(&log->file, log->path, log->line.data, log->line.bytes);
+    INVAR_TRY(journal->line.status);
+    return invar_journal_create(&journal->file, journal->path, journal->line.data,
+                                journal->line.bytes);
 }
 
 static invar_status append_line(invar_session_journal *log)
@@ -330,20 +331,20 @@ static invar_status append_line(invar_session_journal *log)
     return invar_journal_append(log->file, log->line.data, log->line.bytes);
 }
 
-invar_status invar_session_journal_call(invar_session_journal *log, int64_t sample,
+invar_status invar_session_journal_call(invar_session_journal *journal, int64_t sample,
                                         const invar_agent_call *call)
 {
-    invar_json_text_reset(&log->line);
-    write_call(&log->line, sample, call);
-    return append_line(log);
+    invar_json_text_reset(&journal->line);
+    write_call(&journal->line, sample, call);
+    return append_line(journal);
 }
 
-invar_status invar_session_journal_end(invar_session_journal *log, int64_t sample,
+invar_status invar_session_journal_end(invar_session_journal *journal, int64_t sample,
                                        const invar_agent_session *session)
 {
-    invar_json_text_reset(&log->line);
-    write_end(&log->line, sample, session);
-    return append_line(log);
+    invar_json_text_reset(&journal->line);
+    write_end(&journal->line, sample, session);
+    return append_line(journal);
 }
 
 /* ---- creation -------------------------------------------------------------------------------- */
@@ -376,34 +377,34 @@ invar_status invar_session_journal_open(invar_session_journal **out, const char 
     return INVAR_OK;
 }
 
-void invar_session_journal_close(invar_session_journal *log)
+void invar_session_journal_close(invar_session_journal *journal)
 {
-    if (!log)
+    if (!journal)
         return;
-    invar_journal_close(log->file);
-    invar_journal_contents_release(&log->contents);
-    invar_json_text_release(&log->line);
-    invar_free(log);
+    invar_journal_close(journal->file);
+    invar_journal_contents_release(&journal->contents);
+    invar_json_text_release(&journal->line);
+    invar_free(journal);
 }
 
-bool invar_session_journal_unchecked(const invar_session_journal *log)
+bool invar_session_journal_unchecked(const invar_session_journal *journal)
 {
-    return log->contents.unchecked;
+    return journal->contents.unchecked;
 }
 
-bool invar_session_journal_matches(const invar_session_journal *log,
+bool invar_session_journal_matches(const invar_session_journal *journal,
                                    const invar_session_journal_id *rollout)
 {
-    return is_same_rollout(&log->rollout, rollout);
+    return is_same_rollout(&journal->rollout, rollout);
 }
 
-bool invar_session_journal_take_session(invar_agent_session *out, invar_session_journal *log,
+bool invar_session_journal_take_session(invar_agent_session *out, invar_session_journal *journal,
                                         int64_t sample)
 {
-    for (int64_t i = 0; i < log->contents.count; i++)
-        if (log->contents.items[i].sample == sample && log->contents.items[i].session.end) {
-            *out = log->contents.items[i].session;
-            log->contents.items[i].session = (invar_agent_session){0};
+    for (int64_t i = 0; i < journal->contents.count; i++)
+        if (journal->contents.items[i].sample == sample && journal->contents.items[i].session.end) {
+            *out = journal->contents.items[i].session;
+            journal->contents.items[i].session = (invar_agent_session){0};
             return true;
         }
     return false;

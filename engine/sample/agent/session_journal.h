@@ -41,32 +41,32 @@ typedef struct invar_session_journal invar_session_journal;
 invar_status invar_session_journal_open(invar_session_journal **out, const char *path,
                                         const invar_session_journal_id *rollout,
                                         const invar_agent_limits *limits) INVAR_MUST_USE;
-void invar_session_journal_close(invar_session_journal *log);
+void invar_session_journal_close(invar_session_journal *journal);
 
 /*
  * Returns whether sessions were read from a journal of version 1, whose lines have no checksums.
  * The caller records that before invar_session_journal_begin, which replaces the only evidence.
  */
-bool invar_session_journal_unchecked(const invar_session_journal *log);
+bool invar_session_journal_unchecked(const invar_session_journal *journal);
 
 /* Replaces the file by one with the complete sessions. Call once, before sessions are appended. */
-invar_status invar_session_journal_begin(invar_session_journal *log) INVAR_MUST_USE;
+invar_status invar_session_journal_begin(invar_session_journal *journal) INVAR_MUST_USE;
 
 /* Returns whether the journal was opened for this rollout. The agent is not compared. */
-bool invar_session_journal_matches(const invar_session_journal *log,
+bool invar_session_journal_matches(const invar_session_journal *journal,
                                    const invar_session_journal_id *rollout);
 
 /*
  * Moves the complete session of a sample to *out, which is zeroed. Returns false if the journal has
  * no such session.
  */
-bool invar_session_journal_take_session(invar_agent_session *out, invar_session_journal *log,
+bool invar_session_journal_take_session(invar_agent_session *out, invar_session_journal *journal,
                                         int64_t sample);
 
 /* Appends a call, or the end of a session. The line is on disk when the function returns. */
-invar_status invar_session_journal_call(invar_session_journal *log, int64_t sample,
+invar_status invar_session_journal_call(invar_session_journal *journal, int64_t sample,
                                         const invar_agent_call *call) INVAR_MUST_USE;
-invar_status invar_session_journal_end(invar_session_journal *log, int64_t sample,
+invar_status invar_session_journal_end(invar_session_journal *journal, int64_t sample,
                                        const invar_agent_session *session) INVAR_MUST_USE;
 
 /* ---- for tests of the reader ----------------------------------------------------------------- */
@@ -93,7 +93,7 @@ invar_status invar_journal_contents_read(invar_journal_contents *out, const char
                                          size_t bytes, const invar_session_journal_id *rollout,
                                          const invar_agent_limits *limits,
                                          const char *where) INVAR_MUST_USE;
-void invar_journal_contents_release(invar_journal_contents *logged);
+void invar_journal_contents_release(invar_journal_contents *contents);
 
 #ifdef __cplusplus
 }

@@ -155,7 +155,7 @@ static invar_status answer_from_record(invar_generation_request *ticket,
     INVAR_TRY(
         copy_tokens((void **)&c->tokens, call->response, call->n_response, sizeof *c->tokens));
     INVAR_TRY(copy_tokens((void **)&c->logp, call->logp, call->n_response, sizeof *c->logp));
-    c->count = c->room = call->n_response;
+    c->count = c->capacity = call->n_response;
     c->finish = call->finish;
     ticket->done = true;
     return INVAR_OK;
@@ -170,13 +170,13 @@ static invar_status check_limits(const invar_session_table *d, const invar_agent
                           "the session has made its %" PRId64 " calls (agent-max-calls)",
                           d->options->max_calls);
     INVAR_TRY(invar_agent_session_branches(&branches, session));
-    if (branches > d->options->branches)
+    if (branches > d->options->max_branches)
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "the prompt goes on with no earlier call, and the session has its %" PRId64
             " branches (agent-max-branches): send what was said before as it was, or "
             "raise the key",
-            d->options->branches);
+            d->options->max_branches);
     return INVAR_OK;
 }
 
@@ -201,7 +201,7 @@ static invar_status begin_call(agent_request *v, invar_completion_request *ask,
     }
     ask->sampling.seed = invar_agent_call_seed(v->call, v->table->batch->sampling->seed);
     ticket->rollout = v->live->task.sample->rollout;
-    ticket->draw = v->live->task.sample->draw_index;
+    ticket->draw_index = v->live->task.sample->draw_index;
     return INVAR_OK;
 }
 
@@ -245,8 +245,8 @@ static invar_status journal_call(agent_request *v, const invar_agent_call *said)
 {
     invar_status status = INVAR_OK;
 
-    if (v->table->log)
-        status = invar_session_journal_call(v->table->log, v->live->task.sample->index, said);
+    if (v->table->journal)
+        status = invar_session_journal_call(v->table->journal, v->live->task.sample->index, said);
     if (status != INVAR_OK)
         invar_session_table_fail(v->table);
     return status;
@@ -303,8 +303,8 @@ static void end_request(void *payload)
     invar_free(v);
 }
 
-const invar_server_session_hooks invar_desks_gate = {.knows = is_session_key,
-                                                     .settings = session_sampling,
-                                                     .begin = begin_request,
-                                                     .keep = record_call,
-                                                     .leave = end_request};
+const invar_server_session_hooks invar_session_table_hooks = {.is_session_key = is_session_key,
+                                                              .get_sampling = session_sampling,
+                                                              .begin = begin_request,
+                                                              .record = record_call,
+                                                              .end = end_request};

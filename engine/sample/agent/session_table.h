@@ -32,19 +32,19 @@ typedef struct invar_session_table {
     invar_live_session *sessions; /* (count) sessions of the current batch; NULL between batches,
                                      when every request is rejected */
     int64_t count;
-    int64_t ended;
+    int64_t n_ended;
     int64_t n_active_requests; /* HTTP requests in progress */
     int64_t tokens;            /* response tokens of all sessions of the batch */
     const invar_agent_batch_options *batch;
-    invar_session_journal *log; /* NULL if sessions are not recorded */
-    invar_error error;          /* first error of the batch; status INVAR_OK if it has not failed */
+    invar_session_journal *journal; /* NULL if sessions are not recorded */
+    invar_error error; /* first error of the batch; status INVAR_OK if it has not failed */
 } invar_session_table;
 
 /* Fails the batch with the current error, unless it has failed before. Caller holds `lock`. */
-void invar_session_table_fail(invar_session_table *desks);
+void invar_session_table_fail(invar_session_table *table);
 
 /* Session hooks for invar_server_options; set their payload to the invar_session_table. */
-extern const invar_server_session_hooks invar_desks_gate;
+extern const invar_server_session_hooks invar_session_table_hooks;
 
 /* Writes a new API key: "invar-" and 128 random bits from getrandom(2) in hexadecimal. */
 invar_status invar_session_key_new(char out[INVAR_SESSION_KEY_SIZE]) INVAR_MUST_USE;

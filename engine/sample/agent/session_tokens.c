@@ -131,7 +131,7 @@ static invar_status alloc_sample_arrays(invar_rl_sample *s, int64_t tokens, int6
     memset(s->mask, 0, response);
     INVAR_TRY(invar_alloc((void **)&s->branch_starts, (size_t)cuts, sizeof *s->branch_starts,
                           "branches"));
-    s->n_cuts = cuts;
+    s->n_branch_starts = cuts;
     return INVAR_OK;
 }
 

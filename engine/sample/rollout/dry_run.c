@@ -89,9 +89,9 @@ static invar_status plan_pass_and_draws(dry_pass *s, invar_sampler *sampler,
     c = (invar_carver){memory, 0};
     carve_arrays(s, &c);
     status = run_dry_pass(s);
-    if (status == INVAR_OK && invar_rollout_stages_draw(s->rollout))
+    if (status == INVAR_OK && invar_rollout_stages_samples(s->rollout))
         status = draw_rows(sampler, s->rollout->pass, s->draws, s->rows, false);
-    if (status == INVAR_OK && invar_rollout_stages_draw(s->rollout) &&
+    if (status == INVAR_OK && invar_rollout_stages_samples(s->rollout) &&
         most->prompts < most->samples)
         status = draw_rows(sampler, s->rollout->pass, most->samples, s->rows, true);
     invar_free(memory);
@@ -99,9 +99,9 @@ static invar_status plan_pass_and_draws(dry_pass *s, invar_sampler *sampler,
 }
 
 invar_status invar_rollout_dry_run(invar_rollout *r, const invar_sampling_params *sampling,
-                                   const invar_rollout_max_shape *most)
+                                   const invar_rollout_max_shape *max_shape)
 {
-    bool far = invar_device_is_local(&r->caller.dev);
+    bool far = invar_device_is_local(&r->op_runner.dev);
     dry_pass s = {.rollout = r,
                   .route = invar_model_sparse_layers(r->model) * r->model->spec.experts_per_token};
     invar_rollout_exec_options limits;
@@ -109,37 +109,39 @@ invar_status invar_rollout_dry_run(invar_rollout *r, const invar_sampling_params
     int64_t known, apart, ahead = invar_speculation_tokens(&r->limits.speculation);
     invar_status status;
 
-    INVAR_CHECK(r->caller.dev.backend->memory.dry_run);
+    INVAR_CHECK(r->op_runner.dev.backend->memory.dry_run);
     INVAR_TRY(invar_host_staging_advise_oom(
-        invar_model_runner_settle(&limits, r, most->samples, most->rows), far,
+        invar_model_runner_resolve_options(&limits, r, max_shape->samples, max_shape->rows), far,
         INVAR_MODEL_RUNNER_ADVICE));
     // fillers of a CUDA graph may take the slots of prompts
-    s.sequences = invar_min_i64(limits.concurrency, most->samples + (far ? most->prompts : 0));
+    s.sequences =
+        invar_min_i64(limits.concurrency, max_shape->samples + (far ? max_shape->prompts : 0));
     s.draws = s.sequences * (1 + ahead);
-    s.width = invar_kv_cache_pages_for(r->cache, most->rows);
-    apart = limits.no_prefix_sharing ? most->samples : most->prompts;
-    known = most->prompt_rows < limits.prefill_chunk / apart + 1 ? most->prompt_rows * apart
-                                                                 : limits.prefill_chunk;
+    s.width = invar_kv_cache_pages_for(r->cache, max_shape->rows);
+    apart = limits.no_prefix_sharing ? max_shape->samples : max_shape->prompts;
+    known = max_shape->prompt_rows < limits.prefill_chunk / apart + 1
+                ? max_shape->prompt_rows * apart
+                : limits.prefill_chunk;
     // preempted samples return with many known rows
-    if (most->resumed || limits.pages < s.sequences * s.width)
+    if (max_shape->resumed || limits.pages < s.sequences * s.width)
         known = limits.prefill_chunk;
     known = invar_min_i64(known, limits.prefill_chunk);
-    if (r->show.watcher.probe.take)
-        invar_rollout_stages_probe(r, &r->show.watcher.probe);
-    status = invar_sampler_init(&sampler, &r->caller, sampling);
-    s.rows = invar_scheduler_most_rows(known, s.sequences, ahead, far);
+    if (r->row_owners.hooks.probe.on_value)
+        invar_rollout_stages_probe(r, &r->row_owners.hooks.probe);
+    status = invar_sampler_init(&sampler, &r->op_runner, sampling);
+    s.rows = invar_scheduler_max_rows(known, s.sequences, ahead, far);
     if (status == INVAR_OK)
-        status = plan_pass_and_draws(&s, &sampler, most);
+        status = plan_pass_and_draws(&s, &sampler, max_shape);
     s.rows = s.sequences * (1 + ahead); // decoding
     if (status == INVAR_OK)
-        status = plan_pass_and_draws(&s, &sampler, most);
+        status = plan_pass_and_draws(&s, &sampler, max_shape);
     for (int i = 0; i < r->n_passes && status == INVAR_OK; i++)
         status = invar_pass_alloc_scratch(r->passes[i]);
     if (status == INVAR_OK)
-        status = invar_op_runner_settle(&r->caller);
+        status = invar_op_runner_alloc_scratch(&r->op_runner);
     invar_rollout_stages_probe(r, NULL);
     if (status == INVAR_OK && r->draft)
-        status = invar_draft_model_rehearse(r->draft, &limits, sampling, most);
+        status = invar_draft_model_dry_run(r->draft, &limits, sampling, max_shape);
     invar_sampler_release(&sampler);
     return invar_host_staging_advise_oom(status, far, INVAR_MODEL_RUNNER_ADVICE);
 }

@@ -38,7 +38,7 @@ typedef struct invar_group_selection {
 } invar_group_selection;
 
 /* Returns INVAR_E_INVALID if `wanted` or `round` is below 1 or `max_rounds` is below 0. */
-invar_status invar_group_selection_init(invar_group_selection *choice, int64_t wanted,
+invar_status invar_group_selection_init(invar_group_selection *selection, int64_t wanted,
                                         int64_t round, int64_t max_rounds) INVAR_MUST_USE;
 
 /*
@@ -46,13 +46,13 @@ invar_status invar_group_selection_init(invar_group_selection *choice, int64_t w
  * max_rounds rounds did not fill the batch.
  */
 invar_status invar_group_selection_next(int64_t *out,
-                                        const invar_group_selection *choice) INVAR_MUST_USE;
+                                        const invar_group_selection *selection) INVAR_MUST_USE;
 
 /*
  * Adds a finished round of `groups` groups. keep[i] is the verdict of the filter on group i, in
  * data order; fates_out[i] receives its outcome.
  */
-void invar_group_selection_take(invar_group_outcome *fates_out, invar_group_selection *choice,
+void invar_group_selection_take(invar_group_outcome *fates_out, invar_group_selection *selection,
                                 const bool *keep, int64_t groups);
 
 #ifdef __cplusplus

@@ -114,7 +114,7 @@ void invar_kv_cache_free(invar_kv_cache *cache)
 void invar_kv_cache_reset(invar_kv_cache *cache)
 {
     cache->n_free = cache->shape.pages;
-    cache->most_used = 0;
+    cache->max_used = 0;
     for (int64_t i = 0; i < cache->n_free; i++) {
         cache->ref_count[i] = 0;
         cache->free_pages[i] = (int32_t)(cache->n_free - 1 - i);
@@ -137,7 +137,7 @@ bool invar_kv_cache_alloc_pages(int32_t *out, invar_kv_cache *cache, int64_t cou
         cache->ref_count[out[i]] = 1;
     }
     used = cache->shape.pages - cache->n_free;
-    cache->most_used = used > cache->most_used ? used : cache->most_used;
+    cache->max_used = used > cache->max_used ? used : cache->max_used;
     return true;
 }
 

@@ -34,7 +34,7 @@ typedef struct invar_kv_cache {
     int32_t *ref_count;     /* (pages) sequences that use the page; 0 if it is free */
     int32_t *free_pages;    /* (n_free) stack of free pages; the last one is allocated next */
     int64_t n_free;
-    int64_t most_used; /* largest number of pages in use since the last reset */
+    int64_t max_used; /* largest number of pages in use since the last reset */
     /* cache of the draft model, whose pages hold the same positions; borrowed; NULL without one */
     struct invar_kv_cache *draft_cache;
     invar_device dev; /* device of `memory`; its scratch is NULL */

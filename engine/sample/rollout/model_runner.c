@@ -105,10 +105,10 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     rollout->model = model;
     rollout->tokenizer = tokenizer;
     rollout->limits = *limits;
-    invar_op_runner_init(&rollout->caller, dev);
+    invar_op_runner_init(&rollout->op_runner, dev);
     status = invar_rollout_stages_open(rollout, dev, &options);
     if (status == INVAR_OK && !limits->no_graphs && model->part.stages == 1)
-        status = invar_cuda_graph_cache_new(&rollout->tape, dev);
+        status = invar_cuda_graph_cache_new(&rollout->graph_cache, dev);
     if (status == INVAR_OK && limits->speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
         status = invar_draft_model_new(&rollout->draft, limits->speculation.model, dev, limits);
     if (status != INVAR_OK) {
@@ -125,17 +125,17 @@ void invar_rollout_free(invar_rollout *rollout)
         return;
     invar_rollout_close(rollout);
     invar_draft_model_free(rollout->draft);
-    invar_cuda_graph_cache_free(rollout->tape);
+    invar_cuda_graph_cache_free(rollout->graph_cache);
     invar_rollout_stages_close(rollout);
     invar_kv_cache_free(rollout->cache);
-    invar_row_ownership_release(&rollout->show);
-    invar_op_runner_release(&rollout->caller);
+    invar_row_ownership_release(&rollout->row_owners);
+    invar_op_runner_release(&rollout->op_runner);
     invar_free(rollout);
 }
 
-void invar_rollout_watch(invar_rollout *rollout, const invar_rollout_hooks *watcher)
+void invar_rollout_set_hooks(invar_rollout *rollout, const invar_rollout_hooks *hooks)
 {
-    rollout->show.watcher = watcher ? *watcher : (invar_rollout_hooks){.settle = NULL};
+    rollout->row_owners.hooks = hooks ? *hooks : (invar_rollout_hooks){.on_pass_end = NULL};
 }
 
 void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit)
@@ -148,7 +148,7 @@ void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit)
 void invar_rollout_get_counters(invar_rollout_counters *out, const invar_rollout *rollout)
 {
     *out = rollout->counters;
-    out->most_pages = rollout->cache ? rollout->cache->most_used : 0;
+    out->max_pages_used = rollout->cache ? rollout->cache->max_used : 0;
 }
 
 /* ---- limits ---------------------------------------------------------------------------------- */
@@ -163,13 +163,13 @@ static invar_status ensure_cache(invar_rollout *r, const invar_kv_cache_shape *s
         return INVAR_OK;
     invar_kv_cache_free(r->cache);
     r->cache = NULL;
-    return invar_kv_cache_new(&r->cache, shape, &r->caller.dev);
+    return invar_kv_cache_new(&r->cache, shape, &r->op_runner.dev);
 }
 
 /* Returns the bytes that the cache may use if the number of pages is not set. */
 static int64_t cache_bytes(const invar_rollout *r)
 {
-    const invar_device *dev = &r->caller.dev;
+    const invar_device *dev = &r->op_runner.dev;
     int64_t own =
         r->cache ? invar_kv_cache_page_bytes(&r->cache->shape) * r->cache->shape.pages : 0;
 
@@ -192,14 +192,14 @@ static invar_kv_cache_shape cache_shape(const invar_rollout_exec_options *settle
                                   .pages = settled->pages};
 }
 
-int64_t invar_rollout_page_bytes(const invar_rollout_exec_options *settled,
+int64_t invar_rollout_page_bytes(const invar_rollout_exec_options *resolved,
                                  const invar_model *model)
 {
-    invar_kv_cache_shape shape = cache_shape(settled, model);
+    invar_kv_cache_shape shape = cache_shape(resolved, model);
     int64_t bytes = invar_kv_cache_page_bytes(&shape);
 
-    if (settled->speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT) {
-        shape = cache_shape(settled, settled->speculation.model);
+    if (resolved->speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT) {
+        shape = cache_shape(resolved, resolved->speculation.model);
         bytes += invar_kv_cache_page_bytes(&shape);
     }
     return bytes;
@@ -227,13 +227,13 @@ invar_rollout_exec_options invar_rollout_resolve_options(const invar_rollout_exe
     return out;
 }
 
-invar_status invar_model_runner_settle(invar_rollout_exec_options *out, invar_rollout *r,
-                                       int64_t sequences, int64_t rows)
+invar_status invar_model_runner_resolve_options(invar_rollout_exec_options *out, invar_rollout *r,
+                                                int64_t sequences, int64_t rows)
 {
     invar_kv_cache_shape shape;
 
     memset(&r->counters, 0, sizeof r->counters);
-    *out = invar_rollout_resolve_options(&r->limits, r->model, &r->caller.dev, sequences, rows,
+    *out = invar_rollout_resolve_options(&r->limits, r->model, &r->op_runner.dev, sequences, rows,
                                          cache_bytes(r));
     shape = cache_shape(out, r->model);
     return ensure_cache(r, &shape);
@@ -243,8 +243,9 @@ invar_status invar_model_runner_settle(invar_rollout_exec_options *out, invar_ro
 
 static void carve_arrays(invar_model_runner *feed, invar_carver *c)
 {
-    size_t sequences = (size_t)feed->schedule.concurrency;
-    size_t rows = sequences * (size_t)(1 + feed->schedule.lookahead) + (size_t)feed->schedule.chunk;
+    size_t sequences = (size_t)feed->scheduler.concurrency;
+    size_t rows =
+        sequences * (size_t)(1 + feed->scheduler.lookahead) + (size_t)feed->scheduler.chunk;
 
     feed->ids = invar_carve(c, rows * sizeof *feed->ids);
     feed->positions = invar_carve(c, rows * sizeof *feed->positions);
@@ -266,65 +267,65 @@ static invar_status alloc_arrays(invar_model_runner *feed)
     return INVAR_OK;
 }
 
-invar_status invar_model_runner_init(invar_model_runner *feed, invar_rollout *r,
+invar_status invar_model_runner_init(invar_model_runner *runner, invar_rollout *r,
                                      const invar_rollout_exec_options *limits,
-                                     const invar_model_runner_limits *room, invar_seq *jobs,
-                                     int64_t n_jobs)
+                                     const invar_model_runner_limits *max_sizes, invar_seq *seqs,
+                                     int64_t n_seqs)
 {
     const invar_model_spec *spec = &r->model->spec;
 
-    memset(feed, 0, sizeof *feed);
-    feed->rollout = r;
-    feed->route = invar_model_sparse_layers(r->model) * spec->experts_per_token;
-    INVAR_TRY(
-        invar_scheduler_init(&feed->schedule, r->cache, jobs, n_jobs,
-                             invar_max_i64(invar_min_i64(limits->concurrency, room->sequences), 1),
-                             limits->prefill_chunk));
+    memset(runner, 0, sizeof *runner);
+    runner->rollout = r;
+    runner->route = invar_model_sparse_layers(r->model) * spec->experts_per_token;
+    INVAR_TRY(invar_scheduler_init(
+        &runner->scheduler, r->cache, seqs, n_seqs,
+        invar_max_i64(invar_min_i64(limits->concurrency, max_sizes->sequences), 1),
+        limits->prefill_chunk));
     // GPU kernels are specialized for many rows per sequence or for few
-    feed->schedule.separate_prefill = invar_device_is_local(&r->caller.dev);
-    feed->schedule.lookahead = room->ahead;
-    feed->width = invar_max_i64(invar_kv_cache_pages_for(r->cache, room->rows), 1);
-    return alloc_arrays(feed);
+    runner->scheduler.separate_prefill = invar_device_is_local(&r->op_runner.dev);
+    runner->scheduler.lookahead = max_sizes->ahead;
+    runner->width = invar_max_i64(invar_kv_cache_pages_for(r->cache, max_sizes->rows), 1);
+    return alloc_arrays(runner);
 }
 
-invar_status invar_model_runner_init_beside(invar_model_runner *feed, invar_rollout *r,
-                                            const invar_model_runner *first, invar_kv_cache *cache)
+invar_status invar_model_runner_init_draft(invar_model_runner *runner, invar_rollout *r,
+                                           const invar_model_runner *first, invar_kv_cache *cache)
 {
-    const invar_scheduler *s = &first->schedule;
+    const invar_scheduler *s = &first->scheduler;
 
-    *feed = (invar_model_runner){.rollout = r,
-                                 .schedule = {.cache = cache,
-                                              .jobs = s->jobs,
-                                              .n_jobs = s->n_jobs,
-                                              .concurrency = s->concurrency,
-                                              .chunk = s->chunk,
-                                              .lookahead = 1},
-                                 .steady = true,
-                                 .beside = true,
-                                 .width = first->width};
-    return alloc_arrays(feed);
+    *runner = (invar_model_runner){.rollout = r,
+                                   .scheduler = {.cache = cache,
+                                                 .seqs = s->seqs,
+                                                 .n_seqs = s->n_seqs,
+                                                 .concurrency = s->concurrency,
+                                                 .chunk = s->chunk,
+                                                 .lookahead = 1},
+                                   .steady = true,
+                                   .is_draft = true,
+                                   .width = first->width};
+    return alloc_arrays(runner);
 }
 
-void invar_model_runner_release(invar_model_runner *feed)
+void invar_model_runner_release(invar_model_runner *runner)
 {
-    if (!feed->beside)
-        invar_scheduler_release(&feed->schedule);
-    invar_free(feed->memory);
-    memset(feed, 0, sizeof *feed);
+    if (!runner->is_draft)
+        invar_scheduler_release(&runner->scheduler);
+    invar_free(runner->memory);
+    memset(runner, 0, sizeof *runner);
 }
 
 static int64_t pages_of_slice(const invar_model_runner *feed, const invar_seq_slice *turn)
 {
-    return invar_kv_cache_pages_for(feed->schedule.cache, turn->first + turn->count);
+    return invar_kv_cache_pages_for(feed->scheduler.cache, turn->first + turn->count);
 }
 
 /* Adds the rows of slice i and the page table of its sequence. */
 static void add_slice(invar_model_runner *feed, int64_t i, int64_t width)
 {
-    const invar_seq_slice *turn = &feed->turns[i];
-    const invar_seq *job = &feed->schedule.jobs[turn->job];
+    const invar_seq_slice *turn = &feed->slices[i];
+    const invar_seq *job = &feed->scheduler.seqs[turn->seq];
     int64_t row = feed->start[i], length = turn->first + turn->count;
-    int64_t pages = pages_of_slice(feed, turn), size = feed->schedule.cache->shape.page_size;
+    int64_t pages = pages_of_slice(feed, turn), size = feed->scheduler.cache->shape.page_size;
 
     memcpy(feed->ids + row, job->tokens + turn->first, (size_t)turn->count * sizeof *feed->ids);
     for (int64_t n = 0; n < turn->count; n++) {
@@ -355,18 +356,18 @@ static void count_slice_rows(invar_rollout_counters *c, const invar_seq_slice *t
 /* Adds filler sequence i. Its rows write to the first positions of a page that stays free. */
 static void add_filler(invar_model_runner *feed, int64_t i, int64_t width)
 {
-    const invar_kv_cache *cache = feed->schedule.cache;
+    const invar_kv_cache *cache = feed->scheduler.cache;
     int64_t row = feed->start[i];
 
     memset(feed->tables + i * width, 0, (size_t)width * sizeof *feed->tables);
-    feed->tables[i * width] = cache->free_pages[i - feed->n_turns];
-    for (int64_t n = 0; n < feed->each; n++) {
+    feed->tables[i * width] = cache->free_pages[i - feed->n_slices];
+    for (int64_t n = 0; n < feed->rows_per_sequence; n++) {
         feed->ids[row + n] = 0;
         feed->positions[row + n] = (int32_t)n;
         feed->slots[row + n] = (int32_t)(feed->tables[i * width] * cache->shape.page_size + n);
     }
-    feed->lengths[i] = feed->each;
-    feed->start[i + 1] = row + feed->each;
+    feed->lengths[i] = feed->rows_per_sequence;
+    feed->start[i + 1] = row + feed->rows_per_sequence;
 }
 
 /* Rounds n up to one of four sizes between two powers of two. */
@@ -382,20 +383,21 @@ static int64_t round_up_sequences(int64_t n)
 /* Returns the number of sequences with fillers; without, if a filler would lack a free page. */
 static int64_t padded_sequences(const invar_model_runner *feed)
 {
-    const invar_kv_cache *cache = feed->schedule.cache;
-    int64_t size = invar_min_i64(round_up_sequences(feed->n_turns), feed->schedule.concurrency);
-    bool fits = size - feed->n_turns <= cache->n_free && feed->each <= cache->shape.page_size;
+    const invar_kv_cache *cache = feed->scheduler.cache;
+    int64_t size = invar_min_i64(round_up_sequences(feed->n_slices), feed->scheduler.concurrency);
+    bool fits =
+        size - feed->n_slices <= cache->n_free && feed->rows_per_sequence <= cache->shape.page_size;
 
-    return fits ? size : feed->n_turns;
+    return fits ? size : feed->n_slices;
 }
 
 /* Returns true if all slices have one row, or all have one row and every draft row. */
 static bool has_uniform_slices(const invar_model_runner *feed)
 {
-    for (int64_t i = 0; i < feed->n_turns; i++)
-        if (feed->turns[i].count != feed->each)
+    for (int64_t i = 0; i < feed->n_slices; i++)
+        if (feed->slices[i].count != feed->rows_per_sequence)
             return false;
-    return feed->each == 1 || feed->each == 1 + feed->schedule.lookahead;
+    return feed->rows_per_sequence == 1 || feed->rows_per_sequence == 1 + feed->scheduler.lookahead;
 }
 
 /* Starts graph capture and adds fillers, if the pass is steady and its shape allows both. */
@@ -403,19 +405,20 @@ static void begin_capture(invar_model_runner *feed, int64_t width)
 {
     invar_rollout *r = feed->rollout;
 
-    if (!r->tape || !feed->steady || !has_uniform_slices(feed) ||
-        !invar_pass_tape(r->pass, r->tape))
+    if (!r->graph_cache || !feed->steady || !has_uniform_slices(feed) ||
+        !invar_pass_tape(r->pass, r->graph_cache))
         return;
-    r->caller.tape = r->tape;
+    r->op_runner.graph_cache = r->graph_cache;
     feed->sequences = padded_sequences(feed);
     invar_cuda_graph_cache_begin(
-        r->tape, &(invar_cuda_graph_key){feed->sequences * feed->each, feed->sequences, width});
+        r->graph_cache,
+        &(invar_cuda_graph_key){feed->sequences * feed->rows_per_sequence, feed->sequences, width});
 }
 
-void invar_model_runner_end_capture(invar_model_runner *feed)
+void invar_model_runner_end_capture(invar_model_runner *runner)
 {
-    if (feed->rollout->tape)
-        invar_cuda_graph_cache_end(feed->rollout->tape);
+    if (runner->rollout->graph_cache)
+        invar_cuda_graph_cache_end(runner->rollout->graph_cache);
 }
 
 /*
@@ -425,15 +428,15 @@ void invar_model_runner_end_capture(invar_model_runner *feed)
 static void set_row_owners(const invar_model_runner *feed)
 {
     invar_row_samples *owners =
-        invar_row_ownership_owners(feed->show, feed->start[feed->sequences]);
+        invar_row_ownership_owners(feed->row_owners, feed->start[feed->sequences]);
 
     memset(owners, 0, (size_t)feed->start[feed->sequences] * sizeof *owners);
-    for (int64_t i = 0; i < feed->n_turns; i++) {
-        const invar_seq_slice *turn = &feed->turns[i];
-        const invar_seq *job = &feed->schedule.jobs[turn->job];
+    for (int64_t i = 0; i < feed->n_slices; i++) {
+        const invar_seq_slice *turn = &feed->slices[i];
+        const invar_seq *job = &feed->scheduler.seqs[turn->seq];
         for (int64_t n = invar_max_i64(job->n_recompute - turn->first, 0); n < turn->count; n++)
             owners[feed->start[i] + n] =
-                (invar_row_samples){feed->show->draws + job->sample, invar_seq_samples(job)};
+                (invar_row_samples){feed->row_owners->draws + job->sample, invar_seq_samples(job)};
     }
 }
 
@@ -442,47 +445,48 @@ static int64_t table_width(const invar_model_runner *feed)
 {
     int64_t need = 1, width = 1;
 
-    for (int64_t i = 0; i < feed->n_turns; i++)
-        need = invar_max_i64(need, pages_of_slice(feed, &feed->turns[i]));
+    for (int64_t i = 0; i < feed->n_slices; i++)
+        need = invar_max_i64(need, pages_of_slice(feed, &feed->slices[i]));
     while (width < need)
         width *= 2;
     return invar_min_i64(width, feed->width);
 }
 
-invar_status invar_model_runner_next(invar_model_runner *feed)
+invar_status invar_model_runner_next(invar_model_runner *runner)
 {
-    return invar_scheduler_next(&feed->turns, &feed->n_turns, &feed->schedule);
+    return invar_scheduler_next(&runner->slices, &runner->n_slices, &runner->scheduler);
 }
 
-invar_status invar_model_runner_pass(invar_model_runner *feed)
+invar_status invar_model_runner_pass(invar_model_runner *runner)
 {
-    invar_rollout *r = feed->rollout;
-    invar_kv_cache *cache = feed->schedule.cache;
-    int64_t width = table_width(feed);
+    invar_rollout *r = runner->rollout;
+    invar_kv_cache *cache = runner->scheduler.cache;
+    int64_t width = table_width(runner);
 
-    feed->sequences = feed->n_turns;
-    feed->each = feed->turns[0].count;
-    begin_capture(feed, width);
-    feed->start[0] = 0;
-    for (int64_t i = 0; i < feed->n_turns; i++) {
-        add_slice(feed, i, width);
-        count_slice_rows(&r->counters, &feed->turns[i], &feed->schedule.jobs[feed->turns[i].job]);
+    runner->sequences = runner->n_slices;
+    runner->rows_per_sequence = runner->slices[0].count;
+    begin_capture(runner, width);
+    runner->start[0] = 0;
+    for (int64_t i = 0; i < runner->n_slices; i++) {
+        add_slice(runner, i, width);
+        count_slice_rows(&r->counters, &runner->slices[i],
+                         &runner->scheduler.seqs[runner->slices[i].seq]);
     }
-    for (int64_t i = feed->n_turns; i < feed->sequences; i++)
-        add_filler(feed, i, width);
+    for (int64_t i = runner->n_slices; i < runner->sequences; i++)
+        add_filler(runner, i, width);
     for (int64_t i = 0; i < cache->shape.layers; i++)
         cache->layers[i].pages =
-            invar_tensor_2d(feed->tables, INVAR_DTYPE_I32, feed->sequences, width);
-    feed->rows = (invar_packed_rows){.count = feed->start[feed->sequences],
-                                     .ids = feed->ids,
-                                     .positions = feed->positions,
-                                     .samples = {feed->start, feed->sequences},
-                                     .cache = cache->layers,
-                                     .lengths = feed->lengths,
-                                     .kv_slots = feed->slots,
-                                     .routing = feed->route > 0 ? feed->routing : NULL};
+            invar_tensor_2d(runner->tables, INVAR_DTYPE_I32, runner->sequences, width);
+    runner->rows = (invar_packed_rows){.count = runner->start[runner->sequences],
+                                       .ids = runner->ids,
+                                       .positions = runner->positions,
+                                       .samples = {runner->start, runner->sequences},
+                                       .cache = cache->layers,
+                                       .lengths = runner->lengths,
+                                       .kv_slots = runner->slots,
+                                       .routing = runner->route > 0 ? runner->routing : NULL};
     r->counters.passes++;
-    if (feed->show)
-        set_row_owners(feed);
-    return invar_rollout_stages_run(r, &feed->rows);
+    if (runner->row_owners)
+        set_row_owners(runner);
+    return invar_rollout_stages_run(r, &runner->rows);
 }

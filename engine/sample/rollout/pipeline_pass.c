@@ -53,7 +53,7 @@ void invar_rollout_stages_probe(const invar_rollout *r, const invar_forward_hook
         invar_pass_probe(r->passes[i], probe);
 }
 
-bool invar_rollout_stages_draw(const invar_rollout *r)
+bool invar_rollout_stages_samples(const invar_rollout *r)
 {
     return r->model->part.stage == r->model->part.stages - 1;
 }
@@ -80,12 +80,12 @@ int64_t invar_rollout_stages_layers(const invar_model *model)
 /* Returns true in a dry run, when only this rank exists and other stages send nothing. */
 static bool is_dry_run(const invar_rollout *r)
 {
-    return r->caller.dev.backend->memory.dry_run;
+    return r->op_runner.dev.backend->memory.dry_run;
 }
 
 static invar_status receive_residual(void **out, invar_rollout *r, size_t bytes)
 {
-    return is_dry_run(r) ? invar_pipeline_room(out, &r->pipeline_channel, bytes)
+    return is_dry_run(r) ? invar_pipeline_send_buffer(out, &r->pipeline_channel, bytes)
                          : invar_pipeline_receive(out, &r->pipeline_channel, bytes);
 }
 
@@ -93,9 +93,9 @@ static invar_status send_residual(invar_rollout *r, invar_pass *pass, size_t byt
 {
     void *stream;
 
-    INVAR_TRY(invar_pipeline_room(&stream, &r->pipeline_channel, bytes));
+    INVAR_TRY(invar_pipeline_send_buffer(&stream, &r->pipeline_channel, bytes));
     INVAR_TRY(invar_pass_get_residual(pass, stream));
-    return is_dry_run(r) ? INVAR_OK : invar_pipeline_pending_send_on(&r->pipeline_channel, bytes);
+    return is_dry_run(r) ? INVAR_OK : invar_pipeline_send(&r->pipeline_channel, bytes);
 }
 
 invar_status invar_rollout_stages_run(invar_rollout *r, const invar_packed_rows *rows)
@@ -105,7 +105,7 @@ invar_status invar_rollout_stages_run(invar_rollout *r, const invar_packed_rows 
 
     for (int i = 0; i < r->n_passes; i++) {
         bool first = r->model->part.stage == 0 && i == 0;
-        bool last = invar_rollout_stages_draw(r) && i == r->n_passes - 1;
+        bool last = invar_rollout_stages_samples(r) && i == r->n_passes - 1;
         void *stream = NULL;
 
         if (!first)
@@ -119,11 +119,12 @@ invar_status invar_rollout_stages_run(invar_rollout *r, const invar_packed_rows 
     return INVAR_OK;
 }
 
-invar_status invar_rollout_stages_share(const invar_rollout *r, const char *phase, void *data,
-                                        size_t bytes)
+invar_status invar_rollout_stages_broadcast(const invar_rollout *r, const char *phase, void *data,
+                                            size_t bytes)
 {
-    return r->model->part.stages > 1 ? invar_pipeline_share(r->model->layout, phase, data, bytes)
-                                     : INVAR_OK;
+    return r->model->part.stages > 1
+               ? invar_pipeline_broadcast_last(r->model->layout, phase, data, bytes)
+               : INVAR_OK;
 }
 
 /* ---- routing --------------------------------------------------------------------------------- */

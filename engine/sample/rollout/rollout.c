@@ -47,15 +47,16 @@ static invar_status check_finish(invar_finish *out, const invar_running_batch *r
     bool stop = may_end && invar_sampling_is_stop_id(p, token);
 
     if (run->forced_samples) {
-        const invar_rl_sample *given = &run->forced_samples[w - run->writers];
+        const invar_rl_sample *given = &run->forced_samples[w - run->states];
         *out = s->n_tokens == given->n_tokens ? given->finish : INVAR_FINISH_NONE;
         return INVAR_OK;
     }
     if (p->n_stop > 0) {
         INVAR_TRY(
             invar_text_stream_push(&w->text, run->rollout->tokenizer, token, p->skip_special));
-        stop = stop || (may_end && invar_stop_find(w->text.text, w->text.bytes, w->text.fresh,
-                                                   p->stop, p->n_stop) >= 0);
+        stop =
+            stop || (may_end && invar_stop_find(w->text.text, w->text.bytes,
+                                                w->text.unchanged_bytes, p->stop, p->n_stop) >= 0);
     }
     *out = stop                                                           ? INVAR_FINISH_STOP
            : s->n_tokens == invar_running_batch_limit(run->rollout, p, s) ? INVAR_FINISH_LENGTH
@@ -87,8 +88,8 @@ static invar_status finish_sample(invar_running_batch *run, invar_decode_state *
 {
     invar_rl_sample *s = w->sample;
 
-    invar_scheduler_finish(&run->feed.schedule, w->job);
-    invar_running_batch_leave(w);
+    invar_scheduler_finish(&run->runner.scheduler, w->seq);
+    invar_running_batch_release_state(w);
     if (run->rollout->tokenizer && how != INVAR_FINISH_NONE) {
         invar_free(s->response);
         s->response = NULL;
@@ -103,12 +104,12 @@ static invar_status finish_sample(invar_running_batch *run, invar_decode_state *
 
 static invar_status append_token(invar_running_batch *run, const invar_draw *draw)
 {
-    invar_decode_state *w = &run->writers[draw->owner];
+    invar_decode_state *w = &run->states[draw->owner];
     invar_rl_sample *s = w->sample;
     int64_t n = invar_rl_sample_response(s);
     invar_finish how;
 
-    w->finished = !isfinite(draw->logp) && run->rollout->open == run;
+    w->finished = !isfinite(draw->logp) && run->rollout->stream == run;
     if (w->finished)
         return finish_sample(run, w, INVAR_FINISH_ABORT); // the other samples continue
     if (!isfinite(draw->logp))
@@ -116,9 +117,9 @@ static invar_status append_token(invar_running_batch *run, const invar_draw *dra
                           "rollout: draw %" PRIu32 " has logits that are not finite at "
                           "position %" PRIu32 ": the weights are damaged or have diverged",
                           draw->coords.sample, draw->coords.position);
-    if (n == w->room)
-        INVAR_TRY(invar_running_batch_make_room(w));
-    run->jobs[w->job].tokens = s->tokens;
+    if (n == w->capacity)
+        INVAR_TRY(invar_running_batch_grow_sample(w));
+    run->seqs[w->seq].tokens = s->tokens;
     s->tokens[s->n_tokens] =
         run->forced_samples ? run->forced_samples[draw->owner].tokens[s->n_tokens] : draw->token;
     s->n_tokens++;
@@ -135,23 +136,23 @@ static invar_status append_token(invar_running_batch *run, const invar_draw *dra
 /* Returns true if the slice is decoded: each of its rows yields a token of the same sample. */
 static bool is_decoded(const invar_running_batch *run, const invar_seq_slice *turn)
 {
-    return turn->first >= run->jobs[turn->job].prefill;
+    return turn->first >= run->seqs[turn->seq].prefill;
 }
 
 /* Prepares the draft request of slice i, and space for the draft tokens in its sample. */
 static invar_status request_draft(invar_draft_request *out, invar_running_batch *run, int64_t i)
 {
-    const invar_seq_slice *turn = &run->feed.turns[i];
-    invar_seq *job = &run->jobs[turn->job];
-    invar_decode_state *w = &run->writers[job->sample];
+    const invar_seq_slice *turn = &run->runner.slices[i];
+    invar_seq *job = &run->seqs[turn->seq];
+    invar_decode_state *w = &run->states[job->sample];
 
-    while (invar_rl_sample_response(w->sample) + turn->count > w->room)
-        INVAR_TRY(invar_running_batch_make_room(w));
+    while (invar_rl_sample_response(w->sample) + turn->count > w->capacity)
+        INVAR_TRY(invar_running_batch_grow_sample(w));
     job->tokens = w->sample->tokens;
     *out = (invar_draft_request){.sample = w->sample,
                                  .sampling = w->sampling,
-                                 .seen = w->ngrams,
-                                 .job = turn->job,
+                                 .ngrams = w->ngrams,
+                                 .seq = turn->seq,
                                  .max_tokens = w->skip_draft_once ? 0 : turn->count - 1,
                                  .tokens = w->sample->tokens + w->sample->n_tokens};
     w->skip_draft_once = false;
@@ -165,7 +166,7 @@ static invar_status request_draft(invar_draft_request *out, invar_running_batch 
 static void fit_slice_to_draft(invar_running_batch *run, int64_t i, const invar_draft_request *g,
                                bool fill)
 {
-    invar_decode_state *w = &run->writers[run->jobs[g->job].sample];
+    invar_decode_state *w = &run->states[run->seqs[g->seq].sample];
 
     w->n_draft_tokens = g->count;
     w->sample->speculated.passes++;
@@ -175,29 +176,29 @@ static void fit_slice_to_draft(invar_running_batch *run, int64_t i, const invar_
         for (int64_t n = g->count; n < g->max_tokens; n++)
             g->tokens[n] = g->tokens[n - 1]; // without a draft this copies the newest token
     } else {
-        invar_scheduler_truncate(&run->feed.schedule, i, 1 + g->count);
+        invar_scheduler_truncate(&run->runner.scheduler, i, 1 + g->count);
     }
 }
 
 /* Gets draft tokens for all decoded slices of this pass. */
 static invar_status propose_drafts(invar_running_batch *run)
 {
-    const invar_model_runner *feed = &run->feed;
+    const invar_model_runner *feed = &run->runner;
     int64_t asked = 0, next = 0;
-    bool made = false, alike = run->rollout->tape != NULL;
+    bool made = false, alike = run->rollout->graph_cache != NULL;
 
-    for (int64_t i = 0; i < feed->n_turns; i++)
-        if (is_decoded(run, &feed->turns[i]))
-            INVAR_TRY(request_draft(&run->guesses[asked++], run, i));
-    INVAR_TRY(run->guesser.make(run->guesser.self, run->guesses, asked));
+    for (int64_t i = 0; i < feed->n_slices; i++)
+        if (is_decoded(run, &feed->slices[i]))
+            INVAR_TRY(request_draft(&run->draft_requests[asked++], run, i));
+    INVAR_TRY(run->proposer.propose(run->proposer.self, run->draft_requests, asked));
     for (int64_t i = 0; i < asked; i++) {
-        made = made || run->guesses[i].count > 0;
-        alike = alike && run->guesses[i].max_tokens == feed->schedule.lookahead;
+        made = made || run->draft_requests[i].count > 0;
+        alike = alike && run->draft_requests[i].max_tokens == feed->scheduler.lookahead;
     }
-    for (int64_t i = 0; i < feed->n_turns; i++)
-        if (is_decoded(run, &feed->turns[i]))
-            fit_slice_to_draft(run, i, &run->guesses[next++],
-                               made && alike && asked == feed->n_turns);
+    for (int64_t i = 0; i < feed->n_slices; i++)
+        if (is_decoded(run, &feed->slices[i]))
+            fit_slice_to_draft(run, i, &run->draft_requests[next++],
+                               made && alike && asked == feed->n_slices);
     return INVAR_OK;
 }
 
@@ -206,7 +207,7 @@ static invar_status propose_drafts(invar_running_batch *run)
 /* Adds a draw for a sample from a row that is `ahead` draft tokens after its newest token. */
 static void plan_draw(invar_running_batch *run, int64_t sample, int64_t row, int64_t ahead)
 {
-    const invar_decode_state *w = &run->writers[sample];
+    const invar_decode_state *w = &run->states[sample];
     const invar_rl_sample *s = w->sample;
 
     run->draws[run->n_draws++] = (invar_draw){
@@ -228,8 +229,8 @@ static int64_t end_of_samples(const invar_seq *job)
  */
 static int64_t count_draws(const invar_running_batch *run, int64_t i)
 {
-    const invar_seq_slice *turn = &run->feed.turns[i];
-    const invar_seq *job = &run->jobs[turn->job];
+    const invar_seq_slice *turn = &run->runner.slices[i];
+    const invar_seq *job = &run->seqs[turn->seq];
 
     if (is_decoded(run, turn))
         return turn->count;
@@ -238,8 +239,8 @@ static int64_t count_draws(const invar_running_batch *run, int64_t i)
 
 static void plan_slice_draws(invar_running_batch *run, int64_t i)
 {
-    const invar_seq_slice *turn = &run->feed.turns[i];
-    int64_t sample = run->jobs[turn->job].sample, row = run->feed.start[i];
+    const invar_seq_slice *turn = &run->runner.slices[i];
+    int64_t sample = run->seqs[turn->seq].sample, row = run->runner.start[i];
 
     for (int64_t n = 0; n < count_draws(run, i); n++)
         if (is_decoded(run, turn))
@@ -251,12 +252,12 @@ static void plan_slice_draws(invar_running_batch *run, int64_t i)
 /* Copies the routing of the first `rows` rows of slice i to its samples. */
 static void copy_routing(const invar_running_batch *run, int64_t i, int64_t rows)
 {
-    const invar_model_runner *feed = &run->feed;
-    const invar_seq_slice *turn = &feed->turns[i];
-    const invar_seq *job = &run->jobs[turn->job];
+    const invar_model_runner *feed = &run->runner;
+    const invar_seq_slice *turn = &feed->slices[i];
+    const invar_seq *job = &run->seqs[turn->seq];
 
     for (int64_t n = job->sample; feed->route > 0 && n < end_of_samples(job); n++)
-        memcpy(run->writers[n].sample->routing + turn->first * feed->route,
+        memcpy(run->states[n].sample->routing + turn->first * feed->route,
                feed->routing + feed->start[i] * feed->route,
                (size_t)(rows * feed->route) * sizeof *feed->routing);
 }
@@ -264,37 +265,37 @@ static void copy_routing(const invar_running_batch *run, int64_t i, int64_t rows
 /* Runs one pass, samples a token from every row that yields one, and downloads the routing. */
 static invar_status pass_and_draw(invar_running_batch *run)
 {
-    const invar_model_runner *feed = &run->feed;
-    int64_t fillers, sequences = feed->schedule.concurrency;
+    const invar_model_runner *feed = &run->runner;
+    int64_t fillers, sequences = feed->scheduler.concurrency;
 
-    if (run->show) // owners of the rows of layers, and per draw of its logits and its token
-        INVAR_TRY(invar_row_ownership_pass(run->show, sequences + feed->schedule.chunk +
-                                                          2 * (run->count + sequences)));
-    INVAR_TRY(invar_model_runner_next(&run->feed));
-    if (feed->n_turns == 0)
+    if (run->row_owners) // owners of the rows of layers, and per draw of its logits and its token
+        INVAR_TRY(invar_row_ownership_pass(run->row_owners, sequences + feed->scheduler.chunk +
+                                                                2 * (run->count + sequences)));
+    INVAR_TRY(invar_model_runner_next(&run->runner));
+    if (feed->n_slices == 0)
         return INVAR_OK;
-    if (run->guesser.make)
+    if (run->proposer.propose)
         INVAR_TRY(propose_drafts(run));
-    INVAR_TRY(invar_model_runner_pass(&run->feed));
+    INVAR_TRY(invar_model_runner_pass(&run->runner));
     run->n_draws = 0;
-    for (int64_t i = 0; i < feed->n_turns; i++)
+    for (int64_t i = 0; i < feed->n_slices; i++)
         plan_slice_draws(run, i);
-    fillers = (feed->sequences - feed->n_turns) * feed->each;
+    fillers = (feed->sequences - feed->n_slices) * feed->rows_per_sequence;
     for (int64_t i = 0; i < fillers; i++)
         run->draws[run->n_draws + i] = (invar_draw){
-            .row = feed->start[feed->n_turns] + i,
+            .row = feed->start[feed->n_slices] + i,
             .sampling = run->n_draws > 0 ? run->draws[run->n_draws - 1].sampling : NULL,
             .filler = true};
-    if (invar_rollout_stages_draw(run->rollout))
+    if (invar_rollout_stages_samples(run->rollout))
         INVAR_TRY(invar_sampler_draw(&run->sampler, run->rollout->pass, run->draws,
                                      run->n_draws + fillers));
-    INVAR_TRY(invar_rollout_stages_share(run->rollout, "tokens", run->draws,
-                                         (size_t)run->n_draws * sizeof *run->draws));
+    INVAR_TRY(invar_rollout_stages_broadcast(run->rollout, "tokens", run->draws,
+                                             (size_t)run->n_draws * sizeof *run->draws));
     // without draws no result was read, so the held-back ops must be launched here
-    if (run->rollout->tape)
-        INVAR_TRY(invar_cuda_graph_cache_flush(run->rollout->tape));
-    if (run->show)
-        INVAR_TRY(run->show->watcher.settle(run->show->watcher.probe.payload));
+    if (run->rollout->graph_cache)
+        INVAR_TRY(invar_cuda_graph_cache_flush(run->rollout->graph_cache));
+    if (run->row_owners)
+        INVAR_TRY(run->row_owners->hooks.on_pass_end(run->row_owners->hooks.probe.payload));
     return invar_rollout_stages_routing(run->rollout, &feed->rows);
 }
 
@@ -306,7 +307,7 @@ static invar_status pass_and_draw(invar_running_batch *run)
 static invar_status append_accepted(int64_t *out, invar_running_batch *run, const invar_draw *draws,
                                     int64_t count)
 {
-    invar_decode_state *w = &run->writers[draws->owner];
+    invar_decode_state *w = &run->states[draws->owner];
     bool holds = true;
     int64_t n = 0;
 
@@ -337,8 +338,8 @@ static void count_accepted(invar_running_batch *run, invar_decode_state *w, int6
 /* Appends tokens and routing of slice i, whose draws begin at `draws`. */
 static invar_status append_slice(invar_running_batch *run, int64_t i, const invar_draw *draws)
 {
-    const invar_seq_slice *turn = &run->feed.turns[i];
-    invar_decode_state *w = &run->writers[run->jobs[turn->job].sample];
+    const invar_seq_slice *turn = &run->runner.slices[i];
+    invar_decode_state *w = &run->states[run->seqs[turn->seq].sample];
     int64_t rows = turn->count, count = count_draws(run, i);
 
     if (is_decoded(run, turn)) {
@@ -350,7 +351,7 @@ static invar_status append_slice(invar_running_batch *run, int64_t i, const inva
     }
     copy_routing(run, i, rows);
     if (rows < turn->count && !w->finished)
-        invar_scheduler_truncate(&run->feed.schedule, i, rows);
+        invar_scheduler_truncate(&run->runner.scheduler, i, rows);
     return INVAR_OK;
 }
 
@@ -359,10 +360,10 @@ invar_status invar_running_batch_step(invar_running_batch *run)
     invar_status status = pass_and_draw(run);
     const invar_draw *draws = run->draws;
 
-    invar_model_runner_end_capture(&run->feed);
+    invar_model_runner_end_capture(&run->runner);
     if (status == INVAR_OK && run->draft)
-        status = invar_draft_model_read(run->draft);
-    for (int64_t i = 0; status == INVAR_OK && i < run->feed.n_turns; i++) {
+        status = invar_draft_model_catch_up(run->draft);
+    for (int64_t i = 0; status == INVAR_OK && i < run->runner.n_slices; i++) {
         int64_t count = count_draws(run, i);
         status = append_slice(run, i, draws);
         draws += count;
@@ -372,7 +373,7 @@ invar_status invar_running_batch_step(invar_running_batch *run)
 
 void invar_rollout_suspend(invar_rollout *rollout)
 {
-    rollout->leaves = true;
+    rollout->suspend_requested = true;
 }
 
 /* Frees the arrays of a suspended sample without response tokens, so that it is a prompt again. */
@@ -394,7 +395,7 @@ static invar_status run_batch(invar_running_batch *run, invar_rl_sample *samples
                                                    int64_t tokens_done),
                               void *payload)
 {
-    bool *leaves = &run->rollout->leaves;
+    bool *leaves = &run->rollout->suspend_requested;
     invar_status status = invar_running_batch_begin(run, samples, count);
 
     *leaves = false;
@@ -406,8 +407,8 @@ static invar_status run_batch(invar_running_batch *run, invar_rl_sample *samples
     for (int64_t i = 0; status == INVAR_OK && i < count; i++)
         reset_to_prompt(&samples[i]);
     invar_running_batch_end(run);
-    return invar_host_staging_advise_oom(status, invar_device_is_local(&run->rollout->caller.dev),
-                                         INVAR_MODEL_RUNNER_ADVICE);
+    return invar_host_staging_advise_oom(
+        status, invar_device_is_local(&run->rollout->op_runner.dev), INVAR_MODEL_RUNNER_ADVICE);
 }
 
 invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples, int64_t count,

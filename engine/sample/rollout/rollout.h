@@ -109,11 +109,11 @@ typedef struct invar_rollout_hooks {
     /* called with the values of each pass, then with `token` and `token.logp` of the sampler */
     invar_forward_hooks probe;
     /* called with probe.payload after every pass; owners of rows are invalid after it returns */
-    invar_status (*settle)(void *payload);
+    invar_status (*on_pass_end)(void *payload);
 } invar_rollout_hooks;
 
-/* Sets the hooks of later runs; copies *watcher. NULL removes the hooks. */
-void invar_rollout_watch(invar_rollout *rollout, const invar_rollout_hooks *watcher);
+/* Sets the hooks of later runs; copies *hooks. NULL removes the hooks. */
+void invar_rollout_set_hooks(invar_rollout *rollout, const invar_rollout_hooks *hooks);
 
 /* Audits every matrix product and attention of later passes. `audit` is borrowed; NULL ends it. */
 void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit);
@@ -205,7 +205,7 @@ invar_rollout_exec_options invar_rollout_resolve_options(const invar_rollout_exe
                                                          int64_t rows, int64_t bytes);
 
 /* Returns the bytes of one KV page with resolved options, including that of a draft model. */
-int64_t invar_rollout_page_bytes(const invar_rollout_exec_options *settled,
+int64_t invar_rollout_page_bytes(const invar_rollout_exec_options *resolved,
                                  const invar_model *model);
 
 /* Largest shapes that a rollout will be used with, for memory planning. */
@@ -223,7 +223,7 @@ typedef struct invar_rollout_max_shape {
  * keeps. The device must be a dry-run one (engine/run/memory_plan/phase_arena.h).
  */
 invar_status invar_rollout_dry_run(invar_rollout *rollout, const invar_sampling_params *sampling,
-                                   const invar_rollout_max_shape *most) INVAR_MUST_USE;
+                                   const invar_rollout_max_shape *max_shape) INVAR_MUST_USE;
 
 /*
  * Sets sample->response to the text of the sampled response tokens; inserted tokens are left out.
@@ -239,7 +239,7 @@ typedef struct invar_rollout_counters {
     int64_t drafted;    /* draft tokens proposed */
     int64_t accepted;   /* draft tokens equal to the sampled ones */
     int64_t passes;
-    int64_t most_pages; /* largest number of KV pages in use at a time */
+    int64_t max_pages_used; /* largest number of KV pages in use at a time */
 } invar_rollout_counters;
 
 /* Reads the counters of the last run, score or stream. They are never part of a result. */

@@ -11,33 +11,33 @@
 
 #include "base/invar_banned.h"
 
-void invar_row_ownership_release(invar_row_ownership *show)
+void invar_row_ownership_release(invar_row_ownership *row_owners)
 {
-    invar_free(show->owners);
-    *show = (invar_row_ownership){0};
+    invar_free(row_owners->owners);
+    *row_owners = (invar_row_ownership){0};
 }
 
-invar_status invar_row_ownership_pass(invar_row_ownership *show, int64_t rows)
+invar_status invar_row_ownership_pass(invar_row_ownership *row_owners, int64_t rows)
 {
-    show->used = 0;
-    if (rows <= show->room)
+    row_owners->used = 0;
+    if (rows <= row_owners->capacity)
         return INVAR_OK;
-    invar_free(show->owners);
-    show->owners = NULL;
-    show->room = 0;
-    INVAR_TRY(invar_alloc((void **)&show->owners, (size_t)rows, sizeof *show->owners,
+    invar_free(row_owners->owners);
+    row_owners->owners = NULL;
+    row_owners->capacity = 0;
+    INVAR_TRY(invar_alloc((void **)&row_owners->owners, (size_t)rows, sizeof *row_owners->owners,
                           "the owners of rows"));
-    show->room = rows;
+    row_owners->capacity = rows;
     return INVAR_OK;
 }
 
-invar_row_samples *invar_row_ownership_owners(invar_row_ownership *show, int64_t rows)
+invar_row_samples *invar_row_ownership_owners(invar_row_ownership *row_owners, int64_t rows)
 {
-    invar_row_samples *owners = show->owners + show->used;
+    invar_row_samples *owners = row_owners->owners + row_owners->used;
 
-    INVAR_CHECK(rows <= show->room - show->used);
-    show->used += rows;
-    show->current = owners;
+    INVAR_CHECK(rows <= row_owners->capacity - row_owners->used);
+    row_owners->used += rows;
+    row_owners->current = owners;
     return owners;
 }
 
@@ -47,26 +47,26 @@ static invar_status call_hook_with_owners(void *payload, const invar_observed_va
     invar_observed_value owned = *value;
 
     owned.owners = show->current;
-    return show->watcher.probe.take(show->watcher.probe.payload, &owned);
+    return show->hooks.probe.on_value(show->hooks.probe.payload, &owned);
 }
 
-invar_forward_hooks invar_row_ownership_probe(invar_row_ownership *show)
+invar_forward_hooks invar_row_ownership_probe(invar_row_ownership *row_owners)
 {
-    invar_forward_hooks probe = show->watcher.probe;
+    invar_forward_hooks probe = row_owners->hooks.probe;
 
-    if (probe.take) {
-        probe.take = call_hook_with_owners;
-        probe.payload = show;
+    if (probe.on_value) {
+        probe.on_value = call_hook_with_owners;
+        probe.payload = row_owners;
     }
     return probe;
 }
 
-invar_status invar_row_ownership_value(invar_row_ownership *show, invar_op_runner *caller,
+invar_status invar_row_ownership_value(invar_row_ownership *row_owners, invar_op_runner *runner,
                                        const char *name, invar_op op, const invar_tensor *rows,
                                        const char *const *inputs)
 {
     invar_observed_value value = {
-        .name = {.layer = -1}, .op = invar_op_name(op), .caller = caller, .rows = rows};
+        .name = {.layer = -1}, .op = invar_op_name(op), .op_runner = runner, .rows = rows};
 
     (void)snprintf(value.name.text, sizeof value.name.text, "%s", name);
     for (; *inputs; inputs++) {
@@ -74,5 +74,5 @@ invar_status invar_row_ownership_value(invar_row_ownership *show, invar_op_runne
         input->layer = -1;
         (void)snprintf(input->text, sizeof input->text, "%s", *inputs);
     }
-    return call_hook_with_owners(show, &value);
+    return call_hook_with_owners(row_owners, &value);
 }

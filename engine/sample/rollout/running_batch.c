@@ -145,10 +145,10 @@ static invar_status resize_array(void **array, int64_t used, int64_t count, size
     return INVAR_OK;
 }
 
-invar_status invar_running_batch_make_room(invar_decode_state *w)
+invar_status invar_running_batch_grow_sample(invar_decode_state *w)
 {
     invar_rl_sample *s = w->sample;
-    int64_t used = w->room, most = w->limit - s->prompt_tokens;
+    int64_t used = w->capacity, most = w->limit - s->prompt_tokens;
     int64_t room = used ? 2 * used : FIRST_CAPACITY, total;
 
     room = room < most ? room : most;
@@ -162,7 +162,7 @@ invar_status invar_running_batch_make_room(invar_decode_state *w)
         INVAR_TRY(resize_array((void **)&s->routing, used ? s->n_tokens - 1 : 0, total,
                                (size_t)s->route_size * sizeof *s->routing,
                                "the routing of a sample"));
-    w->room = room;
+    w->capacity = room;
     return INVAR_OK;
 }
 
@@ -171,12 +171,12 @@ invar_status invar_running_batch_make_room(invar_decode_state *w)
 /* Returns how many samples from `first` on are of one group and have nothing but their prompt. */
 static int64_t group_size(const invar_running_batch *run, int64_t first)
 {
-    const invar_rl_sample *s = run->writers[first].sample;
+    const invar_rl_sample *s = run->states[first].sample;
     int64_t n = 1;
 
     while (!has_response_tokens(s) && first + n < run->count &&
-           run->writers[first + n].sample->group == s->group &&
-           !has_response_tokens(run->writers[first + n].sample))
+           run->states[first + n].sample->group == s->group &&
+           !has_response_tokens(run->states[first + n].sample))
         n++;
     return n;
 }
@@ -187,7 +187,7 @@ static int64_t group_size(const invar_running_batch *run, int64_t first)
  */
 static bool should_share_prompt(const invar_running_batch *run, int64_t first, int64_t n)
 {
-    const invar_decode_state *w = &run->writers[first];
+    const invar_decode_state *w = &run->states[first];
     int64_t size = run->limits.page_size, prompt = w->sample->prompt_tokens;
     int64_t pages = (w->limit - 1 + size - 1) / size + (prompt % size != 0);
 
@@ -196,9 +196,9 @@ static bool should_share_prompt(const invar_running_batch *run, int64_t first, i
 
 static void add_sequence(invar_running_batch *run, int64_t first, int64_t rows, int64_t children)
 {
-    const invar_rl_sample *s = run->writers[first].sample;
+    const invar_rl_sample *s = run->states[first].sample;
 
-    run->jobs[run->n_jobs++] = (invar_seq){.prefill = s->n_tokens,
+    run->seqs[run->n_seqs++] = (invar_seq){.prefill = s->n_tokens,
                                            .rows = rows,
                                            .n_sharing = children,
                                            .sample = first,
@@ -207,18 +207,18 @@ static void add_sequence(invar_running_batch *run, int64_t first, int64_t rows, 
 
 static invar_status add_group(invar_running_batch *run, int64_t first, int64_t n)
 {
-    int64_t prompt = run->writers[first].sample->prompt_tokens;
+    int64_t prompt = run->states[first].sample->prompt_tokens;
 
     for (int64_t i = first + 1; i < first + n; i++)
-        INVAR_TRY(check_same_prompt(run->writers[first].sample, run->writers[i].sample));
+        INVAR_TRY(check_same_prompt(run->states[first].sample, run->states[i].sample));
     if (should_share_prompt(run, first, n)) {
         run->rollout->counters.shared += (n - 1) * prompt;
         add_sequence(run, first, prompt, n);
     }
     for (int64_t i = first; i < first + n; i++) {
-        run->writers[i].job = run->n_jobs;
+        run->states[i].seq = run->n_seqs;
         // the last token of a sample is never an input
-        add_sequence(run, i, run->writers[i].limit - 1, 0);
+        add_sequence(run, i, run->states[i].limit - 1, 0);
     }
     return INVAR_OK;
 }
@@ -229,7 +229,7 @@ static invar_status restore_suspended(const invar_running_batch *run, invar_deco
     const invar_sampling_params *p = w->sampling;
     const invar_rl_sample *s = w->sample;
 
-    w->room = invar_rl_sample_response(s);
+    w->capacity = invar_rl_sample_response(s);
     for (int64_t i = s->prompt_tokens; p->n_stop > 0 && i < s->n_tokens; i++)
         INVAR_TRY(invar_text_stream_push(&w->text, run->rollout->tokenizer, s->tokens[i],
                                          p->skip_special));
@@ -242,7 +242,7 @@ static invar_status begin_decode_state(invar_running_batch *run, invar_decode_st
     w->limit = limit_now(run, w->sampling, w->sample);
     w->sample->route_size = route_size(run);
     INVAR_TRY(has_response_tokens(w->sample) ? restore_suspended(run, w) : INVAR_OK);
-    return invar_running_batch_make_room(w);
+    return invar_running_batch_grow_sample(w);
 }
 
 invar_status invar_running_batch_add_samples(invar_running_batch *run, invar_rl_sample *samples,
@@ -252,7 +252,7 @@ invar_status invar_running_batch_add_samples(invar_running_batch *run, invar_rl_
 
     INVAR_TRY(invar_rollout_check(&r->model->spec, r->tokenizer, sampling));
     for (int64_t i = 0; i < count; i++) {
-        invar_decode_state *w = &run->writers[run->count++];
+        invar_decode_state *w = &run->states[run->count++];
 
         *w = (invar_decode_state){.sample = &samples[i], .sampling = sampling};
         INVAR_TRY(begin_decode_state(run, w));
@@ -260,7 +260,7 @@ invar_status invar_running_batch_add_samples(invar_running_batch *run, invar_rl_
     return INVAR_OK;
 }
 
-invar_status invar_running_batch_add_jobs(invar_running_batch *run, int64_t first)
+invar_status invar_running_batch_add_seqs(invar_running_batch *run, int64_t first)
 {
     for (int64_t i = first, n; i < run->count; i += n) {
         n = group_size(run, i);
@@ -271,14 +271,14 @@ invar_status invar_running_batch_add_jobs(invar_running_batch *run, int64_t firs
 
 static invar_status begin_hooks(invar_running_batch *run)
 {
-    const invar_forward_hooks probe = invar_row_ownership_probe(&run->rollout->show);
+    const invar_forward_hooks probe = invar_row_ownership_probe(&run->rollout->row_owners);
 
-    INVAR_TRY(invar_alloc((void **)&run->numbers, (size_t)run->count, sizeof *run->numbers,
-                          "the draws of samples"));
+    INVAR_TRY(invar_alloc((void **)&run->draw_indexes, (size_t)run->count,
+                          sizeof *run->draw_indexes, "the draws of samples"));
     for (int64_t i = 0; i < run->count; i++)
-        run->numbers[i] = run->writers[i].sample->draw_index;
-    run->show = &run->rollout->show;
-    run->show->draws = run->numbers;
+        run->draw_indexes[i] = run->states[i].sample->draw_index;
+    run->row_owners = &run->rollout->row_owners;
+    run->row_owners->draws = run->draw_indexes;
     invar_rollout_stages_probe(run->rollout, &probe);
     return INVAR_OK;
 }
@@ -288,42 +288,42 @@ static int64_t lookahead_of(const invar_running_batch *run)
 {
     const invar_rollout *r = run->rollout;
 
-    return run->show || r->audited ? 0 : invar_speculation_tokens(&r->limits.speculation);
+    return run->row_owners || r->audited ? 0 : invar_speculation_tokens(&r->limits.speculation);
 }
 
-invar_status invar_running_batch_begin_guessing(invar_running_batch *run)
+invar_status invar_running_batch_select_proposer(invar_running_batch *run)
 {
     const invar_rollout *r = run->rollout;
 
     r->cache->draft_cache = NULL;
     if (lookahead_of(run) == 0)
         return INVAR_OK;
-    run->guesser = r->guesser;
-    if (run->guesser.make)
+    run->proposer = r->proposer;
+    if (run->proposer.propose)
         return INVAR_OK;
     if (r->draft) {
         run->draft = r->draft;
-        run->guesser = (invar_draft_proposer){invar_draft_model_make, run->draft};
-        return invar_draft_model_begin(run->draft, run->sampling, &run->feed);
+        run->proposer = (invar_draft_proposer){invar_draft_model_propose, run->draft};
+        return invar_draft_model_begin(run->draft, run->sampling, &run->runner);
     }
-    run->guesser = (invar_draft_proposer){invar_ngram_proposer_make, NULL};
+    run->proposer = (invar_draft_proposer){invar_ngram_proposer_propose, NULL};
     return INVAR_OK;
 }
 
-invar_status invar_running_batch_add_look_up(invar_running_batch *run, int64_t first)
+invar_status invar_running_batch_add_ngrams(invar_running_batch *run, int64_t first)
 {
     invar_ngram_proposer *seen = NULL;
 
-    if (run->guesser.make != invar_ngram_proposer_make || run->count == first)
+    if (run->proposer.propose != invar_ngram_proposer_propose || run->count == first)
         return INVAR_OK;
-    INVAR_TRY(invar_ngram_proposer_new(&seen, run->writers[first].sample, run->count - first,
+    INVAR_TRY(invar_ngram_proposer_new(&seen, run->states[first].sample, run->count - first,
                                        &run->rollout->limits.speculation.window));
     for (int64_t i = first; i < run->count; i++)
-        run->writers[i].ngrams = seen;
+        run->states[i].ngrams = seen;
     return INVAR_OK;
 }
 
-void invar_running_batch_leave(invar_decode_state *w)
+void invar_running_batch_release_state(invar_decode_state *w)
 {
     invar_text_stream_release(&w->text);
     invar_ngram_proposer_leave(w->ngrams);
@@ -332,37 +332,37 @@ void invar_running_batch_leave(invar_decode_state *w)
 
 invar_status invar_running_batch_reserve(invar_running_batch *run, int64_t count)
 {
-    INVAR_TRY(resize_array((void **)&run->writers, run->count, count, sizeof *run->writers,
+    INVAR_TRY(resize_array((void **)&run->states, run->count, count, sizeof *run->states,
                            "the samples of a rollout"));
     // every shared prompt has a sample, so there are at most as many prompts as samples
-    INVAR_TRY(resize_array((void **)&run->jobs, run->n_jobs, 2 * count, sizeof *run->jobs,
+    INVAR_TRY(resize_array((void **)&run->seqs, run->n_seqs, 2 * count, sizeof *run->seqs,
                            "the jobs of a rollout"));
-    run->feed.schedule.jobs = run->jobs;
-    run->room = count;
+    run->runner.scheduler.seqs = run->seqs;
+    run->capacity = count;
     return INVAR_OK;
 }
 
 invar_status invar_running_batch_make_draws(invar_running_batch *run, int64_t samples)
 {
-    int64_t sequences = run->feed.schedule.concurrency;
+    int64_t sequences = run->runner.scheduler.concurrency;
 
     return resize_array((void **)&run->draws, 0, samples + sequences * (1 + lookahead_of(run)),
                         sizeof *run->draws, "the draws of a pass");
 }
 
-invar_status invar_running_batch_begin_feed(invar_running_batch *run, int64_t sequences,
-                                            int64_t rows)
+invar_status invar_running_batch_init_runner(invar_running_batch *run, int64_t sequences,
+                                             int64_t rows)
 {
     const invar_model_runner_limits room = {
         .sequences = sequences, .rows = rows, .ahead = lookahead_of(run)};
 
-    INVAR_TRY(invar_model_runner_init(&run->feed, run->rollout, &run->limits, &room, run->jobs,
-                                      run->n_jobs));
-    run->feed.steady = true;
-    run->feed.show = run->sampler.show = run->show;
-    INVAR_TRY(invar_alloc((void **)&run->guesses, (size_t)run->feed.schedule.concurrency,
-                          sizeof *run->guesses, "the guesses of a pass"));
-    return invar_running_batch_make_draws(run, run->room);
+    INVAR_TRY(invar_model_runner_init(&run->runner, run->rollout, &run->limits, &room, run->seqs,
+                                      run->n_seqs));
+    run->runner.steady = true;
+    run->runner.row_owners = run->sampler.row_owners = run->row_owners;
+    INVAR_TRY(invar_alloc((void **)&run->draft_requests, (size_t)run->runner.scheduler.concurrency,
+                          sizeof *run->draft_requests, "the guesses of a pass"));
+    return invar_running_batch_make_draws(run, run->capacity);
 }
 
 invar_status invar_running_batch_begin(invar_running_batch *run, invar_rl_sample *samples,
@@ -370,33 +370,33 @@ invar_status invar_running_batch_begin(invar_running_batch *run, invar_rl_sample
 {
     int64_t most = 1;
 
-    INVAR_CHECK(!run->rollout->open);
+    INVAR_CHECK(!run->rollout->stream);
     INVAR_TRY(invar_running_batch_reserve(run, count));
-    INVAR_TRY(invar_sampler_init(&run->sampler, &run->rollout->caller, run->sampling));
+    INVAR_TRY(invar_sampler_init(&run->sampler, &run->rollout->op_runner, run->sampling));
     INVAR_TRY(invar_running_batch_add_samples(run, samples, count, run->sampling));
-    if (run->rollout->show.watcher.probe.take)
+    if (run->rollout->row_owners.hooks.probe.on_value)
         INVAR_TRY(begin_hooks(run));
     for (int64_t i = 0; i < run->count; i++)
-        most = run->writers[i].limit - 1 > most ? run->writers[i].limit - 1 : most;
-    INVAR_TRY(invar_model_runner_settle(&run->limits, run->rollout, run->count, most));
-    INVAR_TRY(invar_running_batch_add_jobs(run, 0));
-    INVAR_TRY(invar_running_batch_begin_feed(run, run->n_jobs, most));
-    INVAR_TRY(invar_running_batch_begin_guessing(run));
-    return invar_running_batch_add_look_up(run, 0);
+        most = run->states[i].limit - 1 > most ? run->states[i].limit - 1 : most;
+    INVAR_TRY(invar_model_runner_resolve_options(&run->limits, run->rollout, run->count, most));
+    INVAR_TRY(invar_running_batch_add_seqs(run, 0));
+    INVAR_TRY(invar_running_batch_init_runner(run, run->n_seqs, most));
+    INVAR_TRY(invar_running_batch_select_proposer(run));
+    return invar_running_batch_add_ngrams(run, 0);
 }
 
 void invar_running_batch_end(invar_running_batch *run)
 {
-    for (int64_t i = 0; run->writers && i < run->count; i++)
-        invar_running_batch_leave(&run->writers[i]);
-    invar_model_runner_release(&run->feed);
+    for (int64_t i = 0; run->states && i < run->count; i++)
+        invar_running_batch_release_state(&run->states[i]);
+    invar_model_runner_release(&run->runner);
     invar_sampler_release(&run->sampler);
     invar_rollout_stages_probe(run->rollout, NULL);
     if (run->draft)
         invar_draft_model_end(run->draft);
-    invar_free(run->numbers);
-    invar_free(run->writers);
+    invar_free(run->draw_indexes);
+    invar_free(run->states);
     invar_free(run->draws);
-    invar_free(run->guesses);
-    invar_free(run->jobs);
+    invar_free(run->draft_requests);
+    invar_free(run->seqs);
 }

@@ -24,9 +24,9 @@ extern "C" {
 typedef struct invar_decode_state {
     invar_rl_sample *sample;
     const invar_sampling_params *sampling;
-    int64_t job;            /* index of its sequence in the batch */
+    int64_t seq;            /* index of its sequence in the batch */
     int64_t limit;          /* largest number of prompt and response tokens in this run */
-    int64_t room;           /* response tokens that the arrays of the sample can hold */
+    int64_t capacity;       /* response tokens that the arrays of the sample can hold */
     int64_t n_draft_tokens; /* draft tokens in this pass */
     bool skip_draft_once;   /* no draft tokens for the next row */
     bool finished;          /* needs no more tokens in this run */
@@ -45,23 +45,23 @@ struct invar_running_batch {
     const invar_sampling_params *sampling; /* used by all samples; NULL if each has its own */
     /* (count) samples whose tokens are appended instead of sampled ones; NULL if unused */
     const invar_rl_sample *forced_samples;
-    invar_decode_state *writers; /* (count) */
+    invar_decode_state *states; /* (count) */
     int64_t count;
-    int64_t room;    /* samples that the arrays can hold */
-    invar_seq *jobs; /* (n_jobs) sequences: samples and shared prompts */
-    int64_t n_jobs;
+    int64_t capacity; /* samples that the arrays can hold */
+    invar_seq *seqs;  /* (n_jobs) sequences: samples and shared prompts */
+    int64_t n_seqs;
     invar_rollout_exec_options limits; /* resolved: no member has its default value */
     invar_draw *draws; /* (n_draws) draws of this pass, slice by slice, then those of fillers */
     int64_t n_draws;
-    invar_draft_model *draft;     /* draft model of the rollout; NULL if it drafts nothing */
-    invar_draft_proposer guesser; /* proposer; `make` is NULL if nothing is drafted */
-    invar_draft_request *guesses; /* (concurrency) */
-    invar_model_runner feed;
+    invar_draft_model *draft;            /* draft model of the rollout; NULL if it drafts nothing */
+    invar_draft_proposer proposer;       /* proposer; `make` is NULL if nothing is drafted */
+    invar_draft_request *draft_requests; /* (concurrency) */
+    invar_model_runner runner;
     invar_sampler sampler;
-    int64_t samples_done;      /* samples that finished or were suspended */
-    int64_t tokens_done;       /* tokens sampled */
-    invar_row_ownership *show; /* NULL without hooks */
-    uint32_t *numbers;         /* (count) draw index of each sample; NULL without hooks */
+    int64_t samples_done;            /* samples that finished or were suspended */
+    int64_t tokens_done;             /* tokens sampled */
+    invar_row_ownership *row_owners; /* NULL without hooks */
+    uint32_t *draw_indexes;          /* (count) draw index of each sample; NULL without hooks */
 };
 
 /* ---- running_batch.c ------------------------------------------------------------------------- */
@@ -85,31 +85,30 @@ invar_status invar_running_batch_add_samples(invar_running_batch *run, invar_rl_
                                              const invar_sampling_params *sampling) INVAR_MUST_USE;
 
 /* Creates the n-gram table of the samples from `first` on, if drafts are proposed by n-grams. */
-invar_status invar_running_batch_add_look_up(invar_running_batch *run,
-                                             int64_t first) INVAR_MUST_USE;
+invar_status invar_running_batch_add_ngrams(invar_running_batch *run, int64_t first) INVAR_MUST_USE;
 
 /* Releases the decode state of a sample; its entry stays in the array. */
-void invar_running_batch_leave(invar_decode_state *writer);
+void invar_running_batch_release_state(invar_decode_state *state);
 
 /*
  * Appends sequences for the samples from `first` on, and for prompts that they share. Returns
  * INVAR_E_INVALID if the prompts of one group differ.
  */
-invar_status invar_running_batch_add_jobs(invar_running_batch *run, int64_t first) INVAR_MUST_USE;
+invar_status invar_running_batch_add_seqs(invar_running_batch *run, int64_t first) INVAR_MUST_USE;
 
 /* Selects the proposer of draft tokens. Requires a model runner. */
-invar_status invar_running_batch_begin_guessing(invar_running_batch *run) INVAR_MUST_USE;
+invar_status invar_running_batch_select_proposer(invar_running_batch *run) INVAR_MUST_USE;
 
 /* Creates the model runner, for at most `sequences` sequences of at most `rows` rows. */
-invar_status invar_running_batch_begin_feed(invar_running_batch *run, int64_t sequences,
-                                            int64_t rows) INVAR_MUST_USE;
+invar_status invar_running_batch_init_runner(invar_running_batch *run, int64_t sequences,
+                                             int64_t rows) INVAR_MUST_USE;
 
 /* Allocates the draws of any pass of `samples` samples. */
 invar_status invar_running_batch_make_draws(invar_running_batch *run,
                                             int64_t samples) INVAR_MUST_USE;
 
 /* Grows the arrays of a sample for more response tokens, doubling them up to its limit. */
-invar_status invar_running_batch_make_room(invar_decode_state *writer) INVAR_MUST_USE;
+invar_status invar_running_batch_grow_sample(invar_decode_state *state) INVAR_MUST_USE;
 
 /* Returns the largest number of tokens that the sample may have, prompt included. */
 int64_t invar_running_batch_limit(const invar_rollout *rollout,

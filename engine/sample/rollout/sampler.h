@@ -34,8 +34,8 @@ typedef struct invar_draw {
 /* Inputs of the sampling ops, uploaded in one copy. */
 typedef struct invar_sampler_inputs {
     invar_sample_coords coords[INVAR_SAMPLER_ROWS];
-    int32_t copy[INVAR_SAMPLER_ROWS];   /* index of the row of logits that a draw uses */
-    int32_t no_end[INVAR_SAMPLER_ROWS]; /* 1 if stop ids are banned */
+    int32_t logits_row[INVAR_SAMPLER_ROWS];   /* index of the row of logits that a draw uses */
+    int32_t ban_stop_ids[INVAR_SAMPLER_ROWS]; /* 1 if stop ids are banned */
 } invar_sampler_inputs;
 
 /* Outputs of the sampling ops, downloaded in one copy. */
@@ -46,33 +46,33 @@ typedef struct invar_sampler_outputs {
 
 /* Device memory of the sampling ops. */
 typedef struct invar_sampler_buffers {
-    invar_sampler_inputs asked;
-    invar_sampler_outputs drawn;
+    invar_sampler_inputs inputs;
+    invar_sampler_outputs outputs;
     float max[INVAR_SAMPLER_ROWS];    /* largest logit of each row */
     float logsum[INVAR_SAMPLER_ROWS]; /* logarithm of the softmax sum of each row */
 } invar_sampler_buffers;
 
 typedef struct invar_sampler {
-    invar_op_runner *caller;               /* borrowed */
+    invar_op_runner *op_runner;            /* borrowed */
     const invar_sampling_params *sampling; /* borrowed; NULL if every draw has its own */
-    invar_row_ownership *show;             /* borrowed; NULL without hooks */
+    invar_row_ownership *row_owners;       /* borrowed; NULL without hooks */
     int64_t row[INVAR_SAMPLER_ROWS];       /* distinct rows of the current draws, ascending */
-    invar_sampler_inputs asked;
-    invar_sampler_outputs drawn;
+    invar_sampler_inputs inputs;
+    invar_sampler_outputs outputs;
     /* The members below are in device memory. */
-    invar_sampler_buffers *room;
-    int32_t *stop_ids;      /* (n_stop_ids) stop ids of `sampling` */
-    int32_t *remote_tokens; /* (n_other) stop ids of a draw with its own sampling params */
-    int64_t n_other;        /* capacity of remote_tokens */
-    float *copies;          /* (n_copies, vocabulary) logits of draws that share a row */
-    int64_t n_copies;       /* capacity of copies, in rows */
+    invar_sampler_buffers *buffers;
+    int32_t *stop_ids;              /* (n_stop_ids) stop ids of `sampling` */
+    int32_t *draw_stop_ids;         /* (n_other) stop ids of a draw with its own sampling params */
+    int64_t draw_stop_ids_capacity; /* capacity of remote_tokens */
+    float *copies;                  /* (n_copies, vocabulary) logits of draws that share a row */
+    int64_t n_copies;               /* capacity of copies, in rows */
 } invar_sampler;
 
 /*
- * Initializes the sampler and uploads the stop ids of `sampling`. `caller` and `sampling` are
+ * Initializes the sampler and uploads the stop ids of `sampling`. `runner` and `sampling` are
  * borrowed; `sampling` is NULL if every draw has its own. Release also after a failure.
  */
-invar_status invar_sampler_init(invar_sampler *sampler, invar_op_runner *caller,
+invar_status invar_sampler_init(invar_sampler *sampler, invar_op_runner *runner,
                                 const invar_sampling_params *sampling) INVAR_MUST_USE;
 void invar_sampler_release(invar_sampler *sampler);
 

@@ -47,10 +47,10 @@ static invar_status prepare_sequences(const invar_scheduler *s, int64_t first, i
     int64_t parent = -1, children = 0;
 
     for (int64_t i = first; i < end; i++) {
-        invar_seq *job = &s->jobs[i];
+        invar_seq *job = &s->seqs[i];
 
         INVAR_CHECK(job->prefill >= 1 && job->rows >= job->prefill);
-        INVAR_CHECK(children == 0 || job->prefill == s->jobs[parent].prefill);
+        INVAR_CHECK(children == 0 || job->prefill == s->seqs[parent].prefill);
         job->parent = children > 0 ? parent : -1;
         children -= children > 0;
         if (job->n_sharing > 0) {
@@ -64,16 +64,16 @@ static invar_status prepare_sequences(const invar_scheduler *s, int64_t first, i
     return INVAR_OK;
 }
 
-invar_status invar_scheduler_add(invar_scheduler *s, invar_seq *jobs, int64_t more)
+invar_status invar_scheduler_add(invar_scheduler *s, invar_seq *seqs, int64_t more)
 {
-    s->jobs = jobs;
-    INVAR_TRY(prepare_sequences(s, s->n_jobs, s->n_jobs + more));
-    s->n_jobs += more;
+    s->seqs = seqs;
+    INVAR_TRY(prepare_sequences(s, s->n_seqs, s->n_seqs + more));
+    s->n_seqs += more;
     return INVAR_OK;
 }
 
-invar_status invar_scheduler_init(invar_scheduler *s, invar_kv_cache *cache, invar_seq *jobs,
-                                  int64_t n_jobs, int64_t concurrency, int64_t chunk)
+invar_status invar_scheduler_init(invar_scheduler *s, invar_kv_cache *cache, invar_seq *seqs,
+                                  int64_t n_seqs, int64_t concurrency, int64_t chunk)
 {
     memset(s, 0, sizeof *s);
     INVAR_CHECK(concurrency >= 1 && chunk >= 1);
@@ -81,19 +81,19 @@ invar_status invar_scheduler_init(invar_scheduler *s, invar_kv_cache *cache, inv
     s->concurrency = concurrency;
     s->chunk = chunk;
     invar_kv_cache_reset(cache);
-    INVAR_TRY(invar_scheduler_add(s, jobs, n_jobs));
+    INVAR_TRY(invar_scheduler_add(s, seqs, n_seqs));
     INVAR_TRY(invar_alloc((void **)&s->active, (size_t)s->concurrency, sizeof *s->active,
                           "the sequences of a pass"));
-    return invar_alloc((void **)&s->turns, (size_t)s->concurrency, sizeof *s->turns,
+    return invar_alloc((void **)&s->slices, (size_t)s->concurrency, sizeof *s->slices,
                        "the rows of a pass");
 }
 
 void invar_scheduler_release(invar_scheduler *s)
 {
-    for (int64_t i = 0; i < s->n_jobs; i++)
-        invar_free(s->jobs[i].pages);
+    for (int64_t i = 0; i < s->n_seqs; i++)
+        invar_free(s->seqs[i].pages);
     invar_free(s->active);
-    invar_free(s->turns);
+    invar_free(s->slices);
     memset(s, 0, sizeof *s);
 }
 
@@ -105,7 +105,7 @@ static void end_sequence(invar_scheduler *s, invar_seq *job)
     invar_free(job->pages);
     job->pages = NULL;
     job->n_pages = 0;
-    job->state = INVAR_SEQ_OVER;
+    job->state = INVAR_SEQ_FINISHED;
 }
 
 /*
@@ -113,15 +113,15 @@ static void end_sequence(invar_scheduler *s, invar_seq *job)
  */
 static void leave_parent(invar_scheduler *s, const invar_seq *job)
 {
-    invar_seq *parent = job->parent < 0 ? NULL : &s->jobs[job->parent];
+    invar_seq *parent = job->parent < 0 ? NULL : &s->seqs[job->parent];
 
-    if (parent && --parent->n_pending_shares == 0 && parent->state == INVAR_SEQ_KEPT)
+    if (parent && --parent->n_pending_shares == 0 && parent->state == INVAR_SEQ_PREFIX_KEPT)
         end_sequence(s, parent);
 }
 
 void invar_scheduler_finish(invar_scheduler *s, int64_t index)
 {
-    invar_seq *job = &s->jobs[index];
+    invar_seq *job = &s->seqs[index];
 
     if (job->state == INVAR_SEQ_WAITING || job->state == INVAR_SEQ_ADMITTED)
         leave_parent(s, job);
@@ -131,19 +131,19 @@ void invar_scheduler_finish(invar_scheduler *s, int64_t index)
 /* Returns true if a sequence that shares the prompt is not over. */
 static bool has_live_sharers(const invar_scheduler *s, int64_t prompt)
 {
-    for (int64_t i = prompt + 1; i < s->n_jobs; i++)
-        if (s->jobs[i].parent == prompt && s->jobs[i].state != INVAR_SEQ_OVER)
+    for (int64_t i = prompt + 1; i < s->n_seqs; i++)
+        if (s->seqs[i].parent == prompt && s->seqs[i].state != INVAR_SEQ_FINISHED)
             return true;
     return false;
 }
 
 void invar_scheduler_cancel(invar_scheduler *s, int64_t index)
 {
-    int64_t parent = s->jobs[index].parent;
+    int64_t parent = s->seqs[index].parent;
 
     invar_scheduler_finish(s, index);
-    if (parent >= 0 && s->jobs[parent].state != INVAR_SEQ_OVER && !has_live_sharers(s, parent))
-        end_sequence(s, &s->jobs[parent]);
+    if (parent >= 0 && s->seqs[parent].state != INVAR_SEQ_FINISHED && !has_live_sharers(s, parent))
+        end_sequence(s, &s->seqs[parent]);
 }
 
 /*
@@ -155,12 +155,12 @@ static void release_finished_prompts(invar_scheduler *s)
     int64_t kept = 0;
 
     for (int64_t i = 0; i < s->n_active; i++) {
-        invar_seq *job = &s->jobs[s->active[i]];
+        invar_seq *job = &s->seqs[s->active[i]];
 
-        if (job->state == INVAR_SEQ_OVER)
+        if (job->state == INVAR_SEQ_FINISHED)
             continue;
         if (job->n_sharing > 0 && job->done == job->rows) {
-            job->state = INVAR_SEQ_KEPT;
+            job->state = INVAR_SEQ_PREFIX_KEPT;
             if (job->n_pending_shares == 0)
                 end_sequence(s, job);
         } else {
@@ -175,19 +175,19 @@ void invar_scheduler_compact(int64_t *places_out, invar_scheduler *s)
     int64_t kept = 0, next = 0;
 
     release_finished_prompts(s);
-    for (int64_t i = 0; i < s->n_jobs; i++) {
-        places_out[i] = s->jobs[i].state == INVAR_SEQ_OVER ? -1 : kept;
+    for (int64_t i = 0; i < s->n_seqs; i++) {
+        places_out[i] = s->seqs[i].state == INVAR_SEQ_FINISHED ? -1 : kept;
         next += i < s->next && places_out[i] >= 0;
         if (places_out[i] < 0)
             continue;
-        s->jobs[kept] = s->jobs[i];
-        if (s->jobs[kept].parent >= 0) // a prompt precedes its sequences
-            s->jobs[kept].parent = places_out[s->jobs[kept].parent];
+        s->seqs[kept] = s->seqs[i];
+        if (s->seqs[kept].parent >= 0) // a prompt precedes its sequences
+            s->seqs[kept].parent = places_out[s->seqs[kept].parent];
         kept++;
     }
     for (int64_t i = 0; i < s->n_active; i++)
         s->active[i] = places_out[s->active[i]];
-    s->n_jobs = kept;
+    s->n_seqs = kept;
     s->next = next;
 }
 
@@ -196,7 +196,7 @@ void invar_scheduler_compact(int64_t *places_out, invar_scheduler *s)
 /* Returns a sequence to the queue without pages; its first `known` rows are known now. */
 static void requeue(invar_scheduler *s, int64_t index, int64_t known)
 {
-    invar_seq *job = &s->jobs[index];
+    invar_seq *job = &s->seqs[index];
 
     end_sequence(s, job);
     job->state = INVAR_SEQ_WAITING;
@@ -213,9 +213,9 @@ static void requeue(invar_scheduler *s, int64_t index, int64_t known)
 static void preempt_last(invar_scheduler *s)
 {
     int64_t index = s->active[--s->n_active];
-    invar_seq *job = &s->jobs[index];
+    invar_seq *job = &s->seqs[index];
 
-    if (job->state == INVAR_SEQ_READY && job->n_sharing == 0)
+    if (job->state == INVAR_SEQ_RUNNING && job->n_sharing == 0)
         job->parent = -1;
     requeue(s, index, job->done < job->prefill ? job->prefill : job->done + 1);
 }
@@ -230,17 +230,17 @@ static bool drop_kept_prompt(invar_scheduler *s)
 {
     int64_t i = s->next, kept;
 
-    while (i < s->n_jobs && (s->jobs[i].state != INVAR_SEQ_WAITING || s->jobs[i].parent < 0))
+    while (i < s->n_seqs && (s->seqs[i].state != INVAR_SEQ_WAITING || s->seqs[i].parent < 0))
         i++;
-    kept = i < s->n_jobs ? s->jobs[i].parent : -1;
-    if (kept < 0 || s->jobs[kept].state != INVAR_SEQ_KEPT)
+    kept = i < s->n_seqs ? s->seqs[i].parent : -1;
+    if (kept < 0 || s->seqs[kept].state != INVAR_SEQ_PREFIX_KEPT)
         return false;
-    for (; i < s->n_jobs && s->jobs[i].parent == kept; i++)
-        if (s->jobs[i].state == INVAR_SEQ_WAITING) {
-            s->jobs[i].parent = -1;
-            s->jobs[i].n_recompute = s->jobs[i].prefill++;
+    for (; i < s->n_seqs && s->seqs[i].parent == kept; i++)
+        if (s->seqs[i].state == INVAR_SEQ_WAITING) {
+            s->seqs[i].parent = -1;
+            s->seqs[i].n_recompute = s->seqs[i].prefill++;
         }
-    end_sequence(s, &s->jobs[kept]);
+    end_sequence(s, &s->seqs[kept]);
     return true;
 }
 
@@ -250,7 +250,7 @@ static bool drop_kept_prompt(invar_scheduler *s)
  */
 static bool grow_sequence(invar_scheduler *s, int64_t i)
 {
-    invar_seq *job = &s->jobs[s->active[i]];
+    invar_seq *job = &s->seqs[s->active[i]];
 
     while (job->n_pages < invar_kv_cache_pages_for(s->cache, job->done + 1)) {
         if (invar_kv_cache_alloc_pages(job->pages + job->n_pages, s->cache, 1)) {
@@ -275,7 +275,7 @@ static int64_t pages_for_growth(const invar_scheduler *s)
     int64_t pages = 0;
 
     for (int64_t i = 0; i < s->n_active; i++) {
-        const invar_seq *job = &s->jobs[s->active[i]];
+        const invar_seq *job = &s->seqs[s->active[i]];
         int64_t more = invar_kv_cache_pages_for(s->cache, job->rows) - job->n_pages;
         pages += more < GROWTH ? more : GROWTH;
     }
@@ -285,7 +285,7 @@ static int64_t pages_for_growth(const invar_scheduler *s)
 /* Allocates the pages of the known rows. *admitted_out = false if too few are free. */
 static invar_status admit_sequence(bool *admitted_out, invar_scheduler *s, int64_t index)
 {
-    invar_seq *job = &s->jobs[index];
+    invar_seq *job = &s->seqs[index];
     int64_t total = invar_kv_cache_pages_for(s->cache, job->rows), shared = shared_pages(s, job);
     int64_t known = invar_kv_cache_pages_for(s->cache, job->prefill);
 
@@ -297,12 +297,12 @@ static invar_status admit_sequence(bool *admitted_out, invar_scheduler *s, int64
     job->n_pages = known;
     job->n_shared = shared;
     if (shared > 0) {
-        const invar_seq *parent = &s->jobs[job->parent];
+        const invar_seq *parent = &s->seqs[job->parent];
         memcpy(job->pages, parent->pages, (size_t)shared * sizeof *job->pages);
         invar_kv_cache_ref_pages(s->cache, job->pages, shared);
     }
     INVAR_CHECK(invar_kv_cache_alloc_pages(job->pages + shared, s->cache, known - shared));
-    job->state = job->parent < 0 ? INVAR_SEQ_READY : INVAR_SEQ_ADMITTED;
+    job->state = job->parent < 0 ? INVAR_SEQ_RUNNING : INVAR_SEQ_ADMITTED;
     s->active[s->n_active++] = index;
     return INVAR_OK;
 }
@@ -311,8 +311,8 @@ static invar_status admit_waiting(invar_scheduler *s)
 {
     bool admitted = true;
 
-    while (admitted && s->next < s->n_jobs && s->n_active < s->concurrency) {
-        if (s->jobs[s->next].state == INVAR_SEQ_WAITING)
+    while (admitted && s->next < s->n_seqs && s->n_active < s->concurrency) {
+        if (s->seqs[s->next].state == INVAR_SEQ_WAITING)
             INVAR_TRY(admit_sequence(&admitted, s, s->next));
         s->next += admitted;
         // with no sequence admitted, only a kept prompt can occupy the pages
@@ -327,14 +327,14 @@ static invar_status admit_waiting(invar_scheduler *s)
  */
 static invar_status join_prompt(invar_scheduler *s, invar_seq *job)
 {
-    const invar_seq *parent = &s->jobs[job->parent];
+    const invar_seq *parent = &s->seqs[job->parent];
     int64_t partial = job->prefill % s->cache->shape.page_size;
 
     if (partial > 0)
         INVAR_TRY(invar_kv_cache_copy(s->cache, job->pages[job->n_shared],
                                       parent->pages[job->n_shared], partial));
     job->done = job->prefill;
-    job->state = INVAR_SEQ_READY;
+    job->state = INVAR_SEQ_RUNNING;
     leave_parent(s, job);
     return INVAR_OK;
 }
@@ -345,9 +345,9 @@ static invar_status join_prompt(invar_scheduler *s, invar_seq *job)
 static invar_status join_prompts(invar_scheduler *s)
 {
     for (int64_t i = 0; i < s->n_active; i++) {
-        invar_seq *job = &s->jobs[s->active[i]];
+        invar_seq *job = &s->seqs[s->active[i]];
 
-        if (job->state == INVAR_SEQ_ADMITTED && s->jobs[job->parent].state == INVAR_SEQ_KEPT)
+        if (job->state == INVAR_SEQ_ADMITTED && s->seqs[job->parent].state == INVAR_SEQ_PREFIX_KEPT)
             INVAR_TRY(join_prompt(s, job));
     }
     return INVAR_OK;
@@ -361,22 +361,23 @@ static bool prefers_prefill_pass(const invar_scheduler *s)
     int64_t known = 0, others = 0;
 
     for (int64_t i = 0; i < s->n_active; i++) {
-        const invar_seq *job = &s->jobs[s->active[i]];
+        const invar_seq *job = &s->seqs[s->active[i]];
 
-        if (job->state == INVAR_SEQ_READY && job->done < job->prefill)
+        if (job->state == INVAR_SEQ_RUNNING && job->done < job->prefill)
             known += job->prefill - job->done;
-        else if (job->state == INVAR_SEQ_READY)
+        else if (job->state == INVAR_SEQ_RUNNING)
             others++;
     }
     known = known < s->chunk ? known : s->chunk;
     return known > MANY * others;
 }
 
-int64_t invar_scheduler_most_rows(int64_t known, int64_t sequences, int64_t ahead, bool apart)
+int64_t invar_scheduler_max_rows(int64_t known, int64_t sequences, int64_t n_draft_rows,
+                                 bool separate_prefill)
 {
-    int64_t mixed = apart && known > MANY * sequences ? MANY * sequences : known;
+    int64_t mixed = separate_prefill && known > MANY * sequences ? MANY * sequences : known;
 
-    mixed += sequences * (1 + ahead);
+    mixed += sequences * (1 + n_draft_rows);
     return mixed > known ? mixed : known;
 }
 
@@ -385,7 +386,7 @@ static int64_t rows_in_pass(const invar_seq *job, int64_t left, bool known_alone
 {
     int64_t known = job->prefill - job->done;
 
-    if (job->state != INVAR_SEQ_READY || job->done == job->rows)
+    if (job->state != INVAR_SEQ_RUNNING || job->done == job->rows)
         return 0;
     if (known <= 0)
         return known_alone ? 0 : 1;
@@ -409,8 +410,8 @@ static bool add_draft_row(invar_scheduler *s, invar_seq *job)
 static void add_draft_rows(invar_scheduler *s, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        invar_seq_slice *turn = &s->turns[i];
-        invar_seq *job = &s->jobs[turn->job];
+        invar_seq_slice *turn = &s->slices[i];
+        invar_seq *job = &s->seqs[turn->seq];
         bool through = turn->first >= job->prefill;
 
         while (through && turn->count <= s->lookahead && add_draft_row(s, job))
@@ -420,8 +421,8 @@ static void add_draft_rows(invar_scheduler *s, int64_t count)
 
 void invar_scheduler_truncate(invar_scheduler *s, int64_t index, int64_t rows)
 {
-    invar_seq_slice *turn = &s->turns[index];
-    invar_seq *job = &s->jobs[turn->job];
+    invar_seq_slice *turn = &s->slices[index];
+    invar_seq *job = &s->seqs[turn->seq];
     int64_t pages;
 
     turn->count = rows;
@@ -444,19 +445,19 @@ invar_status invar_scheduler_next(const invar_seq_slice **out, int64_t *count_ou
     INVAR_TRY(join_prompts(s));
     known_alone = s->separate_prefill && prefers_prefill_pass(s);
     for (int64_t i = 0; i < s->n_active; i++) {
-        invar_seq *job = &s->jobs[s->active[i]];
+        invar_seq *job = &s->seqs[s->active[i]];
         int64_t rows = rows_in_pass(job, left, known_alone);
 
         if (rows == 0 || !grow_sequence(s, i))
             continue;
-        s->turns[count++] = (invar_seq_slice){s->active[i], job->done, rows};
+        s->slices[count++] = (invar_seq_slice){s->active[i], job->done, rows};
         if (job->done < job->prefill)
             left -= rows;
         job->done += rows;
     }
-    INVAR_CHECK(count > 0 || (s->n_active == 0 && s->next == s->n_jobs));
+    INVAR_CHECK(count > 0 || (s->n_active == 0 && s->next == s->n_seqs));
     add_draft_rows(s, count);
-    *out = s->turns;
+    *out = s->slices;
     *count_out = count;
     return INVAR_OK;
 }

@@ -29,10 +29,10 @@ extern "C" {
 
 typedef enum invar_seq_state {
     INVAR_SEQ_WAITING,
-    INVAR_SEQ_ADMITTED, /* has its pages and waits for its shared prompt */
-    INVAR_SEQ_READY,    /* has rows in the next pass */
-    INVAR_SEQ_KEPT,     /* shared prompt whose rows are computed and whose pages are kept */
-    INVAR_SEQ_OVER      /* finished or canceled, without pages */
+    INVAR_SEQ_ADMITTED,    /* has its pages and waits for its shared prompt */
+    INVAR_SEQ_RUNNING,     /* has rows in the next pass */
+    INVAR_SEQ_PREFIX_KEPT, /* shared prompt whose rows are computed and whose pages are kept */
+    INVAR_SEQ_FINISHED     /* finished or canceled, without pages */
 } invar_seq_state;
 
 /* One sequence, or the shared prompt of several. The first five members are set by the caller. */
@@ -55,22 +55,22 @@ typedef struct invar_seq {
 } invar_seq;
 
 /* Returns the number of samples, from job->sample on, that the rows of a sequence belong to. */
-static inline int64_t invar_seq_samples(const invar_seq *job)
+static inline int64_t invar_seq_samples(const invar_seq *seq)
 {
-    return job->n_sharing > 0 ? job->n_sharing : 1;
+    return seq->n_sharing > 0 ? seq->n_sharing : 1;
 }
 
 /* Rows [first, first + count) of sequence `job` in a pass. */
 typedef struct invar_seq_slice {
-    int64_t job;
+    int64_t seq;
     int64_t first;
     int64_t count;
 } invar_seq_slice;
 
 typedef struct invar_scheduler {
     invar_kv_cache *cache; /* borrowed */
-    invar_seq *jobs;       /* borrowed, (n_jobs) */
-    int64_t n_jobs;
+    invar_seq *seqs;       /* borrowed, (n_jobs) */
+    int64_t n_seqs;
     int64_t concurrency;   /* largest number of admitted sequences */
     int64_t chunk;         /* largest number of prefill rows in one pass */
     bool separate_prefill; /* give many prefill rows a pass of their own; the caller may set it */
@@ -78,59 +78,60 @@ typedef struct invar_scheduler {
     int64_t next;          /* index of the first waiting sequence */
     int64_t *active;       /* (n_active) indexes of admitted sequences, ascending */
     int64_t n_active;
-    invar_seq_slice *turns; /* slices of the last pass; capacity `concurrency` */
+    invar_seq_slice *slices; /* slices of the last pass; capacity `concurrency` */
 } invar_scheduler;
 
 /*
- * Initializes the scheduler with its first sequences and resets the cache. `cache` and `jobs` are
+ * Initializes the scheduler with its first sequences and resets the cache. `cache` and `seqs` are
  * borrowed. Returns INVAR_E_INVALID if a sequence needs more pages than the cache has; the message
  * names its sample. Release with invar_scheduler_release, also after a failure.
  */
-invar_status invar_scheduler_init(invar_scheduler *schedule, invar_kv_cache *cache, invar_seq *jobs,
-                                  int64_t n_jobs, int64_t concurrency,
+invar_status invar_scheduler_init(invar_scheduler *scheduler, invar_kv_cache *cache,
+                                  invar_seq *seqs, int64_t n_seqs, int64_t concurrency,
                                   int64_t chunk) INVAR_MUST_USE;
-void invar_scheduler_release(invar_scheduler *schedule);
+void invar_scheduler_release(invar_scheduler *scheduler);
 
 /*
- * Replaces the list by `jobs`, borrowed: the n_jobs current sequences, then `more` new ones. Call
+ * Replaces the list by `seqs`, borrowed: the n_jobs current sequences, then `more` new ones. Call
  * it between passes. Returns INVAR_E_INVALID and adds none if a new sequence needs more pages than
  * the cache has.
  */
-invar_status invar_scheduler_add(invar_scheduler *schedule, invar_seq *jobs,
+invar_status invar_scheduler_add(invar_scheduler *scheduler, invar_seq *seqs,
                                  int64_t more) INVAR_MUST_USE;
 
 /*
  * Removes finished sequences from the list. places_out (n_jobs) receives the new index of each
  * sequence, -1 for removed ones. Call it between passes.
  */
-void invar_scheduler_compact(int64_t *places_out, invar_scheduler *schedule);
+void invar_scheduler_compact(int64_t *places_out, invar_scheduler *scheduler);
 
 /*
  * Returns the slices of the next pass, borrowed until the next call; none if all sequences are
  * over. The caller must know the next token of every sequence whose prefill is complete.
  */
 invar_status invar_scheduler_next(const invar_seq_slice **out, int64_t *count_out,
-                                  invar_scheduler *schedule) INVAR_MUST_USE;
+                                  invar_scheduler *scheduler) INVAR_MUST_USE;
 
 /*
- * Keeps only the first `rows` rows of slice `turn` of the last pass, as for rejected draft tokens.
+ * Keeps only the first `rows` rows of slice `slice` of the last pass, as for rejected draft tokens.
  * The sequence must not be finished. May be called before and after the pass runs.
  */
-void invar_scheduler_truncate(invar_scheduler *schedule, int64_t turn, int64_t rows);
+void invar_scheduler_truncate(invar_scheduler *scheduler, int64_t slice, int64_t rows);
 
 /*
  * Returns the largest number of rows of a pass with at most `known` prefill rows and `sequences`
- * sequences, each with `ahead` draft rows. `apart` is separate_prefill.
+ * sequences, each with `n_draft_rows` draft rows. `separate_prefill` is separate_prefill.
  */
-int64_t invar_scheduler_most_rows(int64_t known, int64_t sequences, int64_t ahead, bool apart);
+int64_t invar_scheduler_max_rows(int64_t known, int64_t sequences, int64_t n_draft_rows,
+                                 bool separate_prefill);
 
 /*
  * Ends a sequence, which may still be waiting, and frees its pages. Shared prompts end themselves.
  */
-void invar_scheduler_finish(invar_scheduler *schedule, int64_t job);
+void invar_scheduler_finish(invar_scheduler *scheduler, int64_t seq);
 
 /* Like invar_scheduler_finish, but also ends the shared prompt if this was its last sequence. */
-void invar_scheduler_cancel(invar_scheduler *schedule, int64_t job);
+void invar_scheduler_cancel(invar_scheduler *scheduler, int64_t seq);
 
 #ifdef __cplusplus
 }

@@ -69,12 +69,12 @@ static invar_status score_run_init(score_run *s)
                             .sample = i,
                             .tokens = s->tokens[i]};
     }
-    INVAR_TRY(invar_model_runner_settle(&limits, s->rollout, s->count, s->max_rows));
+    INVAR_TRY(invar_model_runner_resolve_options(&limits, s->rollout, s->count, s->max_rows));
     INVAR_TRY(invar_model_runner_init(
         &s->feed, s->rollout, &limits,
         &(invar_model_runner_limits){.sequences = s->n_jobs, .rows = s->max_rows}, s->jobs,
         s->n_jobs));
-    rows = (size_t)(s->feed.schedule.concurrency + s->feed.schedule.chunk);
+    rows = (size_t)(s->feed.scheduler.concurrency + s->feed.scheduler.chunk);
     INVAR_TRY(invar_alloc((void **)&s->row, rows + 1, sizeof *s->row, "rows to score"));
     for (size_t i = 0; i <= rows; i++)
         s->row[i] = (int64_t)i;
@@ -95,29 +95,29 @@ static void score_run_release(score_run *s)
 static invar_status score_pass_rows(score_run *s, float temperature, float *const *logp_out)
 {
     const invar_model_runner *feed = &s->feed;
-    invar_logit_rows head = {.count = feed->start[feed->n_turns],
+    invar_logit_rows head = {.count = feed->start[feed->n_slices],
                              .row = s->row,
                              .targets = s->targets,
-                             .units = {s->row, feed->start[feed->n_turns]},
+                             .units = {s->row, feed->start[feed->n_slices]},
                              .temperature = invar_sampling_logp_temperature(temperature)};
 
-    for (int64_t i = 0; i < feed->n_turns; i++) {
-        const invar_seq_slice *turn = &feed->turns[i];
-        memcpy(s->targets + feed->start[i], s->jobs[turn->job].tokens + turn->first + 1,
+    for (int64_t i = 0; i < feed->n_slices; i++) {
+        const invar_seq_slice *turn = &feed->slices[i];
+        memcpy(s->targets + feed->start[i], s->jobs[turn->seq].tokens + turn->first + 1,
                (size_t)turn->count * sizeof *s->targets);
     }
-    if (invar_rollout_stages_draw(s->rollout))
+    if (invar_rollout_stages_samples(s->rollout))
         INVAR_TRY(invar_pass_head(s->rollout->pass, &head, s->logp, NULL));
-    INVAR_TRY(invar_rollout_stages_share(s->rollout, "scores", s->logp,
-                                         (size_t)head.count * sizeof *s->logp));
-    for (int64_t i = 0; i < feed->n_turns; i++) {
-        const invar_seq_slice *turn = &feed->turns[i];
-        const invar_seq *job = &s->jobs[turn->job];
+    INVAR_TRY(invar_rollout_stages_broadcast(s->rollout, "scores", s->logp,
+                                             (size_t)head.count * sizeof *s->logp));
+    for (int64_t i = 0; i < feed->n_slices; i++) {
+        const invar_seq_slice *turn = &feed->slices[i];
+        const invar_seq *job = &s->jobs[turn->seq];
 
         memcpy(logp_out[job->sample] + turn->first, s->logp + feed->start[i],
                (size_t)turn->count * sizeof *s->logp);
         if (turn->first + turn->count == job->rows)
-            invar_scheduler_finish(&s->feed.schedule, turn->job);
+            invar_scheduler_finish(&s->feed.scheduler, turn->seq);
     }
     return INVAR_OK;
 }
@@ -129,18 +129,18 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
     score_run s = {.rollout = rollout, .tokens = tokens, .n = n, .count = count};
     invar_status status;
 
-    INVAR_CHECK(!rollout->open); // scoring would take the pages of the stream
+    INVAR_CHECK(!rollout->stream); // scoring would take the pages of the stream
     status = score_run_init(&s);
 
     while (status == INVAR_OK) {
         status = invar_model_runner_next(&s.feed);
-        if (status != INVAR_OK || s.feed.n_turns == 0)
+        if (status != INVAR_OK || s.feed.n_slices == 0)
             break;
         status = invar_model_runner_pass(&s.feed);
         if (status == INVAR_OK)
             status = score_pass_rows(&s, temperature, logp_out);
     }
     score_run_release(&s);
-    return invar_host_staging_advise_oom(status, invar_device_is_local(&rollout->caller.dev),
+    return invar_host_staging_advise_oom(status, invar_device_is_local(&rollout->op_runner.dev),
                                          INVAR_MODEL_RUNNER_ADVICE);
 }

@@ -22,35 +22,35 @@ invar_status invar_rollout_open_stream(invar_rollout *r, int64_t context)
     invar_running_batch *run = NULL;
     invar_status status;
 
-    INVAR_CHECK(!r->open);
+    INVAR_CHECK(!r->stream);
     if (context < 2 || context > r->model->spec.max_positions)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: a context of %" PRId64 " tokens; expected 2 to %" PRId64,
                           context, r->model->spec.max_positions);
     INVAR_TRY(invar_alloc((void **)&run, 1, sizeof *run, "a rollout"));
     *run = (invar_running_batch){.rollout = r};
-    r->open = run;
+    r->stream = run;
     status = invar_running_batch_reserve(run, INITIAL_CAPACITY);
     if (status == INVAR_OK)
-        status = invar_sampler_init(&run->sampler, &r->caller, NULL);
+        status = invar_sampler_init(&run->sampler, &r->op_runner, NULL);
     if (status == INVAR_OK)
-        status = invar_model_runner_settle(&run->limits, r, INT32_MAX, context - 1);
+        status = invar_model_runner_resolve_options(&run->limits, r, INT32_MAX, context - 1);
     if (status == INVAR_OK)
-        status = invar_running_batch_begin_feed(run, run->limits.concurrency, context - 1);
+        status = invar_running_batch_init_runner(run, run->limits.concurrency, context - 1);
     if (status == INVAR_OK)
-        status = invar_running_batch_begin_guessing(run);
+        status = invar_running_batch_select_proposer(run);
     if (status != INVAR_OK)
         invar_rollout_close(r);
-    return invar_host_staging_advise_oom(status, invar_device_is_local(&r->caller.dev),
+    return invar_host_staging_advise_oom(status, invar_device_is_local(&r->op_runner.dev),
                                          INVAR_MODEL_RUNNER_ADVICE);
 }
 
 void invar_rollout_close(invar_rollout *r)
 {
-    if (r->open)
-        invar_running_batch_end(r->open);
-    invar_free(r->open);
-    r->open = NULL;
+    if (r->stream)
+        invar_running_batch_end(r->stream);
+    invar_free(r->stream);
+    r->stream = NULL;
 }
 
 /* Removes finished samples and sequences from the arrays and renumbers the others. */
@@ -58,22 +58,22 @@ static invar_status compact_batch(invar_running_batch *run)
 {
     int64_t *places = NULL, *numbers, kept = 0;
 
-    INVAR_TRY(invar_alloc((void **)&places, (size_t)(run->n_jobs + run->count), sizeof *places,
+    INVAR_TRY(invar_alloc((void **)&places, (size_t)(run->n_seqs + run->count), sizeof *places,
                           "the order of samples"));
-    numbers = places + run->n_jobs;
-    invar_scheduler_compact(places, &run->feed.schedule);
-    run->n_jobs = run->feed.schedule.n_jobs;
+    numbers = places + run->n_seqs;
+    invar_scheduler_compact(places, &run->runner.scheduler);
+    run->n_seqs = run->runner.scheduler.n_seqs;
     for (int64_t i = 0; i < run->count; i++) {
-        invar_decode_state *w = &run->writers[i];
+        invar_decode_state *w = &run->states[i];
 
         numbers[i] = w->finished ? 0 : kept; // 0 for a kept prompt; its index is no longer used
         if (w->finished)
             continue;
-        w->job = places[w->job];
-        run->writers[kept++] = *w;
+        w->seq = places[w->seq];
+        run->states[kept++] = *w;
     }
-    for (int64_t i = 0; i < run->n_jobs; i++)
-        run->jobs[i].sample = numbers[run->jobs[i].sample];
+    for (int64_t i = 0; i < run->n_seqs; i++)
+        run->seqs[i].sample = numbers[run->seqs[i].sample];
     run->count = kept;
     invar_free(places);
     return INVAR_OK;
@@ -82,14 +82,14 @@ static invar_status compact_batch(invar_running_batch *run)
 /* Ensures capacity for `more` samples. Doubles the need, so that growing is rare. */
 static invar_status reserve_samples(invar_running_batch *run, int64_t more)
 {
-    int64_t room = run->room;
+    int64_t room = run->capacity;
 
     if (run->count + more <= room)
         return INVAR_OK;
     INVAR_TRY(compact_batch(run));
     while (2 * (run->count + more) > room)
         room *= 2;
-    if (room == run->room)
+    if (room == run->capacity)
         return INVAR_OK;
     INVAR_TRY(invar_running_batch_make_draws(run, room));
     return invar_running_batch_reserve(run, room);
@@ -99,15 +99,15 @@ static invar_status reserve_samples(invar_running_batch *run, int64_t more)
 static void discard_samples(invar_running_batch *run, int64_t first)
 {
     for (int64_t i = first; i < run->count; i++)
-        invar_running_batch_leave(&run->writers[i]);
+        invar_running_batch_release_state(&run->states[i]);
     run->count = first;
-    run->n_jobs = run->feed.schedule.n_jobs;
+    run->n_seqs = run->runner.scheduler.n_seqs;
 }
 
 invar_status invar_rollout_add(invar_rollout *r, invar_rl_sample *samples, int64_t count,
                                const invar_sampling_params *sampling)
 {
-    invar_running_batch *run = r->open;
+    invar_running_batch *run = r->stream;
     invar_status status;
     int64_t first;
 
@@ -116,12 +116,12 @@ invar_status invar_rollout_add(invar_rollout *r, invar_rl_sample *samples, int64
     first = run->count;
     status = invar_running_batch_add_samples(run, samples, count, sampling);
     if (status == INVAR_OK)
-        status = invar_running_batch_add_jobs(run, first);
+        status = invar_running_batch_add_seqs(run, first);
     if (status == INVAR_OK)
-        status = invar_running_batch_add_look_up(run, first);
+        status = invar_running_batch_add_ngrams(run, first);
     if (status == INVAR_OK)
-        status = invar_scheduler_add(&run->feed.schedule, run->jobs,
-                                     run->n_jobs - run->feed.schedule.n_jobs);
+        status = invar_scheduler_add(&run->runner.scheduler, run->seqs,
+                                     run->n_seqs - run->runner.scheduler.n_seqs);
     if (status != INVAR_OK)
         discard_samples(run, first);
     return status;
@@ -129,24 +129,24 @@ invar_status invar_rollout_add(invar_rollout *r, invar_rl_sample *samples, int64
 
 void invar_rollout_cancel(invar_rollout *r, const invar_rl_sample *samples, int64_t count)
 {
-    invar_running_batch *run = r->open;
+    invar_running_batch *run = r->stream;
 
     INVAR_CHECK(run);
     for (int64_t i = 0; i < run->count; i++) {
-        invar_decode_state *w = &run->writers[i];
+        invar_decode_state *w = &run->states[i];
 
         if (w->finished || w->sample < samples || w->sample >= samples + count)
             continue;
         w->finished = true;
-        invar_running_batch_leave(w);
-        invar_scheduler_cancel(&run->feed.schedule, w->job);
+        invar_running_batch_release_state(w);
+        invar_scheduler_cancel(&run->runner.scheduler, w->seq);
     }
 }
 
 invar_status invar_rollout_step(invar_rollout *r)
 {
-    INVAR_CHECK(r->open);
-    return invar_host_staging_advise_oom(invar_running_batch_step(r->open),
-                                         invar_device_is_local(&r->caller.dev),
+    INVAR_CHECK(r->stream);
+    return invar_host_staging_advise_oom(invar_running_batch_step(r->stream),
+                                         invar_device_is_local(&r->op_runner.dev),
                                          INVAR_MODEL_RUNNER_ADVICE);
 }

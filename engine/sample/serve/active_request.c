@@ -78,13 +78,13 @@ invar_response_error invar_active_request_error(int *http_out, const invar_error
 static void end_session_request(invar_active_request *t)
 {
     if (t->session_request)
-        t->options->gate.leave(t->session_request);
+        t->options->session_hooks.end(t->session_request);
     t->session_request = NULL;
 }
 
 static invar_status check_model(const invar_active_request *t)
 {
-    const char *served = t->options->facts->model;
+    const char *served = t->options->server_info->model;
     char quoted[INVAR_TEXT_QUOTE_SIZE];
 
     if (!t->completion.model || strcmp(t->completion.model, served) == 0)
@@ -113,7 +113,7 @@ static invar_status init_generation(invar_active_request *t)
 /* Lets the session hooks reject the request, or complete it with a recorded response. */
 static invar_status begin_session_request(invar_active_request *t, const char *key)
 {
-    const invar_server_session_hooks *gate = &t->options->gate;
+    const invar_server_session_hooks *gate = &t->options->session_hooks;
 
     if (!gate->begin)
         return INVAR_OK;
@@ -125,10 +125,10 @@ static invar_status begin_session_request(invar_active_request *t, const char *k
 static invar_status default_sampling(invar_sampling_params *out, const invar_active_request *t,
                                      const char *key)
 {
-    const invar_server_session_hooks *gate = &t->options->gate;
+    const invar_server_session_hooks *gate = &t->options->session_hooks;
 
-    if (gate->settings)
-        return gate->settings(out, gate->payload, key);
+    if (gate->get_sampling)
+        return gate->get_sampling(out, gate->payload, key);
     *out = *t->options->sampling;
     return INVAR_OK;
 }
@@ -144,16 +144,17 @@ static invar_status submit_request(invar_active_request *t, invar_completion_kin
     INVAR_TRY(invar_completion_request_read(&t->completion, kind, body, bytes, &sampling, memory));
     t->completion.param = "model";
     INVAR_TRY(check_model(t));
-    INVAR_TRY(invar_prompt_encoder_make(o->prompter, &t->completion));
+    INVAR_TRY(invar_prompt_encoder_make(o->prompt_encoder, &t->completion));
     INVAR_TRY(init_generation(t));
     INVAR_TRY(begin_session_request(t, key));
-    INVAR_TRY(invar_completion_response_init(&t->response, &t->completion, &t->generation, o->facts,
-                                             o->tokenizer));
+    INVAR_TRY(invar_completion_response_init(&t->response, &t->completion, &t->generation,
+                                             o->server_info, o->tokenizer));
     if (!t->generation.done) {
-        INVAR_TRY(invar_inference_engine_submit(o->dispatch, &t->generation));
+        INVAR_TRY(invar_inference_engine_submit(o->engine, &t->generation));
         t->submitted = true;
     }
-    t->deadline_ms = o->seconds ? invar_process_clock_ms() + 1000 * o->seconds : 0;
+    t->deadline_ms =
+        o->request_timeout_s ? invar_process_clock_ms() + 1000 * o->request_timeout_s : 0;
     return INVAR_OK;
 }
 
@@ -164,12 +165,12 @@ static invar_status submit_request(invar_active_request *t, invar_completion_kin
 static invar_status wait_for_progress(bool *done_out, invar_active_request *t)
 {
     const invar_server_options *o = t->options;
-    int64_t known = t->response.known;
+    int64_t known = t->response.n_tokens;
     invar_status status = INVAR_OK;
 
     *done_out = false;
-    while (status == INVAR_OK && !*done_out && t->response.known == known) {
-        invar_inference_engine_wait(o->dispatch, &t->generation, known, ALIVE_CHECK_MS);
+    while (status == INVAR_OK && !*done_out && t->response.n_tokens == known) {
+        invar_inference_engine_wait(o->engine, &t->generation, known, ALIVE_CHECK_MS);
         *done_out = t->generation.done;
         if (t->generation.done && t->generation.error.status != INVAR_OK) {
             invar_error_put(&t->generation.error);
@@ -177,7 +178,7 @@ static invar_status wait_for_progress(bool *done_out, invar_active_request *t)
         } else {
             status = invar_completion_response_copy(&t->response);
         }
-        invar_inference_engine_unlock(o->dispatch);
+        invar_inference_engine_unlock(o->engine);
         if (status == INVAR_OK && !*done_out && !t->http->alive(t->connection))
             status = INVAR_FAIL(INVAR_E_IO, 0, "the client has gone");
         if (status == INVAR_OK && !*done_out && t->deadline_ms &&
@@ -185,7 +186,7 @@ static invar_status wait_for_progress(bool *done_out, invar_active_request *t)
             status = INVAR_FAIL(INVAR_E_STATE, 0,
                                 "the request has taken longer than %" PRId64 " s, the server's "
                                 "limit: ask for fewer tokens",
-                                o->seconds);
+                                o->request_timeout_s);
     }
     return status;
 }
@@ -204,7 +205,7 @@ static invar_status record_session_response(invar_active_request *t)
 {
     if (t->session_request && t->submitted) {
         INVAR_TRY(wait_until_done(t));
-        INVAR_TRY(t->options->gate.keep(t->session_request, &t->generation));
+        INVAR_TRY(t->options->session_hooks.record(t->session_request, &t->generation));
     }
     end_session_request(t);
     return INVAR_OK;
@@ -229,10 +230,10 @@ const char *invar_active_request_param(const invar_active_request *t)
     return t->completion.param;
 }
 
-invar_status invar_active_request_whole(invar_json_text *out, invar_active_request *t)
+invar_status invar_active_request_write_response(invar_json_text *out, invar_active_request *t)
 {
     INVAR_TRY(wait_until_done(t));
-    return invar_completion_response_whole(out, &t->response);
+    return invar_completion_response_write(out, &t->response);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -264,7 +265,7 @@ static void fill_events(invar_active_request *t)
     }
 }
 
-int64_t invar_active_request_next(invar_active_request *t, char *out, size_t most)
+int64_t invar_active_request_read_stream(invar_active_request *t, char *out, size_t capacity)
 {
     size_t bytes;
 
@@ -272,7 +273,7 @@ int64_t invar_active_request_next(invar_active_request *t, char *out, size_t mos
         fill_events(t);
     if (t->text.status != INVAR_OK)
         return -1;
-    bytes = t->text.bytes - t->sent < most ? t->text.bytes - t->sent : most;
+    bytes = t->text.bytes - t->sent < capacity ? t->text.bytes - t->sent : capacity;
     memcpy(out, t->text.data + t->sent, bytes);
     t->sent += bytes;
     return (int64_t)bytes;
@@ -292,11 +293,11 @@ invar_status invar_active_request_new(invar_active_request **out,
     return INVAR_OK;
 }
 
-const invar_generation_request *invar_active_request_withdraw(invar_active_request *t)
+const invar_generation_request *invar_active_request_cancel(invar_active_request *t)
 {
     if (!t->submitted)
         return NULL;
-    invar_inference_engine_cancel(t->options->dispatch, &t->generation);
+    invar_inference_engine_cancel(t->options->engine, &t->generation);
     return &t->generation;
 }
 

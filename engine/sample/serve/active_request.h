@@ -32,38 +32,38 @@ invar_status invar_active_request_new(invar_active_request **out,
  * the API key of the request, or NULL. For a request of an agent session it also waits until the
  * response is complete and recorded. `memory` is borrowed until the function returns.
  */
-invar_status invar_active_request_begin(invar_active_request *talk, invar_completion_kind kind,
+invar_status invar_active_request_begin(invar_active_request *request, invar_completion_kind kind,
                                         const char *key, const char *body, size_t bytes,
                                         const invar_serve_memory *memory) INVAR_MUST_USE;
 
 /* Returns the field of the request that the last failure is about, or NULL. Borrowed. */
-const char *invar_active_request_param(const invar_active_request *talk);
+const char *invar_active_request_param(const invar_active_request *request);
 
 /* Returns whether the client has asked for a stream of events. */
-bool invar_active_request_is_stream(const invar_active_request *talk);
+bool invar_active_request_is_stream(const invar_active_request *request);
 
 /* Waits for the complete response and writes it to `out`. */
-invar_status invar_active_request_whole(invar_json_text *out,
-                                        invar_active_request *talk) INVAR_MUST_USE;
+invar_status invar_active_request_write_response(invar_json_text *out,
+                                                 invar_active_request *request) INVAR_MUST_USE;
 
 /*
- * Copies up to `most` bytes of the event stream to `out`; waits for the next event if all were
+ * Copies up to `capacity` bytes of the event stream to `out`; waits for the next event if all were
  * copied. Returns their number, 0 at the end of the stream, -1 if there is no memory. A failure is
  * sent as the last event.
  */
-int64_t invar_active_request_next(invar_active_request *talk, char *out, size_t most);
+int64_t invar_active_request_read_stream(invar_active_request *request, char *out, size_t capacity);
 
 /*
  * Cancels the generation request, so that no thread of the engine uses it any more, and returns it,
  * borrowed. Returns NULL if nothing was submitted.
  */
-const invar_generation_request *invar_active_request_withdraw(invar_active_request *talk);
+const invar_generation_request *invar_active_request_cancel(invar_active_request *request);
 
 /*
  * Returns the error object for `error`, with its HTTP status in *http_out. `param` is the field
  * that the error is about, or NULL. All strings are borrowed.
  */
-void invar_active_request_free(invar_active_request *talk);
+void invar_active_request_free(invar_active_request *request);
 
 /* Frees the request and all that it has allocated. Call _withdraw first. NULL is ignored. */
 invar_response_error invar_active_request_error(int *http_out, const invar_error *error,

@@ -173,9 +173,9 @@ static invar_status read_lengths(invar_completion_request *ask)
                           "max_completion_tokens is %" PRId64 ", max_tokens %" PRId64
                           ": give one of them",
                           p->max_response, most);
-    ask->length = get_field(ask, "max_completion_tokens") ? "max_completion_tokens"
-                  : get_field(ask, "max_tokens")          ? "max_tokens"
-                                                          : NULL;
+    ask->length_param = get_field(ask, "max_completion_tokens") ? "max_completion_tokens"
+                        : get_field(ask, "max_tokens")          ? "max_tokens"
+                                                                : NULL;
     INVAR_TRY(read_int(&p->min_response, ask, "min_tokens", 0, MAX_TOKENS));
     if (p->max_response >= 0 && p->min_response > p->max_response)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "min_tokens is %" PRId64 ", more than max_tokens",
@@ -188,11 +188,11 @@ static invar_status read_temperature(invar_completion_request *ask)
     double value = json_number_value(get_field(ask, "temperature"));
 
     INVAR_TRY(read_real(&ask->sampling.temperature, ask, "temperature", 0, 100));
-    if (value > 0 && value < INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE)
+    if (value > 0 && value < INVAR_COMPLETION_REQUEST_MIN_TEMPERATURE)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "temperature is %g; expected 0, which takes the best token, or at least "
                           "%g",
-                          value, INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE);
+                          value, INVAR_COMPLETION_REQUEST_MIN_TEMPERATURE);
     return INVAR_OK;
 }
 
@@ -314,7 +314,7 @@ static invar_status read_stream(invar_completion_request *ask)
     json_object_foreach((json_t *)(uintptr_t)options, name, value)
     {
         if (strcmp(name, "include_usage") == 0 && json_is_boolean(value))
-            ask->usage = json_is_true(value);
+            ask->include_usage = json_is_true(value);
         else if (strcmp(name, "include_obfuscation") != 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "stream_options: only include_usage, true or false, is known");
@@ -327,7 +327,7 @@ static invar_status read_response_options(invar_completion_request *ask)
     INVAR_TRY(read_int(&ask->n, ask, "n", 1, INVAR_COMPLETION_REQUEST_MAX_CHOICES));
     INVAR_TRY(read_logprobs(ask));
     INVAR_TRY(read_bool(&ask->echo, ask, "echo"));
-    INVAR_TRY(read_bool(&ask->ids, ask, "return_token_ids"));
+    INVAR_TRY(read_bool(&ask->return_token_ids, ask, "return_token_ids"));
     INVAR_TRY(read_stream(ask));
     ask->param = "max_tokens";
     if (ask->sampling.max_response == 0 && !ask->echo)
@@ -461,14 +461,14 @@ invar_status invar_completion_request_read(invar_completion_request *ask,
     return INVAR_OK;
 }
 
-void invar_completion_request_release(invar_completion_request *ask)
+void invar_completion_request_release(invar_completion_request *request)
 {
-    for (int64_t i = 0; i < ask->n_prompts; i++)
-        invar_free(ask->prompts[i].ids);
-    invar_free(ask->prompts);
-    invar_free(ask->stop_ids);
-    invar_free(ask->stop);
-    json_decref(ask->messages);
-    json_decref(ask->body);
-    memset(ask, 0, sizeof *ask);
+    for (int64_t i = 0; i < request->n_prompts; i++)
+        invar_free(request->prompts[i].ids);
+    invar_free(request->prompts);
+    invar_free(request->stop_ids);
+    invar_free(request->stop);
+    json_decref(request->messages);
+    json_decref(request->body);
+    memset(request, 0, sizeof *request);
 }

@@ -26,7 +26,7 @@ typedef enum invar_completion_kind {
 #define INVAR_COMPLETION_REQUEST_MAX_CHOICES 1024 /* limit for prompts * n */
 #define INVAR_COMPLETION_REQUEST_MAX_STOPS 16
 /* Smallest temperature above 0. Far below it, logits divided by it overflow. */
-#define INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE 1e-3
+#define INVAR_COMPLETION_REQUEST_MIN_TEMPERATURE 1e-3
 
 /* One prompt, given as text or as token ids. */
 typedef struct invar_completion_prompt {
@@ -56,12 +56,12 @@ typedef struct invar_completion_request {
     int64_t n;                      /* choices for each prompt */
     invar_sampling_params sampling; /* max_response is 0 if nothing is generated, -1 if the request
                                        gives no length */
-    const char *length;             /* field that sets max_response; NULL if the request has none */
+    const char *length_param;       /* field that sets max_response; NULL if the request has none */
     int32_t *stop_ids;              /* token ids that end a choice; owned */
     const char **stop;              /* strings that end a choice; the array is owned, the strings
                                        are borrowed */
 
-    bool stream, usage, logprobs, echo, ids;
+    bool stream, include_usage, logprobs, echo, return_token_ids;
 } invar_completion_request;
 
 /*
@@ -73,7 +73,7 @@ invar_status invar_completion_request_read(invar_completion_request *out,
                                            invar_completion_kind kind, const char *body,
                                            size_t bytes, const invar_sampling_params *sampling,
                                            const invar_serve_memory *memory) INVAR_MUST_USE;
-void invar_completion_request_release(invar_completion_request *ask);
+void invar_completion_request_release(invar_completion_request *request);
 
 #ifdef __cplusplus
 }

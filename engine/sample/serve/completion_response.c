@@ -37,29 +37,31 @@ static invar_status make_id(invar_completion_response *r)
     invar_digest digest;
     size_t bytes;
 
-    INVAR_TRY(
-        invar_json_dump(&body, &bytes, r->ask->body, JSON_COMPACT | JSON_SORT_KEYS, "a request"));
+    INVAR_TRY(invar_json_dump(&body, &bytes, r->request->body, JSON_COMPACT | JSON_SORT_KEYS,
+                              "a request"));
     invar_hasher_init(&hasher);
-    invar_hasher_update(&hasher, &r->facts->weights, sizeof r->facts->weights);
+    invar_hasher_update(&hasher, &r->server_info->weights, sizeof r->server_info->weights);
     invar_hasher_update(&hasher, body, bytes);
     invar_hasher_final(&digest, &hasher);
     invar_free(body);
     invar_digest_format(hex, &digest);
     (void)snprintf(r->id, sizeof r->id, "%s-%s",
-                   r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT ? "chatcmpl" : "cmpl", hex);
+                   r->request->kind == INVAR_COMPLETION_REQUEST_CHAT ? "chatcmpl" : "cmpl", hex);
     return INVAR_OK;
 }
 
 invar_status invar_completion_response_init(invar_completion_response *r,
-                                            const invar_completion_request *ask,
-                                            const invar_generation_request *ticket,
-                                            const invar_server_info *facts,
+                                            const invar_completion_request *request,
+                                            const invar_generation_request *generation,
+                                            const invar_server_info *server_info,
                                             const invar_tokenizer *tokenizer)
 {
-    int64_t count = ticket->n_prompts * ticket->n;
+    int64_t count = generation->n_prompts * generation->n;
 
-    *r = (invar_completion_response){
-        .ask = ask, .ticket = ticket, .facts = facts, .tokenizer = tokenizer};
+    *r = (invar_completion_response){.request = request,
+                                     .generation = generation,
+                                     .server_info = server_info,
+                                     .tokenizer = tokenizer};
     INVAR_TRY(invar_alloc((void **)&r->choices, (size_t)count, sizeof *r->choices, "choices"));
     memset(r->choices, 0, (size_t)count * sizeof *r->choices);
     r->n_choices = count;
@@ -69,7 +71,7 @@ invar_status invar_completion_response_init(invar_completion_response *r,
 void invar_completion_response_release(invar_completion_response *r)
 {
     for (int64_t i = 0; i < r->n_choices; i++) {
-        invar_detokenizer_release(&r->choices[i].voice);
+        invar_detokenizer_release(&r->choices[i].detokenizer);
         invar_free(r->choices[i].tokens);
         invar_free(r->choices[i].logp);
         invar_free(r->choices[i].ends);
@@ -98,24 +100,24 @@ static invar_status grow_array(void **out, void *list, int64_t count, int64_t ro
 
 static invar_status reserve_tokens(invar_response_choice *c, int64_t count)
 {
-    int64_t room = c->room ? c->room : INITIAL_CAPACITY;
+    int64_t room = c->capacity ? c->capacity : INITIAL_CAPACITY;
 
     while (room < count)
         room *= 2;
-    if (room == c->room)
+    if (room == c->capacity)
         return INVAR_OK;
     INVAR_TRY(grow_array((void **)&c->tokens, c->tokens, c->count, room, sizeof *c->tokens));
     INVAR_TRY(grow_array((void **)&c->logp, c->logp, c->count, room, sizeof *c->logp));
     INVAR_TRY(grow_array((void **)&c->ends, c->ends, c->count, room, sizeof *c->ends));
-    c->room = room;
+    c->capacity = room;
     return INVAR_OK;
 }
 
 invar_status invar_completion_response_copy(invar_completion_response *r)
 {
-    r->known = 0;
+    r->n_tokens = 0;
     for (int64_t i = 0; i < r->n_choices; i++) {
-        const invar_generation_choice *from = &r->ticket->choices[i];
+        const invar_generation_choice *from = &r->generation->choices[i];
         invar_response_choice *to = &r->choices[i];
         int64_t fresh = from->count - to->count;
 
@@ -127,7 +129,7 @@ invar_status invar_completion_response_copy(invar_completion_response *r)
         }
         to->count = from->count;
         to->finish = from->finish;
-        r->known += from->count;
+        r->n_tokens += from->count;
     }
     return INVAR_OK;
 }
@@ -139,16 +141,19 @@ invar_status invar_completion_response_copy(invar_completion_response *r)
 static invar_status detokenize_new_tokens(invar_completion_response *r, invar_response_choice *c,
                                           bool done)
 {
-    while (c->voice.tokens < c->count) {
-        int64_t i = c->voice.tokens;
+    while (c->detokenizer.tokens < c->count) {
+        int64_t i = c->detokenizer.tokens;
 
-        INVAR_TRY(invar_detokenizer_take(&c->voice, r->tokenizer, &r->ask->sampling, c->tokens[i]));
-        c->ends[i] = invar_text_stream_whole(&c->voice.stream) ? c->voice.stream.bytes : OPEN;
+        INVAR_TRY(invar_detokenizer_take(&c->detokenizer, r->tokenizer, &r->request->sampling,
+                                         c->tokens[i]));
+        c->ends[i] = invar_text_stream_is_complete(&c->detokenizer.stream)
+                         ? c->detokenizer.stream.bytes
+                         : OPEN;
     }
     if (done && c->finish == INVAR_FINISH_NONE)
         c->finish = INVAR_FINISH_LENGTH; // max_tokens is 0
     return c->finish == INVAR_FINISH_NONE ? INVAR_OK
-                                          : invar_detokenizer_finish(&c->voice, r->tokenizer);
+                                          : invar_detokenizer_finish(&c->detokenizer, r->tokenizer);
 }
 
 /* ---- parts of the JSON ----------------------------------------------------------------------- */
@@ -193,7 +198,7 @@ static void put_fingerprint(invar_json_text *out, const invar_server_info *f)
 
 static void put_head(invar_json_text *out, const invar_completion_response *r, bool event)
 {
-    bool chat = r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT;
+    bool chat = r->request->kind == INVAR_COMPLETION_REQUEST_CHAT;
 
     invar_json_text_open(out, '{');
     put_named(out, "id", r->id);
@@ -201,22 +206,22 @@ static void put_head(invar_json_text *out, const invar_completion_response *r, b
               !chat   ? "text_completion"
               : event ? "chat.completion.chunk"
                       : "chat.completion");
-    put_number(out, "created", r->facts->started);
-    put_named(out, "model", r->facts->model);
-    put_fingerprint(out, r->facts);
+    put_number(out, "created", r->server_info->started);
+    put_named(out, "model", r->server_info->model);
+    put_fingerprint(out, r->server_info);
 }
 
 static void put_usage(invar_json_text *out, const invar_completion_response *r)
 {
     int64_t prompts = 0;
 
-    for (int64_t i = 0; i < r->ticket->n_prompts; i++)
-        prompts += r->ticket->prompts[i].count;
+    for (int64_t i = 0; i < r->generation->n_prompts; i++)
+        prompts += r->generation->prompts[i].count;
     invar_json_text_key(out, "usage");
     invar_json_text_open(out, '{');
     put_number(out, "prompt_tokens", prompts);
-    put_number(out, "completion_tokens", r->known);
-    put_number(out, "total_tokens", prompts + r->known);
+    put_number(out, "completion_tokens", r->n_tokens);
+    put_number(out, "total_tokens", prompts + r->n_tokens);
     invar_json_text_close(out, '}');
 }
 
@@ -226,15 +231,15 @@ static void put_usage(invar_json_text *out, const invar_completion_response *r)
 static void put_coordinates(invar_json_text *out, const invar_completion_response *r, int64_t first,
                             int64_t count)
 {
-    const invar_server_info *f = r->facts;
+    const invar_server_info *f = r->server_info;
 
     invar_json_text_key(out, "invar");
     invar_json_text_open(out, '{');
-    put_number(out, "seed", r->ask->sampling.seed);
+    put_number(out, "seed", r->request->sampling.seed);
     invar_json_text_key(out, "samples");
     invar_json_text_open(out, '[');
     for (int64_t i = first; i < first + count; i++)
-        invar_json_text_int(out, i % r->ticket->n);
+        invar_json_text_int(out, i % r->generation->n);
     invar_json_text_close(out, ']');
     invar_json_text_key(out, "weights");
     invar_json_text_digest(out, &f->weights);
@@ -307,7 +312,7 @@ static int64_t token_width(const invar_completion_response *r, const span *s, in
     int64_t width = 0;
     uint32_t point;
 
-    if (!s->headless && r->ask->sampling.skip_special &&
+    if (!s->headless && r->request->sampling.skip_special &&
         invar_tokenizer_special(r->tokenizer, token))
         return 0;
     for (size_t i = 0; i < count; width++) {
@@ -381,24 +386,24 @@ static void put_tokens(invar_json_text *out, const invar_completion_response *r,
                        int64_t until, bool first)
 {
     invar_response_choice *c = &r->choices[index];
-    const invar_generation_prompt *prompt = &r->ticket->prompts[index / r->ticket->n];
+    const invar_generation_prompt *prompt = &r->generation->prompts[index / r->generation->n];
     const span spans[2] = {
         {prompt->tokens, prompt->logp, prompt->count, true},
         {c->tokens + c->written, c->logp + c->written, until - c->written, false}};
-    bool echo = first && r->ask->echo;
+    bool echo = first && r->request->echo;
 
     invar_json_text_key(out, "logprobs");
-    if (!r->ask->logprobs || (!echo && spans[1].count == 0))
+    if (!r->request->logprobs || (!echo && spans[1].count == 0))
         invar_json_text_null(out);
-    else if (r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT)
+    else if (r->request->kind == INVAR_COMPLETION_REQUEST_CHAT)
         put_objects(out, r, &spans[1]);
     else
         put_lists(out, r, spans + !echo, 1 + echo, &c->offset);
-    if (r->ask->ids && first) {
+    if (r->request->return_token_ids && first) {
         invar_json_text_key(out, "prompt_token_ids");
         invar_json_text_ints(out, prompt->tokens, prompt->count);
     }
-    if (r->ask->ids) {
+    if (r->request->return_token_ids) {
         invar_json_text_key(out, "token_ids");
         invar_json_text_ints(out, spans[1].tokens, spans[1].count);
     }
@@ -451,7 +456,7 @@ static void put_calls(invar_json_text *out, const invar_completion_response *r, 
 
 static bool has_tools(const invar_completion_response *r)
 {
-    return r->ask->tools != NULL;
+    return r->request->tools != NULL;
 }
 
 /*
@@ -460,10 +465,10 @@ static bool has_tools(const invar_completion_response *r)
 static invar_status read_tool_calls(invar_tool_calls *out, const invar_completion_response *r,
                                     const invar_response_choice *c)
 {
-    *out = (invar_tool_calls){.text_bytes = c->voice.end};
-    return has_tools(r)
-               ? invar_tool_calls_read(out, invar_detokenizer_text(&c->voice), c->voice.end)
-               : INVAR_OK;
+    *out = (invar_tool_calls){.text_bytes = c->detokenizer.end};
+    return has_tools(r) ? invar_tool_calls_read(out, invar_detokenizer_text(&c->detokenizer),
+                                                c->detokenizer.end)
+                        : INVAR_OK;
 }
 
 static const char *finish_reason(const invar_response_choice *c, const invar_tool_calls *calls)
@@ -481,11 +486,11 @@ static const char *finish_reason(const invar_response_choice *c, const invar_too
 static invar_status prompt_text(char **out, size_t *bytes, const invar_completion_response *r,
                                 int64_t prompt)
 {
-    const invar_completion_prompt *p = &r->ask->prompts[prompt];
+    const invar_completion_prompt *p = &r->request->prompts[prompt];
 
     *out = NULL;
     *bytes = 0;
-    if (!r->ask->echo)
+    if (!r->request->echo)
         return INVAR_OK;
     if (!p->text)
         return invar_tokenizer_decode(out, bytes, r->tokenizer, p->ids, p->n_ids, false);
@@ -499,10 +504,10 @@ static invar_status prompt_text(char **out, size_t *bytes, const invar_completio
 static invar_status put_whole_text(invar_json_text *out, const invar_completion_response *r,
                                    int64_t index)
 {
-    const invar_detokenizer *voice = &r->choices[index].voice;
+    const invar_detokenizer *voice = &r->choices[index].detokenizer;
     char *echo = NULL, *text = NULL;
     size_t bytes;
-    invar_status status = prompt_text(&echo, &bytes, r, index / r->ticket->n);
+    invar_status status = prompt_text(&echo, &bytes, r, index / r->generation->n);
 
     if (status == INVAR_OK)
         status = invar_alloc((void **)&text, bytes + voice->end + 1, 1, "the text of a choice");
@@ -528,7 +533,7 @@ static void put_message(invar_json_text *out, const invar_completion_response *r
     if (calls->list && calls->text_bytes == 0)
         invar_json_text_null(out);
     else
-        invar_json_text_string(out, invar_detokenizer_text(&r->choices[index].voice),
+        invar_json_text_string(out, invar_detokenizer_text(&r->choices[index].detokenizer),
                                calls->text_bytes);
     put_named(out, "refusal", NULL);
     if (calls->list)
@@ -546,7 +551,7 @@ static invar_status put_choice(invar_json_text *out, invar_completion_response *
     status = read_tool_calls(&calls, r, c);
     invar_json_text_open(out, '{');
     put_number(out, "index", index);
-    if (status == INVAR_OK && r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT)
+    if (status == INVAR_OK && r->request->kind == INVAR_COMPLETION_REQUEST_CHAT)
         put_message(out, r, index, &calls);
     else if (status == INVAR_OK)
         status = put_whole_text(out, r, index);
@@ -557,7 +562,7 @@ static invar_status put_choice(invar_json_text *out, invar_completion_response *
     return status;
 }
 
-invar_status invar_completion_response_whole(invar_json_text *out, invar_completion_response *r)
+invar_status invar_completion_response_write(invar_json_text *out, invar_completion_response *r)
 {
     put_head(out, r, false);
     invar_json_text_key(out, "choices");
@@ -609,7 +614,7 @@ static void close_choice(invar_json_text *event, const invar_completion_response
     put_named(event, "finish_reason", why);
     invar_json_text_close(event, '}');
     invar_json_text_close(event, ']');
-    if (r->ask->usage)
+    if (r->request->include_usage)
         put_named(event, "usage", NULL);
     if (why)
         put_coordinates(event, r, index, 1);
@@ -620,7 +625,7 @@ static void close_choice(invar_json_text *event, const invar_completion_response
 static void put_delta(invar_json_text *event, const invar_completion_response *r, const char *text,
                       size_t bytes, bool role)
 {
-    bool chat = r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT;
+    bool chat = r->request->kind == INVAR_COMPLETION_REQUEST_CHAT;
 
     if (chat) {
         invar_json_text_key(event, "delta");
@@ -639,16 +644,16 @@ static invar_status write_first_event(invar_json_text *out, invar_json_text *eve
                                       invar_completion_response *r, int64_t index)
 {
     invar_response_choice *c = &r->choices[index];
-    bool chat = r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT;
+    bool chat = r->request->kind == INVAR_COMPLETION_REQUEST_CHAT;
     char *echo;
     size_t bytes;
 
-    if (c->begun)
+    if (c->first_written)
         return INVAR_OK;
-    c->begun = true;
-    if (!chat && !r->ask->echo && !r->ask->ids)
+    c->first_written = true;
+    if (!chat && !r->request->echo && !r->request->return_token_ids)
         return INVAR_OK;
-    INVAR_TRY(prompt_text(&echo, &bytes, r, index / r->ticket->n));
+    INVAR_TRY(prompt_text(&echo, &bytes, r, index / r->generation->n));
     begin_event(out, event);
     open_choice(event, r, index);
     put_delta(event, r, echo ? echo : "", bytes, chat);
@@ -665,7 +670,7 @@ static invar_status write_first_event(invar_json_text *out, invar_json_text *eve
  */
 static int64_t tokens_before(const invar_response_choice *c, size_t end)
 {
-    size_t begin = c->voice.sent_bytes;
+    size_t begin = c->detokenizer.sent_bytes;
     int64_t i = c->written;
 
     for (; i < c->count && begin < end; i++)
@@ -678,7 +683,7 @@ static int64_t tokens_before(const invar_response_choice *c, size_t end)
 static void write_text_event(invar_json_text *out, invar_json_text *event,
                              invar_completion_response *r, int64_t index, size_t end)
 {
-    invar_detokenizer *voice = &r->choices[index].voice;
+    invar_detokenizer *voice = &r->choices[index].detokenizer;
 
     if (end <= voice->sent_bytes)
         return;
@@ -697,9 +702,9 @@ static void write_ready_text(invar_json_text *out, invar_json_text *event,
                              invar_completion_response *r, int64_t index, size_t ready)
 {
     const invar_response_choice *c = &r->choices[index];
-    size_t end = c->voice.sent_bytes;
+    size_t end = c->detokenizer.sent_bytes;
 
-    for (int64_t i = c->written; i < c->count && ready > c->voice.sent_bytes; i++)
+    for (int64_t i = c->written; i < c->count && ready > c->detokenizer.sent_bytes; i++)
         if (c->ends[i] <= ready)
             end = c->ends[i];
     write_text_event(out, event, r, index, end);
@@ -717,7 +722,7 @@ static void write_calls_event(invar_json_text *out, invar_json_text *event,
     invar_json_text_open(event, '{');
     put_calls(event, r, index, calls, true);
     invar_json_text_close(event, '}');
-    put_tokens(event, r, index, tokens_before(c, c->voice.end), false);
+    put_tokens(event, r, index, tokens_before(c, c->detokenizer.end), false);
     close_choice(event, r, index, NULL);
     end_event(out, event);
 }
@@ -728,7 +733,7 @@ static void write_last_event(invar_json_text *out, invar_json_text *event,
 {
     begin_event(out, event);
     open_choice(event, r, index);
-    if (r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT) {
+    if (r->request->kind == INVAR_COMPLETION_REQUEST_CHAT) {
         invar_json_text_key(event, "delta");
         invar_json_text_open(event, '{');
         invar_json_text_close(event, '}');
@@ -752,7 +757,7 @@ static invar_status write_final_events(invar_json_text *out, invar_json_text *ev
         if (calls.list)
             write_calls_event(out, event, r, index, &calls);
         write_last_event(out, event, r, index, finish_reason(c, &calls));
-        c->ended = true;
+        c->last_written = true;
     }
     invar_tool_calls_release(&calls);
     return status;
@@ -763,14 +768,14 @@ static invar_status write_choice_events(invar_json_text *out, invar_json_text *e
 {
     invar_response_choice *c = &r->choices[index];
 
-    if (c->ended || (c->count == 0 && !done))
+    if (c->last_written || (c->count == 0 && !done))
         return INVAR_OK;
     INVAR_TRY(detokenize_new_tokens(r, c, done));
     INVAR_TRY(write_first_event(out, event, r, index));
     if (c->finish != INVAR_FINISH_NONE)
         return write_final_events(out, event, r, index);
     write_ready_text(out, event, r, index,
-                     invar_detokenizer_ready(&c->voice, &r->ask->sampling, has_tools(r)));
+                     invar_detokenizer_ready(&c->detokenizer, &r->request->sampling, has_tools(r)));
     return INVAR_OK;
 }
 
@@ -797,7 +802,7 @@ invar_status invar_completion_response_events(invar_json_text *out, invar_comple
     for (int64_t i = 0; i < r->n_choices && status == INVAR_OK; i++)
         status = write_choice_events(out, &event, r, i, done);
     if (status == INVAR_OK && done) {
-        if (r->ask->usage)
+        if (r->request->include_usage)
             write_usage_event(out, &event, r);
         invar_json_text_append(out, last, sizeof last - 1);
         r->finished = true;

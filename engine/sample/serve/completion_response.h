@@ -21,18 +21,18 @@ extern "C" {
 
 /* Copy of a choice, and how much of it was written to the response. */
 typedef struct invar_response_choice {
-    invar_detokenizer voice;
+    invar_detokenizer detokenizer;
     int32_t *tokens; /* (count) copies of the tokens of the generation request */
     float *logp;     /* (count) log-probs */
     size_t *ends;    /* (count) length of the text at the end of each token, in bytes; OPEN, defined
                         in completion_response.c, if the token ends inside of a character */
     int64_t count;
-    int64_t room;
+    int64_t capacity;
     int64_t written; /* tokens that were written */
     int64_t offset;  /* text_offset of the next token: characters of the texts of all tokens written
                         so far */
     invar_finish finish;
-    bool begun, ended; /* the first and the last event of the choice were written */
+    bool first_written, last_written; /* the first and the last event of the choice were written */
 } invar_response_choice;
 
 /*
@@ -40,40 +40,41 @@ typedef struct invar_response_choice {
  * The borrowed objects must outlive the response.
  */
 typedef struct invar_completion_response {
-    const invar_completion_request *ask;
-    const invar_generation_request *ticket; /* borrowed; its prompts are read without the lock */
-    const invar_server_info *facts;
+    const invar_completion_request *request;
+    const invar_generation_request
+        *generation; /* borrowed; its prompts are read without the lock */
+    const invar_server_info *server_info;
     const invar_tokenizer *tokenizer;
     char id[64];
     invar_response_choice *choices; /* (n_choices) */
     int64_t n_choices;
-    int64_t known; /* tokens of all choices together */
-    bool finished; /* the last event was written */
+    int64_t n_tokens; /* tokens of all choices together */
+    bool finished;    /* the last event was written */
 } invar_completion_response;
 
-/* Initializes a response to `ask`. All arguments are borrowed. */
-invar_status invar_completion_response_init(invar_completion_response *reply,
-                                            const invar_completion_request *ask,
-                                            const invar_generation_request *ticket,
-                                            const invar_server_info *facts,
+/* Initializes a response to `request`. All arguments are borrowed. */
+invar_status invar_completion_response_init(invar_completion_response *response,
+                                            const invar_completion_request *request,
+                                            const invar_generation_request *generation,
+                                            const invar_server_info *server_info,
                                             const invar_tokenizer *tokenizer) INVAR_MUST_USE;
-void invar_completion_response_release(invar_completion_response *reply);
+void invar_completion_response_release(invar_completion_response *response);
 
 /*
  * Copies the new tokens of the generation request. Caller holds the lock of the inference engine.
  */
-invar_status invar_completion_response_copy(invar_completion_response *reply) INVAR_MUST_USE;
+invar_status invar_completion_response_copy(invar_completion_response *response) INVAR_MUST_USE;
 
 /* Writes the complete response. The generation request must be done. */
-invar_status invar_completion_response_whole(invar_json_text *out,
-                                             invar_completion_response *reply) INVAR_MUST_USE;
+invar_status invar_completion_response_write(invar_json_text *out,
+                                             invar_completion_response *response) INVAR_MUST_USE;
 
 /*
  * Writes events for everything that is new since the last call. `done` reports that the generation
  * request is done: the last events follow.
  */
 invar_status invar_completion_response_events(invar_json_text *out,
-                                              invar_completion_response *reply,
+                                              invar_completion_response *response,
                                               bool done) INVAR_MUST_USE;
 
 /* Error object of OpenAI's API. A NULL field is written as null. */
@@ -85,8 +86,10 @@ typedef struct invar_response_error {
 void invar_completion_response_put_error(invar_json_text *out, const invar_response_error *error);
 
 /* Writes the object of the served model, or a list that contains only that object. */
-void invar_completion_response_put_model(invar_json_text *out, const invar_server_info *facts);
-void invar_completion_response_put_models(invar_json_text *out, const invar_server_info *facts);
+void invar_completion_response_put_model(invar_json_text *out,
+                                         const invar_server_info *server_info);
+void invar_completion_response_put_models(invar_json_text *out,
+                                          const invar_server_info *server_info);
 
 #ifdef __cplusplus
 }

@@ -44,7 +44,7 @@ static void find_stop_string(invar_detokenizer *v, const invar_sampling_params *
 
     for (int64_t i = 0; i < p->n_stop; i++) {
         size_t length = strlen(p->stop[i]);
-        size_t from = s->fresh + 1 > length ? s->fresh + 1 - length : 0;
+        size_t from = s->unchanged_bytes + 1 > length ? s->unchanged_bytes + 1 - length : 0;
         size_t at = find_word(s->text, s->bytes, from, p->stop[i]);
 
         if (at < s->bytes && (!v->ended || at < v->end)) {
@@ -97,7 +97,7 @@ size_t invar_detokenizer_ready(const invar_detokenizer *v, const invar_sampling_
                                bool calls)
 {
     const char *text = invar_detokenizer_text(v);
-    size_t bytes = v->stream.bytes, ready = min_size(v->stream.settled, bytes);
+    size_t bytes = v->stream.bytes, ready = min_size(v->stream.stable_bytes, bytes);
 
     if (v->ended)
         ready = v->end;

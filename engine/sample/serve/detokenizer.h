@@ -25,15 +25,16 @@ typedef struct invar_detokenizer {
     size_t sent_bytes; /* bytes that the caller has sent; set by the caller */
 } invar_detokenizer;
 
-void invar_detokenizer_release(invar_detokenizer *voice);
+void invar_detokenizer_release(invar_detokenizer *detokenizer);
 
 /* Appends the text of the next token of the response and searches the new text for stop strings. */
-invar_status invar_detokenizer_take(invar_detokenizer *voice, const invar_tokenizer *tokenizer,
+invar_status invar_detokenizer_take(invar_detokenizer *detokenizer,
+                                    const invar_tokenizer *tokenizer,
                                     const invar_sampling_params *sampling,
                                     int32_t token) INVAR_MUST_USE;
 
 /* Ends the text after the last token. Does nothing if a stop string has ended it already. */
-invar_status invar_detokenizer_finish(invar_detokenizer *voice,
+invar_status invar_detokenizer_finish(invar_detokenizer *detokenizer,
                                       const invar_tokenizer *tokenizer) INVAR_MUST_USE;
 
 /*
@@ -41,13 +42,13 @@ invar_status invar_detokenizer_finish(invar_detokenizer *voice,
  * sent_bytes. If `calls` is set, a tool call and all text after its beginning are held back until
  * the text ends.
  */
-size_t invar_detokenizer_ready(const invar_detokenizer *voice,
+size_t invar_detokenizer_ready(const invar_detokenizer *detokenizer,
                                const invar_sampling_params *sampling, bool calls);
 
 /*
  * Returns the text so far, NUL-terminated; "" before the first token. Valid until the next token.
  */
-const char *invar_detokenizer_text(const invar_detokenizer *voice);
+const char *invar_detokenizer_text(const invar_detokenizer *detokenizer);
 
 #ifdef __cplusplus
 }

@@ -180,7 +180,7 @@ static void wait_for(pthread_cond_t *condition, invar_inference_engine *d, int64
 }
 
 invar_status invar_inference_engine_submit(invar_inference_engine *d,
-                                           invar_generation_request *ticket)
+                                           invar_generation_request *request)
 {
     invar_status status = INVAR_OK;
 
@@ -192,8 +192,8 @@ invar_status invar_inference_engine_submit(invar_inference_engine *d,
             INVAR_FAIL(INVAR_E_BUSY, 0,
                        "the server works on %" PRId64 " requests, as many as it takes", d->load);
     if (status == INVAR_OK) {
-        *d->submitted_end = ticket;
-        d->submitted_end = &ticket->next;
+        *d->submitted_end = request;
+        d->submitted_end = &request->next;
         d->load++;
         (void)pthread_cond_signal(&d->work_cond);
     }
@@ -210,21 +210,21 @@ static int64_t tokens_of(const invar_generation_request *t)
     return sum;
 }
 
-void invar_inference_engine_wait(invar_inference_engine *d, invar_generation_request *ticket,
+void invar_inference_engine_wait(invar_inference_engine *d, invar_generation_request *request,
                                  int64_t known, int64_t ms)
 {
     lock_engine(d);
-    if (!ticket->done && tokens_of(ticket) <= known)
-        wait_for(&ticket->progress_cond, d, ms);
+    if (!request->done && tokens_of(request) <= known)
+        wait_for(&request->progress_cond, d, ms);
 }
 
-void invar_inference_engine_cancel(invar_inference_engine *d, invar_generation_request *ticket)
+void invar_inference_engine_cancel(invar_inference_engine *d, invar_generation_request *request)
 {
     lock_engine(d);
-    ticket->canceled = true;
+    request->canceled = true;
     (void)pthread_cond_signal(&d->work_cond);
-    while (!ticket->done)
-        wait_for(&ticket->progress_cond, d, STOP_CHECK_MS);
+    while (!request->done)
+        wait_for(&request->progress_cond, d, STOP_CHECK_MS);
     invar_inference_engine_unlock(d);
 }
 
@@ -259,10 +259,10 @@ static void complete_request(invar_inference_engine *d, invar_generation_request
 /* Removes the samples of the request from the rollout and completes it. Caller holds `lock`. */
 static void drop_request(invar_inference_engine *d, invar_generation_request *t)
 {
-    if (t->left > 0)
+    if (t->n_unfinished > 0)
         invar_rollout_cancel(rollout_of(d), t->samples, t->n_prompts * t->n);
-    d->live_samples -= t->left;
-    t->left = 0;
+    d->live_samples -= t->n_unfinished;
+    t->n_unfinished = 0;
     complete_request(d, t);
 }
 
@@ -291,7 +291,7 @@ static void remove_finished(invar_inference_engine *d)
     for (invar_generation_request **at = &d->requests; *at;) {
         invar_generation_request *t = *at;
 
-        if (!t->canceled && t->left > 0) {
+        if (!t->canceled && t->n_unfinished > 0) {
             at = &t->next;
             continue;
         }
@@ -334,7 +334,7 @@ static invar_status init_sample(invar_rl_sample *s, const invar_generation_reque
     *s = (invar_rl_sample){.index = choice,
                            .group = group,
                            .rollout = t->rollout,
-                           .draw_index = t->draw + choice,
+                           .draw_index = t->draw_index + choice,
                            .prompt_tokens = prompt->count,
                            .n_tokens = prompt->count};
     INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)s->n_tokens, sizeof *s->tokens,
@@ -352,7 +352,7 @@ static invar_status add_prompt_samples(invar_inference_engine *d, invar_generati
         INVAR_TRY(init_sample(&samples[i], t, &t->prompts[prompt], (uint32_t)i, d->group));
     d->group++;
     INVAR_TRY(invar_rollout_add(rollout_of(d), samples, t->n, t->sampling));
-    t->left += t->n;
+    t->n_unfinished += t->n;
     d->live_samples += t->n;
     return INVAR_OK;
 }
@@ -549,13 +549,13 @@ static invar_status run_score_batch(invar_inference_engine *d, invar_generation_
 /* Appends the new tokens of the sample to the published tokens of the choice. */
 static invar_status publish_choice(invar_generation_choice *c, const invar_rl_sample *s)
 {
-    int64_t count = invar_rl_sample_response(s), room = c->room ? c->room : 64;
+    int64_t count = invar_rl_sample_response(s), room = c->capacity ? c->capacity : 64;
     int32_t *tokens = NULL;
     float *logp = NULL;
 
     while (room < count)
         room *= 2;
-    if (room > c->room) {
+    if (room > c->capacity) {
         INVAR_TRY(invar_alloc((void **)&tokens, (size_t)room, sizeof *tokens, "tokens"));
         if (invar_alloc((void **)&logp, (size_t)room, sizeof *logp, "log-probs") != INVAR_OK) {
             invar_free(tokens);
@@ -565,7 +565,7 @@ static invar_status publish_choice(invar_generation_choice *c, const invar_rl_sa
         invar_free(c->logp);
         c->tokens = tokens;
         c->logp = logp;
-        c->room = room;
+        c->capacity = room;
         c->count = 0;
     }
     if (count > c->count) {
@@ -595,7 +595,7 @@ static invar_status publish_request(invar_inference_engine *d, invar_generation_
         news = true;
         if (c->finish == INVAR_FINISH_NONE)
             continue;
-        t->left--;
+        t->n_unfinished--;
         d->live_samples--;
     }
     if (news)
@@ -642,7 +642,7 @@ static bool wait_for_work(invar_inference_engine *d, const volatile sig_atomic_t
 
 static invar_status call_tick(const invar_inference_engine *d)
 {
-    return d->options.tick ? d->options.tick(d->options.payload) : INVAR_OK;
+    return d->options.on_progress ? d->options.on_progress(d->options.payload) : INVAR_OK;
 }
 
 static invar_generation_request *first_unscored(const invar_inference_engine *d)

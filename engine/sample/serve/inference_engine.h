@@ -27,7 +27,7 @@ extern "C" {
 typedef struct invar_generation_choice {
     int32_t *tokens; /* (count) */
     float *logp;     /* (count) */
-    int64_t count, room;
+    int64_t count, capacity;
     invar_finish finish;
 } invar_generation_choice;
 
@@ -42,9 +42,10 @@ typedef struct invar_generation_request {
     const invar_sampling_params *sampling; /* borrowed; max_response 0 if nothing is generated */
     invar_generation_prompt *prompts;      /* (n_prompts) */
     int64_t n_prompts;
-    int64_t n;              /* choices of each prompt */
-    bool score;             /* log-probs of the prompts are wanted */
-    uint32_t rollout, draw; /* random coordinates: choice i of each prompt is (rollout, draw + i); 0
+    int64_t n;  /* choices of each prompt */
+    bool score; /* log-probs of the prompts are wanted */
+    uint32_t rollout,
+        draw_index; /* random coordinates: choice i of each prompt is (rollout, draw + i); 0
                                at first */
     pthread_cond_t progress_cond;
 
@@ -58,7 +59,7 @@ typedef struct invar_generation_request {
     /* Fields from here on are private to the thread in invar_inference_engine_run. */
     struct invar_generation_request *next;
     invar_rl_sample *samples; /* (n_prompts * n) */
-    int64_t left;             /* choices that are not finished */
+    int64_t n_unfinished;     /* choices that are not finished */
     bool score_alone;         /* score it alone: a batch that it was part of has failed */
 } invar_generation_request;
 
@@ -67,9 +68,9 @@ typedef struct invar_generation_request {
  * sampling and score. Release with invar_generation_request_release, also after a failure, but not
  * between submit and the end of the request.
  */
-invar_status invar_generation_request_init(invar_generation_request *ticket, int64_t n_prompts,
+invar_status invar_generation_request_init(invar_generation_request *request, int64_t n_prompts,
                                            int64_t n) INVAR_MUST_USE;
-void invar_generation_request_release(invar_generation_request *ticket);
+void invar_generation_request_release(invar_generation_request *request);
 
 typedef struct invar_inference_engine invar_inference_engine;
 
@@ -78,14 +79,15 @@ typedef struct invar_inference_engine_options {
     const invar_tokenizer *tokenizer;
     const invar_device *dev;
     const invar_rollout_exec_options *limits;
-    invar_rollout *rollout;              /* Rollout that generates, between _begin and the end of
+    invar_rollout *rollout; /* Rollout that generates, between _begin and the end of
                                             _run. If it is set, requests cannot be scored, and
                                             model, tokenizer, dev and limits are not used. If it is
                                             NULL, the engine creates its own. */
-    int64_t context;                     /* tokens of the longest sequence, prompt and response
+    int64_t context;        /* tokens of the longest sequence, prompt and response
                                             together */
-    int64_t max_requests;                /* largest number of requests at a time */
-    invar_status (*tick)(void *payload); /* called after each pass, and regularly while the engine
+    int64_t max_requests;   /* largest number of requests at a time */
+    invar_status (*on_progress)(
+        void *payload); /* called after each pass, and regularly while the engine
                                             is idle; a failure ends _run. May be NULL. */
     void *payload;
 } invar_inference_engine_options;
@@ -94,35 +96,35 @@ typedef struct invar_inference_engine_options {
 invar_status
 invar_inference_engine_new(invar_inference_engine **out,
                            const invar_inference_engine_options *options) INVAR_MUST_USE;
-void invar_inference_engine_free(invar_inference_engine *dispatch);
+void invar_inference_engine_free(invar_inference_engine *engine);
 
 /* ---- called by any thread -------------------------------------------------------------------- */
 
 /*
- * Queues a request; *ticket must stay in place until the request is done. Returns INVAR_E_BUSY if
+ * Queues a request; *request must stay in place until the request is done. Returns INVAR_E_BUSY if
  * max_requests are in progress, INVAR_E_STATE if the engine accepts none.
  */
-invar_status invar_inference_engine_submit(invar_inference_engine *dispatch,
-                                           invar_generation_request *ticket) INVAR_MUST_USE;
+invar_status invar_inference_engine_submit(invar_inference_engine *engine,
+                                           invar_generation_request *request) INVAR_MUST_USE;
 
 /*
  * Waits at most `ms` milliseconds until the choices have more than `known` tokens together, or the
  * request is done. Returns with the lock of the engine held, so that the caller may read the
  * request; call invar_inference_engine_unlock afterwards.
  */
-void invar_inference_engine_wait(invar_inference_engine *dispatch, invar_generation_request *ticket,
+void invar_inference_engine_wait(invar_inference_engine *engine, invar_generation_request *request,
                                  int64_t known, int64_t ms);
-void invar_inference_engine_unlock(invar_inference_engine *dispatch);
+void invar_inference_engine_unlock(invar_inference_engine *engine);
 
 /* Cancels the request, unless it is done, and waits until the engine no longer uses it. */
-void invar_inference_engine_cancel(invar_inference_engine *dispatch,
-                                   invar_generation_request *ticket);
+void invar_inference_engine_cancel(invar_inference_engine *engine,
+                                   invar_generation_request *request);
 
 /* Makes _run finish the requests in progress and return. Any thread may call it. */
-void invar_inference_engine_stop(invar_inference_engine *dispatch);
+void invar_inference_engine_stop(invar_inference_engine *engine);
 
 /* Returns the number of requests that were submitted and are not done. */
-int64_t invar_inference_engine_load(invar_inference_engine *dispatch);
+int64_t invar_inference_engine_load(invar_inference_engine *engine);
 
 /* ---- called by the thread that owns the model ------------------------------------------------ */
 
@@ -130,14 +132,14 @@ int64_t invar_inference_engine_load(invar_inference_engine *dispatch);
  * Opens options.rollout for generation and accepts requests. Call before each _run if the rollout
  * is not the engine's own.
  */
-invar_status invar_inference_engine_begin(invar_inference_engine *dispatch) INVAR_MUST_USE;
+invar_status invar_inference_engine_begin(invar_inference_engine *engine) INVAR_MUST_USE;
 
 /*
  * Serves requests until *stop is not 0 (`stop` may be NULL) or _stop was called; then accepts no
  * more and finishes those in progress. Returns an error of the device, the model, the memory or
  * `tick`, never that of one request; all requests have then failed with it.
  */
-invar_status invar_inference_engine_run(invar_inference_engine *dispatch,
+invar_status invar_inference_engine_run(invar_inference_engine *engine,
                                         const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
 #ifdef __cplusplus

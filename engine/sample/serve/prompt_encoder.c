@@ -85,8 +85,8 @@ static invar_status encode_text(const invar_prompt_encoder *p, const invar_compl
 {
     const invar_tokenizer *t = p->options.tokenizer;
     invar_completion_prompt *prompt = &ask->prompts[index];
-    int64_t least = invar_tokenizer_least(t, bytes);
-    uint64_t room = invar_tokenizer_room(t, text, bytes);
+    int64_t least = invar_tokenizer_min_tokens(t, bytes);
+    uint64_t room = invar_tokenizer_max_bytes(t, text, bytes);
     invar_status status;
 
     if (least > max_prompt_tokens(p, ask))
@@ -234,15 +234,15 @@ static invar_status check_length(const invar_prompt_encoder *p, invar_completion
 {
     int64_t n_prompt = ask->prompts[index].n_ids, most = p->options.context - n_prompt;
 
-    if (!ask->length || p->options.cut_responses || ask->sampling.max_response <= most)
+    if (!ask->length_param || p->options.cut_responses || ask->sampling.max_response <= most)
         return INVAR_OK;
-    ask->param = ask->length;
+    ask->param = ask->length_param;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%s is %" PRId64 " and prompt %" PRId64 " has %" PRId64
                       " tokens, but the context has %" PRId64 " tokens: ask for at most %" PRId64
                       ", or leave %s out",
-                      ask->length, ask->sampling.max_response, index, n_prompt, p->options.context,
-                      most, ask->length);
+                      ask->length_param, ask->sampling.max_response, index, n_prompt,
+                      p->options.context, most, ask->length_param);
 }
 
 static invar_status check_stops(const invar_prompt_encoder *p, invar_completion_request *ask)
@@ -256,23 +256,23 @@ static invar_status check_stops(const invar_prompt_encoder *p, invar_completion_
     return INVAR_OK;
 }
 
-invar_status invar_prompt_encoder_make(invar_prompt_encoder *p, invar_completion_request *ask)
+invar_status invar_prompt_encoder_make(invar_prompt_encoder *p, invar_completion_request *request)
 {
-    INVAR_TRY(check_stops(p, ask));
-    if (ask->kind == INVAR_COMPLETION_REQUEST_CHAT)
-        INVAR_TRY(encode_chat(p, ask));
-    ask->param = ask->kind == INVAR_COMPLETION_REQUEST_CHAT ? "messages" : "prompt";
-    for (int64_t i = 0; i < ask->n_prompts; i++) {
-        invar_completion_prompt *prompt = &ask->prompts[i];
+    INVAR_TRY(check_stops(p, request));
+    if (request->kind == INVAR_COMPLETION_REQUEST_CHAT)
+        INVAR_TRY(encode_chat(p, request));
+    request->param = request->kind == INVAR_COMPLETION_REQUEST_CHAT ? "messages" : "prompt";
+    for (int64_t i = 0; i < request->n_prompts; i++) {
+        invar_completion_prompt *prompt = &request->prompts[i];
 
         if (prompt->text)
-            INVAR_TRY(encode_text(p, ask, i, prompt->text, prompt->text_bytes));
-        INVAR_TRY(check_prompt(p, ask, i));
-        INVAR_TRY(check_length(p, ask, i));
+            INVAR_TRY(encode_text(p, request, i, prompt->text, prompt->text_bytes));
+        INVAR_TRY(check_prompt(p, request, i));
+        INVAR_TRY(check_length(p, request, i));
     }
-    if (ask->sampling.max_response < 0)
-        ask->sampling.max_response = p->options.context;
-    ask->sampling.max_context = p->options.context;
-    ask->param = NULL;
+    if (request->sampling.max_response < 0)
+        request->sampling.max_response = p->options.context;
+    request->sampling.max_context = p->options.context;
+    request->param = NULL;
     return INVAR_OK;
 }

@@ -34,10 +34,10 @@ typedef struct invar_prompt_encoder_options {
  */
 invar_status invar_prompt_encoder_new(invar_prompt_encoder **out,
                                       const invar_prompt_encoder_options *options) INVAR_MUST_USE;
-void invar_prompt_encoder_free(invar_prompt_encoder *prompter);
+void invar_prompt_encoder_free(invar_prompt_encoder *encoder);
 
 /* Returns the reason why chats are not supported; NULL if they are. Borrowed. */
-const char *invar_prompt_encoder_no_chat(const invar_prompt_encoder *prompter);
+const char *invar_prompt_encoder_no_chat(const invar_prompt_encoder *encoder);
 
 /*
  * Encodes all prompts of the request and sets the length of a response if the request has none.
@@ -45,8 +45,8 @@ const char *invar_prompt_encoder_no_chat(const invar_prompt_encoder *prompter);
  * the length that the request asks for exceed the context, or if the request has tools that the
  * chat template does not use.
  */
-invar_status invar_prompt_encoder_make(invar_prompt_encoder *prompter,
-                                       invar_completion_request *ask) INVAR_MUST_USE;
+invar_status invar_prompt_encoder_make(invar_prompt_encoder *encoder,
+                                       invar_completion_request *request) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

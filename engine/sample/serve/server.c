@@ -98,7 +98,7 @@ static void set_failure_response(invar_http_transaction *e, const invar_error *e
 static invar_status reserve_memory(invar_server *s, invar_http_transaction *e, uint64_t bytes,
                                    bool keep)
 {
-    int64_t most = s->options.memory > 0 ? s->options.memory : INT64_MAX;
+    int64_t most = s->options.max_memory_bytes > 0 ? s->options.max_memory_bytes : INT64_MAX;
     bool alone, fits;
 
     (void)pthread_mutex_lock(&s->memory_queue);
@@ -141,7 +141,7 @@ static void release_kept_memory(invar_server *s, invar_http_transaction *e)
 static void unmap_large_blocks(const invar_server *s)
 {
 #ifdef __GLIBC__
-    if (s->options.memory > 0)
+    if (s->options.max_memory_bytes > 0)
         (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
 #else
     (void)s;
@@ -151,7 +151,7 @@ static void unmap_large_blocks(const invar_server *s)
 static void trim_small_blocks(const invar_server *s, const invar_http_transaction *e)
 {
 #ifdef __GLIBC__
-    if (s->options.memory > 0 && e->memory >= LARGE_BYTES)
+    if (s->options.max_memory_bytes > 0 && e->memory >= LARGE_BYTES)
         (void)malloc_trim(0);
 #else
     (void)s;
@@ -189,7 +189,7 @@ static invar_status reserve_parse_memory(invar_server *s, invar_http_transaction
     // messages are copied, and the copy is converted
     uint64_t trees = kind == INVAR_COMPLETION_REQUEST_CHAT ? 2 : 1;
     size_t values = invar_json_count(e->body, e->bytes);
-    size_t most = MAX_VALUES + (size_t)s->options.facts->context;
+    size_t most = MAX_VALUES + (size_t)s->options.server_info->context;
 
     if (values > most)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -212,11 +212,11 @@ static const char *bearer_key(const char *given)
 
 static void end_active_request(invar_server *s, invar_active_request *t)
 {
-    const invar_generation_request *ticket = invar_active_request_withdraw(t);
+    const invar_generation_request *ticket = invar_active_request_cancel(t);
 
     if (ticket) {
         (void)pthread_mutex_lock(&s->lock);
-        invar_server_metrics_ticket(&s->metrics, ticket);
+        invar_server_metrics_add_request(&s->metrics, ticket);
         (void)pthread_mutex_unlock(&s->lock);
     }
     invar_active_request_free(t);
@@ -243,7 +243,7 @@ static void answer_completion(invar_server *s, invar_http_transaction *e,
         return;
     }
     if (status == INVAR_OK)
-        status = invar_active_request_whole(&text, t);
+        status = invar_active_request_write_response(&text, t);
     if (status == INVAR_OK) {
         set_json_response(e, 200, &text);
     } else {
@@ -268,7 +268,7 @@ static void answer_models(invar_server *s, invar_http_transaction *e)
 {
     invar_json_text text = {0};
 
-    invar_completion_response_put_models(&text, s->options.facts);
+    invar_completion_response_put_models(&text, s->options.server_info);
     set_json_response(e, 200, &text);
 }
 
@@ -276,14 +276,14 @@ static void answer_model(invar_server *s, invar_http_transaction *e)
 {
     invar_json_text text = {0};
 
-    if (strcmp(e->path + strlen(MODELS) + 1, s->options.facts->model) != 0) {
+    if (strcmp(e->path + strlen(MODELS) + 1, s->options.server_info->model) != 0) {
         set_error_response(
             e, 404,
             &(invar_response_error){"there is no such model here; " MODELS " lists what there is",
                                     "invalid_request_error", "model", "model_not_found"});
         return;
     }
-    invar_completion_response_put_model(&text, s->options.facts);
+    invar_completion_response_put_model(&text, s->options.server_info);
     set_json_response(e, 200, &text);
 }
 
@@ -295,7 +295,7 @@ static void answer_health(invar_server *s, invar_http_transaction *e)
     invar_json_text_key(&text, "status");
     invar_json_text_string(&text, "ok", 2);
     invar_json_text_key(&text, "requests");
-    invar_json_text_int(&text, invar_inference_engine_load(s->options.dispatch));
+    invar_json_text_int(&text, invar_inference_engine_load(s->options.engine));
     invar_json_text_close(&text, '}');
     set_json_response(e, 200, &text);
 }
@@ -339,8 +339,8 @@ static void answer_metrics(invar_server *s, invar_http_transaction *e)
         paths[i] = routes[i].path;
     paths[ROUTES] = "other";
     (void)pthread_mutex_lock(&s->lock);
-    invar_server_metrics_write(&text, &s->metrics, paths, ROUTES + 1, s->options.facts,
-                               invar_inference_engine_load(s->options.dispatch));
+    invar_server_metrics_write(&text, &s->metrics, paths, ROUTES + 1, s->options.server_info,
+                               invar_inference_engine_load(s->options.engine));
     (void)pthread_mutex_unlock(&s->lock);
     set_json_response(e, 200, &text);
     e->type = INVAR_PROMETHEUS_TYPE;
@@ -367,7 +367,8 @@ static bool host_is_allowed(const invar_server *s, const invar_http_transaction 
 {
     const invar_server_options *o = &s->options;
 
-    return o->key || !invar_server_is_local(o->host) || invar_server_asked_here(e->host, s->port) ||
+    return o->key || !invar_server_is_local(o->host) ||
+           invar_server_host_is_loopback(e->host, s->port) ||
            (e->host && host_matches(e->host, o->host, s->port));
 }
 
@@ -385,11 +386,11 @@ static bool keys_equal(const char *given, const char *key)
 static bool is_valid_key(void *payload, const char *authorization)
 {
     const invar_server *s = payload;
-    const invar_server_session_hooks *gate = &s->options.gate;
+    const invar_server_session_hooks *gate = &s->options.session_hooks;
     const char *given = bearer_key(authorization);
 
-    if (gate->knows)
-        return given && gate->knows(gate->payload, given);
+    if (gate->is_session_key)
+        return given && gate->is_session_key(gate->payload, given);
     return s->options.key && given && keys_equal(given, s->options.key);
 }
 
@@ -403,16 +404,16 @@ static bool is_json(const char *type)
 
 static bool needs_key(const invar_server *s)
 {
-    return s->options.gate.knows || s->options.key;
+    return s->options.session_hooks.is_session_key || s->options.key;
 }
 
 static bool check_request(const invar_server *s, invar_http_transaction *e)
 {
     const route *r = find_route(e->path);
-    char why[INVAR_SERVER_NOT_HERE_SIZE];
+    char why[INVAR_SERVER_HOST_ERROR_SIZE];
 
     if (!host_is_allowed(s, e)) {
-        invar_server_not_here(why, s->port);
+        invar_server_host_error(why, s->port);
         why[strcspn(why, "\n")] = '\0';
         set_error_response(
             e, 403,
@@ -442,9 +443,9 @@ static bool check_request(const invar_server *s, invar_http_transaction *e)
             &(invar_response_error){why, "invalid_request_error", NULL, "method_not_allowed"});
         return false;
     }
-    if (e->announced > (uint64_t)s->options.most_body) {
+    if (e->content_length > (uint64_t)s->options.max_body_bytes) {
         (void)snprintf(why, sizeof why, "the request has more than %" PRId64 " bytes",
-                       s->options.most_body);
+                       s->options.max_body_bytes);
         set_error_response(
             e, 413, &(invar_response_error){why, "invalid_request_error", NULL, "too_large"});
         return false;
@@ -466,7 +467,7 @@ static void count_response(invar_server *s, const invar_http_transaction *e)
     const route *r = find_route(e->path);
 
     (void)pthread_mutex_lock(&s->lock);
-    invar_server_metrics_reply(&s->metrics, r ? (int)(r - routes) : ROUTES, e->status);
+    invar_server_metrics_add_response(&s->metrics, r ? (int)(r - routes) : ROUTES, e->status);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
@@ -539,7 +540,7 @@ static void end_request(void *payload, invar_http_transaction *e)
 static int64_t next_stream_bytes(void *payload, void *stream, char *out, size_t most)
 {
     (void)payload;
-    return invar_active_request_next(stream, out, most);
+    return invar_active_request_read_stream(stream, out, most);
 }
 
 /* ---- creation -------------------------------------------------------------------------------- */
@@ -550,7 +551,7 @@ bool invar_server_is_local(const char *host)
            strncmp(host, "127.", 4) == 0;
 }
 
-bool invar_server_asked_here(const char *host, uint16_t port)
+bool invar_server_host_is_loopback(const char *host, uint16_t port)
 {
     static const char *const names[] = {"127.0.0.1", "localhost", "[::1]"};
 
@@ -560,9 +561,9 @@ bool invar_server_asked_here(const char *host, uint16_t port)
     return false;
 }
 
-void invar_server_not_here(char out[INVAR_SERVER_NOT_HERE_SIZE], uint16_t port)
+void invar_server_host_error(char out[INVAR_SERVER_HOST_ERROR_SIZE], uint16_t port)
 {
-    (void)snprintf(out, INVAR_SERVER_NOT_HERE_SIZE,
+    (void)snprintf(out, INVAR_SERVER_HOST_ERROR_SIZE,
                    "ask for 127.0.0.1:%u or localhost:%u; with ssh -L use this port on both sides, "
                    "-L %u:127.0.0.1:%u\n",
                    (unsigned)port, (unsigned)port, (unsigned)port, (unsigned)port);
@@ -590,8 +591,8 @@ static invar_status start_listener(invar_server *s)
     const invar_serve_settings settings = {.host = host,
                                            .port = (uint16_t)o->port,
                                            .connections = (unsigned)o->connections,
-                                           .most_body = (size_t)o->most_body,
-                                           .client_seconds = (unsigned)o->client_seconds,
+                                           .max_body_bytes = (size_t)o->max_body_bytes,
+                                           .client_timeout_s = (unsigned)o->client_timeout_s,
                                            .handler = {.payload = s,
                                                        .knows = needs_key(s) ? is_valid_key : NULL,
                                                        .admit = admit_request,
@@ -599,7 +600,7 @@ static invar_status start_listener(invar_server *s)
                                                        .answer = answer_request,
                                                        .release = end_request,
                                                        .next = next_stream_bytes}};
-    char why[INVAR_SERVE_WHY_SIZE] = "";
+    char why[INVAR_SERVE_REASON_SIZE] = "";
     uint16_t port = 0;
 
     s->port = settings.port; // requests may arrive before the listener is returned
@@ -628,8 +629,9 @@ static int64_t fail_stream(void *payload, void *stream, char *out, size_t most)
     return -1;
 }
 
-void *invar_server_start_here(const invar_serve_table *http, const invar_serve_settings *settings,
-                              uint16_t *port_out, char *why)
+void *invar_server_start_loopback(const invar_serve_table *http,
+                                  const invar_serve_settings *settings, uint16_t *port_out,
+                                  char *why)
 {
     invar_serve_settings here = *settings;
 

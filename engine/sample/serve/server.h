@@ -29,13 +29,13 @@ typedef struct invar_server invar_server;
 typedef struct invar_server_session_hooks {
     void *payload;
     /* Returns whether `key` is the API key of a session. */
-    bool (*knows)(void *payload, const char *key);
+    bool (*is_session_key)(void *payload, const char *key);
     /* Returns the sampling parameters that apply unless the request sets them. */
-    invar_status (*settings)(invar_sampling_params *out, void *payload, const char *key);
+    invar_status (*get_sampling)(invar_sampling_params *out, void *payload, const char *key);
     /*
      * Called before a request is submitted. May reject it, sets its coordinates, or completes the
      * generation request (sets `done`) with a response that was recorded earlier. The caller ends
-     * *visit_out with `leave`.
+     * *visit_out with `end`.
      */
     invar_status (*begin)(void **visit_out, void *payload, const char *key,
                           invar_completion_request *ask, invar_generation_request *ticket);
@@ -43,9 +43,9 @@ typedef struct invar_server_session_hooks {
      * Called when the generation request is done, before the response is sent. If it fails, the
      * failure is sent instead.
      */
-    invar_status (*keep)(void *visit, const invar_generation_request *ticket);
+    invar_status (*record)(void *visit, const invar_generation_request *ticket);
     /* Called when the request has ended, also after a failure. */
-    void (*leave)(void *visit);
+    void (*end)(void *visit);
 } invar_server_session_hooks;
 
 typedef struct invar_server_options {
@@ -53,19 +53,19 @@ typedef struct invar_server_options {
     int64_t port;     /* 0 for any free port */
     const char *key;  /* API key of the server; NULL if it has none, or if each session has its
                          own */
-    invar_server_session_hooks gate;
+    invar_server_session_hooks session_hooks;
     int64_t connections;
-    int64_t most_body;      /* limit of a request body, in bytes */
-    int64_t memory;         /* bytes for all requests in flight; 0 for no limit */
-    int64_t seconds;        /* time limit of a request, in seconds; 0 for no limit */
-    int64_t client_seconds; /* time limit for a client to send its request and to read the next
+    int64_t max_body_bytes;    /* limit of a request body, in bytes */
+    int64_t max_memory_bytes;  /* bytes for all requests in flight; 0 for no limit */
+    int64_t request_timeout_s; /* time limit of a request, in seconds; 0 for no limit */
+    int64_t client_timeout_s;  /* time limit for a client to send its request and to read the next
                                bytes of a response, in seconds */
-    const invar_server_info *facts;
+    const invar_server_info *server_info;
     /* Parameters that apply unless a request sets them. Not used if gate.settings is set. */
     const invar_sampling_params *sampling;
     const invar_tokenizer *tokenizer;
-    invar_inference_engine *dispatch;
-    invar_prompt_encoder *prompter;
+    invar_inference_engine *engine;
+    invar_prompt_encoder *prompt_encoder;
     const char *module; /* file of the HTTP module; NULL for the one installed with the program */
 } invar_server_options;
 
@@ -77,19 +77,20 @@ bool invar_server_is_local(const char *host);
  * `host` may be NULL. A page of another site in a browser on this machine has that site's name in
  * the header, even if the name resolves to a loopback address (DNS rebinding).
  */
-bool invar_server_asked_here(const char *host, uint16_t port);
+bool invar_server_host_is_loopback(const char *host, uint16_t port);
 
 /* Writes the error message for a request whose header Host is not allowed. */
-#define INVAR_SERVER_NOT_HERE_SIZE 160
-void invar_server_not_here(char out[INVAR_SERVER_NOT_HERE_SIZE], uint16_t port);
+#define INVAR_SERVER_HOST_ERROR_SIZE 160
+void invar_server_host_error(char out[INVAR_SERVER_HOST_ERROR_SIZE], uint16_t port);
 
 /*
  * Starts a listener on 127.0.0.1 for a handler whose responses are never streams. Sets host and the
  * callbacks release, which frees the response body, and next. Returns NULL, with the reason in
- * `why` (INVAR_SERVE_WHY_SIZE bytes), if it cannot start.
+ * `why` (INVAR_SERVE_REASON_SIZE bytes), if it cannot start.
  */
-void *invar_server_start_here(const invar_serve_table *http, const invar_serve_settings *settings,
-                              uint16_t *port_out, char *why);
+void *invar_server_start_loopback(const invar_serve_table *http,
+                                  const invar_serve_settings *settings, uint16_t *port_out,
+                                  char *why);
 
 /*
  * Opens a server and answers requests from now on. Returns INVAR_E_INVALID if the host is not a

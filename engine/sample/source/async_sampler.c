@@ -68,7 +68,8 @@ static invar_status sample_and_verify(invar_async_sampler *a)
 
     INVAR_TRY(invar_generate_share(&a->how, a->samples, a->count));
     INVAR_TRY(report_progress(a));
-    return a->look.look ? a->look.look(a->look.payload, a->samples, a->count, &between) : INVAR_OK;
+    return a->look.verify ? a->look.verify(a->look.payload, a->samples, a->count, &between)
+                          : INVAR_OK;
 }
 
 static void *thread_main(void *payload)
@@ -107,7 +108,7 @@ static void init_lock(invar_async_sampler *a)
 
 invar_status invar_async_sampler_begin(invar_async_sampler **out, const invar_generate_args *how,
                                        invar_rl_sample *samples, int64_t count,
-                                       const invar_verify_callback *look)
+                                       const invar_verify_callback *verify)
 {
     invar_async_sampler *a;
     int rc;
@@ -119,11 +120,11 @@ invar_status invar_async_sampler_begin(invar_async_sampler **out, const invar_ge
     a->how.tick = on_pass;
     a->how.payload = a;
     a->how.should_suspend = is_suspend_requested;
-    a->how.clock = a;
+    a->how.suspend_payload = a;
     a->how.no_collectives = true;
     a->samples = samples;
     a->count = count;
-    a->look = *look;
+    a->look = *verify;
     init_lock(a);
     rc = pthread_create(&a->thread, NULL, thread_main, a);
     if (rc != 0) {
@@ -144,7 +145,7 @@ static invar_status put_status(const invar_async_sampler *a)
     return a->status;
 }
 
-invar_status invar_async_sampler_glance(invar_async_sampler *a)
+invar_status invar_async_sampler_poll_error(invar_async_sampler *a)
 {
     invar_status status;
 

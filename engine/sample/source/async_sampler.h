@@ -33,34 +33,34 @@ typedef struct invar_progress_callback {
  * before these change. `look` calls `tick` between units of work. A NULL `look` skips verification.
  */
 typedef struct invar_verify_callback {
-    invar_status (*look)(void *payload, const invar_rl_sample *samples, int64_t count,
-                         const invar_progress_callback *tick);
+    invar_status (*verify)(void *payload, const invar_rl_sample *samples, int64_t count,
+                           const invar_progress_callback *tick);
     void *payload;
 } invar_verify_callback;
 
 /*
- * Starts a thread that samples this rank's share of samples[0, count) and then calls `look`. `how`
- * and `look` are copied; what they point to and the samples are borrowed until the thread is joined
- * or stopped. *out is NULL after a failure.
+ * Starts a thread that samples this rank's share of samples[0, count) and then calls `verify`.
+ * `how` and `verify` are copied; what they point to and the samples are borrowed until the thread
+ * is joined or stopped. *out is NULL after a failure.
  */
 invar_status invar_async_sampler_begin(invar_async_sampler **out, const invar_generate_args *how,
                                        invar_rl_sample *samples, int64_t count,
-                                       const invar_verify_callback *look) INVAR_MUST_USE;
+                                       const invar_verify_callback *verify) INVAR_MUST_USE;
 
 /* Returns the error of the sampling thread if it has failed already, else INVAR_OK. Never waits. */
-invar_status invar_async_sampler_glance(invar_async_sampler *ahead) INVAR_MUST_USE;
+invar_status invar_async_sampler_poll_error(invar_async_sampler *sampler) INVAR_MUST_USE;
 
 /*
  * Requests that the thread suspends all its samples after the current pass (invar_rollout_suspend).
  * Then call invar_async_sampler_join. How many tokens the samples have depends on the clock.
  */
-void invar_async_sampler_suspend(invar_async_sampler *ahead);
+void invar_async_sampler_suspend(invar_async_sampler *sampler);
 
 /* Waits for the sampling thread, frees it and returns its status. */
-invar_status invar_async_sampler_join(invar_async_sampler *ahead) INVAR_MUST_USE;
+invar_status invar_async_sampler_join(invar_async_sampler *sampler) INVAR_MUST_USE;
 
-/* Cancels and frees the thread. Its samples can only be released. `ahead` may be NULL. */
-void invar_async_sampler_stop(invar_async_sampler *ahead);
+/* Cancels and frees the thread. Its samples can only be released. `sampler` may be NULL. */
+void invar_async_sampler_stop(invar_async_sampler *sampler);
 
 #ifdef __cplusplus
 }

@@ -68,7 +68,7 @@ static sample_header make_header(const invar_rl_sample *s)
 {
     return (sample_header){.prompt = s->prompt_tokens,
                            .response = invar_rl_sample_response(s),
-                           .cuts = s->n_cuts,
+                           .cuts = s->n_branch_starts,
                            .route_size = s->routing ? s->route_size : 0,
                            .text_bytes = s->response ? (int64_t)s->response_bytes : -1,
                            .finish = s->finish,
@@ -195,7 +195,7 @@ static invar_status unpack_sample(const char **at, const char *end, invar_rl_sam
         s->current_version_from = h.prompt;
     s->prompt_tokens = h.prompt;
     s->n_tokens = h.prompt + h.response;
-    s->n_cuts = h.cuts;
+    s->n_branch_starts = h.cuts;
     s->turns = h.turns;
     if (s->response && s->response[h.text_bytes] != '\0')
         return fail_corrupt();
@@ -284,7 +284,7 @@ static invar_status exchange_bytes(received_samples *out, const invar_generate_a
     INVAR_TRY(invar_alloc((void **)&out->data, all + 1, 1, "samples of all ranks"));
     return invar_comm_run(axis->comm, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
                                                              .phase = PHASE,
-                                                             .timeout_s = layout->seconds,
+                                                             .timeout_s = layout->timeout_s,
                                                              .in = own,
                                                              .out = out->data,
                                                              .out_bytes = out->bytes});
@@ -300,7 +300,7 @@ static invar_status unpack_received(const received_samples *a, const invar_gener
         const char *end = at + a->bytes[r];
         invar_index_range share;
 
-        if (!invar_layout_engine_gives(how->layout, r) || engine_of(how, r) == own) {
+        if (!invar_layout_engine_sends(how->layout, r) || engine_of(how, r) == own) {
             at = end;
             continue;
         }
@@ -322,7 +322,7 @@ static invar_status exchange_samples(const invar_generate_args *how, invar_rl_sa
     int64_t bytes;
     invar_status status;
 
-    if (!invar_layout_engine_gives(how->layout, exchange_axis(how)->rank))
+    if (!invar_layout_engine_sends(how->layout, exchange_axis(how)->rank))
         own.count = 0;
     INVAR_TRY(pack_all(&packed, &bytes, samples + own.first, own.count));
     status = exchange_bytes(&all, how, packed, bytes);
@@ -402,7 +402,7 @@ static invar_status query_reward_plugin(const invar_generate_args *how, invar_rl
                                         int64_t count)
 {
     if (invar_ranks_is_leader(how->layout))
-        INVAR_TRY(invar_reward_source_run(how->judge, samples, count));
+        INVAR_TRY(invar_reward_source_run(how->reward_source, samples, count));
     return broadcast_rewards(how, samples, count);
 }
 
@@ -412,7 +412,7 @@ static invar_status on_pass_done(void *payload, int64_t samples_done, int64_t to
 
     if (!how->no_collectives)
         invar_layout_heartbeat(how->layout);
-    if (how->should_suspend && how->should_suspend(how->clock, samples_done))
+    if (how->should_suspend && how->should_suspend(how->suspend_payload, samples_done))
         invar_rollout_suspend(how->rollout);
     return how->tick ? how->tick(how->payload, samples_done, tokens_done) : INVAR_OK;
 }
@@ -442,12 +442,12 @@ invar_status invar_generate_turn(const invar_generate_args *how, invar_rl_sample
     return gather_all(how, samples, count);
 }
 
-bool invar_generate_is_judged(const invar_generate_args *how, const invar_rl_sample *samples,
-                              int64_t count, int64_t i)
+bool invar_generate_needs_reward(const invar_generate_args *how, const invar_rl_sample *samples,
+                                 int64_t count, int64_t i)
 {
     int64_t first = i;
 
-    if (!how->judge->groups)
+    if (!how->reward_source->groups)
         return !samples[i].has_plugin_reward;
     while (first > 0 && samples[first - 1].group == samples[i].group)
         first--;
@@ -457,12 +457,12 @@ bool invar_generate_is_judged(const invar_generate_args *how, const invar_rl_sam
     return false;
 }
 
-invar_status invar_generate_check_judge(const invar_generate_args *how, const invar_rl_sample *s,
-                                        const char *leader)
+invar_status invar_generate_check_has_reward(const invar_generate_args *how,
+                                             const invar_rl_sample *s, const char *leader)
 {
     bool reached;
 
-    INVAR_TRY(invar_reward_source_reaches(&reached, how->judge, s));
+    INVAR_TRY(invar_reward_source_has_reward(&reached, how->reward_source, s));
     if (reached)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -471,11 +471,12 @@ invar_status invar_generate_check_judge(const invar_generate_args *how, const in
                       leader, s->index);
 }
 
-invar_status invar_generate_judge(const invar_generate_args *how, invar_rl_sample *samples,
-                                  int64_t count)
+invar_status invar_generate_all_rewards(const invar_generate_args *how, invar_rl_sample *samples,
+                                        int64_t count)
 {
-    return how->judge->asks ? query_reward_plugin(how, samples, count)
-                            : invar_reward_source_run(how->judge, samples, count);
+    return how->reward_source->is_plugin
+               ? query_reward_plugin(how, samples, count)
+               : invar_reward_source_run(how->reward_source, samples, count);
 }
 
 /* ---- agents ---------------------------------------------------------------------------------- */
@@ -491,12 +492,12 @@ static invar_status reward_undecided(const invar_generate_args *how, invar_rl_sa
     INVAR_TRY(invar_alloc((void **)&moved, (size_t)count, sizeof *moved, "samples of agents"));
     status = invar_alloc((void **)&places, (size_t)count, sizeof *places, "samples of agents");
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
-        if (invar_generate_is_judged(how, samples, count, i))
+        if (invar_generate_needs_reward(how, samples, count, i))
             places[n++] = i;
     for (int64_t k = 0; k < n; k++)
         moved[k] = samples[places[k]];
     if (n > 0)
-        status = invar_generate_judge(how, moved, n);
+        status = invar_generate_all_rewards(how, moved, n);
     for (int64_t k = 0; k < n; k++)
         samples[places[k]] = moved[k];
     invar_free(places);
@@ -506,7 +507,7 @@ static invar_status reward_undecided(const invar_generate_args *how, invar_rl_sa
 
 static invar_status check_judge(const void *payload, const invar_rl_sample *s)
 {
-    return invar_generate_check_judge(payload, s, INVAR_AGENT_NAME);
+    return invar_generate_check_has_reward(payload, s, INVAR_AGENT_NAME);
 }
 
 static invar_status drive_by_agents(const invar_generate_args *how, invar_rl_sample *samples,
@@ -514,13 +515,14 @@ static invar_status drive_by_agents(const invar_generate_args *how, invar_rl_sam
 {
     const invar_agent_batch_options order = {.sampling = how->sampling,
                                              .evaluation = how->evaluation,
-                                             .reward_part = how->judge->key,
-                                             .unrewarded = how->judged ? check_judge : NULL,
-                                             .tick = on_pass_done,
+                                             .reward_part = how->reward_source->key,
+                                             .on_unrewarded =
+                                                 how->needs_reward ? check_judge : NULL,
+                                             .on_progress = on_pass_done,
                                              .payload = (void *)(uintptr_t)how};
 
     INVAR_TRY(invar_agents_run(how->agents, samples, count, &order));
-    for (int64_t i = 0; i < count && how->judged; i++) // a replayed record may lack rewards
+    for (int64_t i = 0; i < count && how->needs_reward; i++) // a replayed record may lack rewards
         if (!samples[i].has_plugin_reward)
             INVAR_TRY(check_judge(how, &samples[i]));
     return INVAR_OK;
@@ -602,7 +604,7 @@ invar_status invar_generate_gather(const invar_generate_args *how, invar_rl_samp
 invar_status invar_generate_rewards(const invar_generate_args *how, invar_rl_sample *samples,
                                     int64_t count)
 {
-    return is_led(how) ? INVAR_OK : invar_generate_judge(how, samples, count);
+    return is_led(how) ? INVAR_OK : invar_generate_all_rewards(how, samples, count);
 }
 
 invar_status invar_generate(const invar_generate_args *how, invar_rl_sample *samples, int64_t count)

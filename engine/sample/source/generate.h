@@ -28,11 +28,11 @@ struct invar_generate_args {
     const invar_layout *layout; /* NULL for one rank */
     invar_rollout *rollout;     /* NULL if this rank does not sample */
     const invar_sampling_params *sampling;
-    const invar_reward_source *judge;
+    const invar_reward_source *reward_source;
     const invar_multi_turn *turns; /* NULL for single-turn samples */
     bool agents_lead;              /* agents drive the samples (custom-agent-path) */
     invar_agents *agents;          /* NULL without agents, and on ranks other than 0 */
-    bool judged;                   /* every sample needs a reward, if agents drive the samples */
+    bool needs_reward;             /* every sample needs a reward, if agents drive the samples */
     bool evaluation;               /* the samples are not trained on */
     int64_t per_prompt;            /* samples of a group */
     bool no_collectives; /* the caller is the sampling thread, which must not communicate */
@@ -41,7 +41,7 @@ struct invar_generate_args {
     void *payload;
     /* called after each pass; true suspends all samples (invar_rollout_suspend); or NULL */
     bool (*should_suspend)(void *clock, int64_t samples_done);
-    void *clock; /* first argument of should_suspend */
+    void *suspend_payload; /* first argument of should_suspend */
 };
 
 /*
@@ -71,23 +71,23 @@ invar_status invar_generate_turn(const invar_generate_args *how, invar_rl_sample
                                  int64_t count) INVAR_MUST_USE;
 
 /* Sets the rewards of samples that every rank has. Collective. */
-invar_status invar_generate_judge(const invar_generate_args *how, invar_rl_sample *samples,
-                                  int64_t count) INVAR_MUST_USE;
+invar_status invar_generate_all_rewards(const invar_generate_args *how, invar_rl_sample *samples,
+                                        int64_t count) INVAR_MUST_USE;
 
 /*
  * Returns true if the reward source must see sample i: one without a plug-in reward, or, if rewards
  * are computed per group, any sample of a group that has such a sample.
  */
-bool invar_generate_is_judged(const invar_generate_args *how, const invar_rl_sample *samples,
-                              int64_t count, int64_t i);
+bool invar_generate_needs_reward(const invar_generate_args *how, const invar_rl_sample *samples,
+                                 int64_t count, int64_t i);
 
 /*
  * Checks a sample that `leader`, the plug-in or agent that drives it, has not rewarded. Returns
  * INVAR_E_CORRUPT if neither the recipe nor the metadata of its prompt names a reward for it.
  */
-invar_status invar_generate_check_judge(const invar_generate_args *how,
-                                        const invar_rl_sample *sample,
-                                        const char *leader) INVAR_MUST_USE;
+invar_status invar_generate_check_has_reward(const invar_generate_args *how,
+                                             const invar_rl_sample *sample,
+                                             const char *leader) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

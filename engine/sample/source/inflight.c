@@ -11,22 +11,22 @@
 
 #include "base/invar_banned.h"
 
-void invar_inflight_release(invar_inflight *flight)
+void invar_inflight_release(invar_inflight *inflight)
 {
-    for (int64_t r = 0; r < flight->count; r++)
-        invar_rl_samples_reset(&flight->started[r]);
-    invar_rl_samples_reset(&flight->surplus);
-    *flight = (invar_inflight){.count = 0};
+    for (int64_t r = 0; r < inflight->count; r++)
+        invar_rl_samples_reset(&inflight->started[r]);
+    invar_rl_samples_reset(&inflight->surplus);
+    *inflight = (invar_inflight){.count = 0};
 }
 
-void invar_inflight_pop(invar_rl_samples *out, invar_inflight *flight)
+void invar_inflight_pop(invar_rl_samples *out, invar_inflight *inflight)
 {
-    *out = flight->started[0];
-    flight->count--;
-    flight->first++;
-    memmove(&flight->started[0], &flight->started[1],
-            (size_t)flight->count * sizeof *flight->started);
-    flight->started[flight->count] = (invar_rl_samples){0};
+    *out = inflight->started[0];
+    inflight->count--;
+    inflight->first++;
+    memmove(&inflight->started[0], &inflight->started[1],
+            (size_t)inflight->count * sizeof *inflight->started);
+    inflight->started[inflight->count] = (invar_rl_samples){0};
 }
 
 int64_t invar_inflight_limit(const invar_rl_sample *s, const invar_sampling_params *p,

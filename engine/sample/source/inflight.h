@@ -29,10 +29,10 @@ typedef struct invar_inflight {
     invar_rl_samples surplus; /* surplus groups, in order of index */
 } invar_inflight;
 
-void invar_inflight_release(invar_inflight *flight);
+void invar_inflight_release(invar_inflight *inflight);
 
 /* Removes the first begun rollout and moves its samples to *out, which the caller then owns. */
-void invar_inflight_pop(invar_rl_samples *out, invar_inflight *flight);
+void invar_inflight_pop(invar_rl_samples *out, invar_inflight *inflight);
 
 /* Returns the largest number of response tokens that a sample may have. */
 int64_t invar_inflight_limit(const invar_rl_sample *sample, const invar_sampling_params *sampling,
@@ -49,7 +49,7 @@ invar_status invar_inflight_copy(invar_inflight *out, const invar_inflight *from
  * Formats the in-flight file of a checkpoint. Sets header->rollout to the first begun rollout;
  * leaves it if none has begun. The caller frees *out with invar_free.
  */
-invar_status invar_inflight_format(char **out, size_t *bytes_out, const invar_inflight *flight,
+invar_status invar_inflight_format(char **out, size_t *bytes_out, const invar_inflight *inflight,
                                    invar_rollout_header *header) INVAR_MUST_USE;
 
 /* Requirements of a run that resumes or forks from a checkpoint on its in-flight file. */

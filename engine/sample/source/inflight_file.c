@@ -57,15 +57,15 @@ static invar_status list_by_index(invar_rl_sample **out, int64_t *count_out,
     return status;
 }
 
-invar_status invar_inflight_format(char **out, size_t *bytes_out, const invar_inflight *flight,
+invar_status invar_inflight_format(char **out, size_t *bytes_out, const invar_inflight *inflight,
                                    invar_rollout_header *header)
 {
     invar_rl_sample *all = NULL;
     int64_t count;
-    invar_status status = list_by_index(&all, &count, flight);
+    invar_status status = list_by_index(&all, &count, inflight);
 
-    if (flight->count)
-        header->rollout = flight->first;
+    if (inflight->count)
+        header->rollout = inflight->first;
     if (status == INVAR_OK)
         status = invar_rollout_file_format(out, bytes_out, header, all, count);
     invar_free(all);

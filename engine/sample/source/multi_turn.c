@@ -53,8 +53,8 @@ invar_multi_turn invar_multi_turn_read(const invar_recipe *recipe, invar_plugin 
         .enabled = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0],
         .plugin = plugin,
         .max_turns = invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_MAX_TURNS),
-        .longest = invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_MAX_TURN_LEN),
-        .judged = invar_estimator_traits_of(estimator)->needs_reward,
+        .max_turn_tokens = invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_MAX_TURN_LEN),
+        .needs_reward = invar_estimator_traits_of(estimator)->needs_reward,
         .positions = spec->max_positions,
         .tokenizer = tokenizer};
 }
@@ -112,7 +112,7 @@ static invar_status alloc_run(multi_turn_run *d)
 
     INVAR_TRY(invar_alloc((void **)&d->states, count, sizeof *d->states, "turns of samples"));
     for (size_t i = 0; i < count; i++)
-        d->states[i] = (turn_state){.longest = d->how->turns->longest};
+        d->states[i] = (turn_state){.longest = d->how->turns->max_turn_tokens};
     INVAR_TRY(invar_alloc((void **)&d->next, count, sizeof *d->next, "what follows turns"));
     memset(d->next, 0, count * sizeof *d->next);
     INVAR_TRY(invar_alloc((void **)&d->asked, count, sizeof *d->asked, "samples with turns"));
@@ -424,7 +424,7 @@ static invar_status end_sample(const multi_turn_run *d, int64_t i, invar_turn_ac
     invar_reward_parts_release(&s->parts);
     s->parts = next->parts;
     next->parts = (invar_reward_parts){NULL, 0};
-    return invar_reward_select_part(s, d->how->judge->key);
+    return invar_reward_select_part(s, d->how->reward_source->key);
 }
 
 static invar_status apply_action(multi_turn_run *d, int64_t k)
@@ -437,7 +437,7 @@ static invar_status apply_action(multi_turn_run *d, int64_t k)
     invar_free(d->states[i].stop);
     d->states[i].stop = next->stop;
     next->stop = NULL;
-    d->states[i].longest = next->max_tokens ? next->max_tokens : d->how->turns->longest;
+    d->states[i].longest = next->max_tokens ? next->max_tokens : d->how->turns->max_turn_tokens;
     d->states[i].full = next->n_tokens >= remaining_tokens(d, &d->samples[i]);
     if (d->states[i].full || next->n_tokens == 0)
         return INVAR_OK;
@@ -466,9 +466,9 @@ static bool is_judged(const turn_state *t, int64_t wave)
 
 static invar_status check_judged(const multi_turn_run *d)
 {
-    for (int64_t i = 0; i < d->count && d->how->turns->judged; i++)
+    for (int64_t i = 0; i < d->count && d->how->turns->needs_reward; i++)
         if (!d->samples[i].has_plugin_reward)
-            INVAR_TRY(invar_generate_check_judge(d->how, &d->samples[i], NAME));
+            INVAR_TRY(invar_generate_check_has_reward(d->how, &d->samples[i], NAME));
     return INVAR_OK;
 }
 
@@ -479,8 +479,8 @@ static invar_status run_all_turns(multi_turn_run *d)
         INVAR_TRY(run_round(d, d->n_asked == d->count && d->states[0].turn == 0));
     INVAR_TRY(check_judged(d));
     for (int64_t i = 0; i < d->count; i++)
-        d->states[i].judged = invar_generate_is_judged(d->how, d->samples, d->count, i);
-    return run_selected(d, d->how, invar_generate_judge, is_judged, 0);
+        d->states[i].judged = invar_generate_needs_reward(d->how, d->samples, d->count, i);
+    return run_selected(d, d->how, invar_generate_all_rewards, is_judged, 0);
 }
 
 invar_status invar_multi_turn_run(const invar_generate_args *how, invar_rl_sample *samples,

@@ -26,10 +26,11 @@ typedef struct invar_generate_args invar_generate_args; /* engine/sample/source/
 typedef struct invar_multi_turn {
     bool enabled;         /* a plug-in drives the samples (custom-generate-function-path) */
     invar_plugin *plugin; /* NULL on ranks other than the one that runs the plug-in */
-    bool judged;          /* every sample needs a reward */
+    bool needs_reward;    /* every sample needs a reward */
     int64_t max_turns;    /* largest number of turns of a sample */
-    int64_t longest;      /* tokens of a turn, unless the plug-in gives a limit; 0 for no limit */
-    int64_t positions;    /* positions of the model: the longest context */
+    int64_t
+        max_turn_tokens; /* tokens of a turn, unless the plug-in gives a limit; 0 for no limit */
+    int64_t positions;   /* positions of the model: the longest context */
     const invar_tokenizer *tokenizer;
 } invar_multi_turn;
 

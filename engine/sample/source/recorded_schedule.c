@@ -29,18 +29,19 @@ invar_status invar_recorded_schedule_plan(invar_schedule_tick *out,
     const invar_schedule_tick *other = invar_schedule_log_find(&t->given_log, tick);
 
     *out = own ? *own : other ? *other : (invar_schedule_tick){0};
-    if (other && other->drawn && !out->drawn) {
-        out->drawn = true;
-        out->left = other->left;
-        out->n_left = other->n_left;
+    if (other && other->has_unfinished && !out->has_unfinished) {
+        out->has_unfinished = true;
+        out->unfinished = other->unfinished;
+        out->n_unfinished = other->n_unfinished;
     }
-    if (invar_recorded_schedule_free(t) || (out->batched && (out->drawn || t->open_end)))
+    if (invar_recorded_schedule_may_use_clock(t) ||
+        (out->has_batch && (out->has_unfinished || t->open_end)))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                       "%.1000s: the recorded schedule ends before tick %" PRId64
                       " does: the run ended there, or it is a shortened copy; give a smaller "
                       "num-rollout, or a record that is longer",
-                      t->name, tick);
+                      t->origin, tick);
 }
 
 static invar_status append_line(invar_recorded_schedule *t)
@@ -71,39 +72,39 @@ static invar_status compare_unfinished(const invar_schedule_tick *own, int64_t t
 {
     int64_t i = 0;
 
-    while (i < count && i < own->n_left && left[i].sample == own->left[i].sample &&
-           left[i].tokens == own->left[i].tokens)
+    while (i < count && i < own->n_unfinished && left[i].sample == own->unfinished[i].sample &&
+           left[i].tokens == own->unfinished[i].tokens)
         i++;
-    if (i == count && i == own->n_left)
+    if (i == count && i == own->n_unfinished)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_MISMATCH, 0,
                       "recorded schedule: after tick %" PRId64 " sample %" PRId64
                       " is not where the record has it: the record was changed, or other tokens "
                       "were drawn than when it was made",
-                      tick, i < own->n_left ? own->left[i].sample : left[i].sample);
+                      tick, i < own->n_unfinished ? own->unfinished[i].sample : left[i].sample);
 }
 
 invar_status invar_recorded_schedule_drawn(invar_recorded_schedule *t, int64_t tick,
-                                           const invar_unfinished_sample *left, int64_t count)
+                                           const invar_unfinished_sample *unfinished, int64_t count)
 {
     const invar_schedule_tick *own = invar_schedule_log_find(&t->own_log, tick);
 
-    if (own && own->drawn)
-        return compare_unfinished(own, tick, left, count);
-    INVAR_TRY(
-        invar_schedule_log_add_drawn(&t->own_log, tick, left, count, INVAR_RECORDED_SCHEDULE_FILE));
+    if (own && own->has_unfinished)
+        return compare_unfinished(own, tick, unfinished, count);
+    INVAR_TRY(invar_schedule_log_add_drawn(&t->own_log, tick, unfinished, count,
+                                           INVAR_RECORDED_SCHEDULE_FILE));
     invar_json_text_reset(&t->line);
     invar_schedule_log_write_drawn(&t->line, tick, own);
     return append_line(t);
 }
 
-void invar_recorded_schedule_show(invar_json_text *text, const invar_recorded_schedule *t,
-                                  int64_t tick)
+void invar_recorded_schedule_write(invar_json_text *text, const invar_recorded_schedule *t,
+                                   int64_t tick)
 {
     const invar_schedule_tick *before = invar_schedule_log_find(&t->own_log, tick - 1);
     const invar_schedule_tick *now = invar_schedule_log_find(&t->own_log, tick);
 
-    if (before && before->drawn)
+    if (before && before->has_unfinished)
         invar_schedule_log_write_drawn(text, tick - 1, before);
     if (now)
         invar_schedule_log_write_batch(text, tick, now);

@@ -31,7 +31,7 @@ typedef struct invar_recorded_schedule {
     invar_schedule_log own_log;   /* log of this run */
     invar_schedule_log given_log; /* log of rollout-record, for ticks that own_log does not have */
     invar_digest identity;        /* identity of the run that wrote given_log */
-    const char *name;     /* origin of the schedule to follow, for messages; NULL if the clock may
+    const char *origin;   /* origin of the schedule to follow, for messages; NULL if the clock may
                              decide ticks that no log has */
     bool open_end;        /* in a replay, the last tick may lack its token counts */
     bool unchecked;       /* own_log was read from a file without checksums */
@@ -39,20 +39,20 @@ typedef struct invar_recorded_schedule {
     invar_json_text line; /* buffer of the line being written */
 } invar_recorded_schedule;
 
-void invar_recorded_schedule_release(invar_recorded_schedule *table);
+void invar_recorded_schedule_release(invar_recorded_schedule *schedule);
 
 /*
  * *out = recorded decisions of a tick, borrowed; members that the clock decides are not set.
  * Returns INVAR_E_NOTFOUND if the logs end before the tick and the clock may not decide.
  */
 invar_status invar_recorded_schedule_plan(invar_schedule_tick *out,
-                                          const invar_recorded_schedule *table,
+                                          const invar_recorded_schedule *schedule,
                                           int64_t tick) INVAR_MUST_USE;
 
 /* Returns true if the clock may decide ticks that no log has. */
-static inline bool invar_recorded_schedule_free(const invar_recorded_schedule *table)
+static inline bool invar_recorded_schedule_may_use_clock(const invar_recorded_schedule *schedule)
 {
-    return !table->name;
+    return !schedule->origin;
 }
 
 /*
@@ -60,17 +60,17 @@ static inline bool invar_recorded_schedule_free(const invar_recorded_schedule *t
  * event is durable when they return. An event that own_log has already is not written again;
  * invar_recorded_schedule_drawn then returns INVAR_E_MISMATCH if it differs.
  */
-invar_status invar_recorded_schedule_batch(invar_recorded_schedule *table, int64_t tick,
+invar_status invar_recorded_schedule_batch(invar_recorded_schedule *schedule, int64_t tick,
                                            const int64_t *groups, int64_t count) INVAR_MUST_USE;
-invar_status invar_recorded_schedule_drawn(invar_recorded_schedule *table, int64_t tick,
-                                           const invar_unfinished_sample *left,
+invar_status invar_recorded_schedule_drawn(invar_recorded_schedule *schedule, int64_t tick,
+                                           const invar_unfinished_sample *unfinished,
                                            int64_t count) INVAR_MUST_USE;
 
 /*
  * Writes for the ledger the events that the batch of `tick` depends on since the batch before it.
  */
-void invar_recorded_schedule_show(invar_json_text *text, const invar_recorded_schedule *table,
-                                  int64_t tick);
+void invar_recorded_schedule_write(invar_json_text *text, const invar_recorded_schedule *schedule,
+                                   int64_t tick);
 
 #ifdef __cplusplus
 }

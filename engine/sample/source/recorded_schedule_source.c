@@ -26,7 +26,7 @@
 /* Returns true if the group of a sample has reached max_delay and must be in this batch. */
 static bool is_due(const invar_sample_source *source, const invar_rl_sample *s)
 {
-    return (int64_t)s->rollout <= source->order.rollout - source->options.max_delay;
+    return (int64_t)s->rollout <= source->request.rollout - source->options.max_delay;
 }
 
 static bool is_batched(const invar_schedule_tick *tick, int64_t group)
@@ -37,10 +37,10 @@ static bool is_batched(const invar_schedule_tick *tick, int64_t group)
 /* Returns the number of response tokens at which a sample is suspended; -1 if it finishes. */
 static int64_t tokens_left(const invar_schedule_tick *tick, int64_t sample)
 {
-    int64_t i = invar_binary_search(tick->left, tick->n_left, sizeof *tick->left,
+    int64_t i = invar_binary_search(tick->unfinished, tick->n_unfinished, sizeof *tick->unfinished,
                                     offsetof(invar_unfinished_sample, sample), sample);
 
-    return i < 0 ? -1 : tick->left[i].tokens;
+    return i < 0 ? -1 : tick->unfinished[i].tokens;
 }
 
 static invar_status fail_impossible_tick(const invar_sample_source *source, const char *what,
@@ -50,7 +50,7 @@ static invar_status fail_impossible_tick(const invar_sample_source *source, cons
                       "recorded schedule: tick %" PRId64 " has %s %" PRId64 ", %s: the record "
                       "is damaged, or of a run with other keys (rollout-batch-size, "
                       "n-samples-per-prompt, rollout-lag, rollout-max-delay)",
-                      source->order.rollout, what, number, why);
+                      source->request.rollout, what, number, why);
 }
 
 /* Checks an in-flight sample against the recorded tick. Increments *listed if the tick names it. */
@@ -59,7 +59,7 @@ static invar_status check_sample(int64_t *listed, const invar_sample_source *sou
 {
     const invar_sample_source_options *o = &source->options;
     const invar_schedule_tick *tick = &source->tick;
-    int64_t tokens = tick->drawn ? tokens_left(tick, s->index) : -1;
+    int64_t tokens = tick->has_unfinished ? tokens_left(tick, s->index) : -1;
 
     if (tokens < 0)
         return INVAR_OK;
@@ -79,25 +79,25 @@ static invar_status check_sample(int64_t *listed, const invar_sample_source *sou
 /* Fails unless everything that the tick names is in flight and every due group is in its batch. */
 static invar_status check_tick(const invar_sample_source *source)
 {
-    const invar_inflight *flight = &source->flight;
+    const invar_inflight *flight = &source->inflight;
     const invar_schedule_tick *tick = &source->tick;
     int64_t n = source->options.per_prompt, groups = 0, samples = 0;
 
     for (int64_t r = 0; r < flight->count; r++)
         for (int64_t i = 0; i < flight->started[r].count; i++) {
             const invar_rl_sample *s = &flight->started[r].items[i];
-            bool batched = tick->batched && is_batched(tick, s->group);
+            bool batched = tick->has_batch && is_batched(tick, s->group);
 
             groups += i % n == 0 && batched;
-            if (tick->batched && !batched && is_due(source, s))
+            if (tick->has_batch && !batched && is_due(source, s))
                 return fail_impossible_tick(source, "no group", s->group,
                                             "which may not be trained on later");
             INVAR_TRY(check_sample(&samples, source, s));
         }
-    if (tick->batched && (tick->n_groups != source->options.prompts || groups != tick->n_groups))
+    if (tick->has_batch && (tick->n_groups != source->options.prompts || groups != tick->n_groups))
         return fail_impossible_tick(source, "a batch whose groups in flight are", groups,
                                     "not those of a rollout");
-    if (tick->drawn && samples != tick->n_left)
+    if (tick->has_unfinished && samples != tick->n_unfinished)
         return fail_impossible_tick(source, "unfinished samples in flight,", samples,
                                     "fewer than it names");
     return INVAR_OK;
@@ -105,13 +105,13 @@ static invar_status check_tick(const invar_sample_source *source)
 
 invar_status invar_sample_source_plan_tick(invar_sample_source *source)
 {
-    invar_inflight *flight = &source->flight;
+    invar_inflight *flight = &source->inflight;
 
     for (int64_t r = 0; r < flight->count; r++)
         for (int64_t i = 0; i < flight->started[r].count; i++)
             flight->started[r].items[i].current_version_from = flight->started[r].items[i].n_tokens;
-    INVAR_TRY(invar_recorded_schedule_plan(&source->tick, source->options.timetable,
-                                           source->order.rollout));
+    INVAR_TRY(invar_recorded_schedule_plan(&source->tick, source->options.recorded_schedule,
+                                           source->request.rollout));
     return check_tick(source);
 }
 
@@ -120,7 +120,7 @@ invar_status invar_sample_source_plan_tick(invar_sample_source *source)
 /* Returns true if the sample gets tokens now, and sets its suspend_at. */
 static bool needs_tokens(invar_rl_sample *s, const invar_schedule_tick *tick, bool batch_alone)
 {
-    int64_t left = tick->drawn ? tokens_left(tick, s->index) : -1;
+    int64_t left = tick->has_unfinished ? tokens_left(tick, s->index) : -1;
 
     s->suspend_at = left < 0 ? 0 : s->prompt_tokens + left;
     if (s->finish != INVAR_FINISH_NONE || (batch_alone && !is_batched(tick, s->group)))
@@ -131,7 +131,7 @@ static bool needs_tokens(invar_rl_sample *s, const invar_schedule_tick *tick, bo
 /* Moves samples that get tokens from `flight` to active_ahead and leaves zeroed holes. */
 static invar_status move_active(invar_sample_source *source, bool batch_alone)
 {
-    invar_inflight *flight = &source->flight;
+    invar_inflight *flight = &source->inflight;
 
     for (int64_t r = 0; r < flight->count; r++)
         for (int64_t i = 0; i < flight->started[r].count; i++) {
@@ -157,18 +157,18 @@ static void stamp_weight_version(const invar_sample_source *source, invar_rl_sam
         if (s->n_tokens == s->current_version_from)
             continue;
         if (s->current_version_from == s->prompt_tokens)
-            s->first_version = source->order.weights;
-        s->last_version = source->order.weights;
-        s->weights_hash = source->order.weights_hash;
+            s->first_version = source->request.weights;
+        s->last_version = source->request.weights;
+        s->weights_hash = source->request.weights_hash;
     }
 }
 
 static invar_status merge_and_stamp(invar_sample_source *source)
 {
     INVAR_TRY(invar_sample_source_merge_ahead(source));
-    for (int64_t r = 0; r < source->flight.count; r++)
-        stamp_weight_version(source, source->flight.started[r].items,
-                             source->flight.started[r].count);
+    for (int64_t r = 0; r < source->inflight.count; r++)
+        stamp_weight_version(source, source->inflight.started[r].items,
+                             source->inflight.started[r].count);
     return INVAR_OK;
 }
 
@@ -183,8 +183,8 @@ static bool has_batch(void *payload, int64_t samples_done)
     int64_t whole = 0, group = -1;
 
     (void)samples_done;
-    for (int64_t r = 0; r < source->flight.count; r++)
-        whole += source->flight.started[r].count / source->options.per_prompt;
+    for (int64_t r = 0; r < source->inflight.count; r++)
+        whole += source->inflight.started[r].count / source->options.per_prompt;
     for (int64_t i = 0; i < active->count; i++) {
         const invar_rl_sample *s = &active->items[i];
 
@@ -209,11 +209,11 @@ static invar_status sample_batch(invar_sample_source *source)
     invar_generate_args how = invar_sample_source_generation(source);
     bool ready = false;
 
-    INVAR_TRY(move_active(source,
-                          tick->batched && (source->options.separate_async_phase || !tick->drawn)));
-    if (!tick->batched) {
+    INVAR_TRY(move_active(source, tick->has_batch && (source->options.separate_async_phase ||
+                                                      !tick->has_unfinished)));
+    if (!tick->has_batch) {
         how.should_suspend = has_batch;
-        how.clock = source;
+        how.suspend_payload = source;
         ready = has_batch(source, 0);
     }
     if (source->active_ahead.count > 0 && !ready)
@@ -241,7 +241,8 @@ static invar_status move_groups(invar_sample_source *source, invar_rl_samples *f
 
     for (int64_t i = 0; i < from->count; i += n) {
         const int64_t group = from->items[i].group;
-        bool wanted = source->tick.batched ? is_batched(&source->tick, group) : *count < o->prompts;
+        bool wanted =
+            source->tick.has_batch ? is_batched(&source->tick, group) : *count < o->prompts;
 
         if (wanted && is_group_complete(from->items + i, n)) {
             groups[(*count)++] = group;
@@ -276,7 +277,7 @@ static void drop_empty_rollouts(invar_inflight *flight)
 static invar_status move_batch(invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
-    invar_inflight *flight = &source->flight;
+    invar_inflight *flight = &source->inflight;
     int64_t *groups = NULL, count = 0;
     invar_status status;
 
@@ -287,7 +288,8 @@ static invar_status move_batch(invar_sample_source *source)
     INVAR_CHECK(status != INVAR_OK || count == o->prompts);
     drop_empty_rollouts(flight);
     if (status == INVAR_OK)
-        status = invar_recorded_schedule_batch(o->timetable, source->order.rollout, groups, count);
+        status = invar_recorded_schedule_batch(o->recorded_schedule, source->request.rollout,
+                                               groups, count);
     invar_free(groups);
     return status;
 }
@@ -316,18 +318,19 @@ static invar_status stamp_and_verify(void *payload, const invar_rl_sample *sampl
 
     INVAR_CHECK(samples == source->active_ahead.items && count == source->active_ahead.count);
     stamp_weight_version(source, source->active_ahead.items, count);
-    return look->look ? look->look(look->payload, samples, count, tick) : INVAR_OK;
+    return look->verify ? look->verify(look->payload, samples, count, tick) : INVAR_OK;
 }
 
-invar_status invar_sample_source_recorded_ahead(invar_sample_source *source)
+invar_status invar_sample_source_recorded_prefetch(invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
     const invar_generate_args how = invar_sample_source_generation(source);
     const invar_progress_callback tick = invar_sample_source_heartbeat(source);
-    const bool clocked = o->use_thread && invar_recorded_schedule_free(o->timetable);
+    const bool clocked =
+        o->use_thread && invar_recorded_schedule_may_use_clock(o->recorded_schedule);
     invar_rl_samples *samples = &source->active_ahead;
 
-    if (!source->tick.drawn && !clocked)
+    if (!source->tick.has_unfinished && !clocked)
         return INVAR_OK;
     INVAR_TRY(move_active(source, false));
     if (samples->count == 0)
@@ -346,7 +349,7 @@ invar_status invar_sample_source_recorded_ahead(invar_sample_source *source)
  */
 static invar_status record_unfinished(invar_sample_source *source)
 {
-    const invar_inflight *flight = &source->flight;
+    const invar_inflight *flight = &source->inflight;
     invar_unfinished_sample *left = NULL;
     int64_t count = 0, n = 0;
     invar_status status;
@@ -361,15 +364,15 @@ static invar_status record_unfinished(invar_sample_source *source)
             if (s->finish == INVAR_FINISH_NONE)
                 left[n++] = (invar_unfinished_sample){s->index, invar_rl_sample_response(s)};
         }
-    status =
-        invar_recorded_schedule_drawn(source->options.timetable, source->order.rollout, left, n);
+    status = invar_recorded_schedule_drawn(source->options.recorded_schedule,
+                                           source->request.rollout, left, n);
     invar_free(left);
     return status;
 }
 
 invar_status invar_sample_source_recorded_join(invar_sample_source *source)
 {
-    if (source->async_sampler && !source->tick.drawn)
+    if (source->async_sampler && !source->tick.has_unfinished)
         invar_async_sampler_suspend(source->async_sampler);
     INVAR_TRY(merge_and_stamp(source));
     return record_unfinished(source);

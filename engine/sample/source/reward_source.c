@@ -30,7 +30,7 @@ static invar_status parse_rule(invar_reward *out, bool *boxed_out, const char *w
     return word[0] ? invar_reward_parse(out, boxed_out, word) : INVAR_OK;
 }
 
-bool invar_reward_source_asks(const invar_recipe *recipe)
+bool invar_reward_source_is_plugin(const invar_recipe *recipe)
 {
     invar_reward rule;
     bool boxed;
@@ -49,7 +49,7 @@ static invar_status open_script(invar_plugin **out, invar_plugin_options *o)
 
     INVAR_TRY(invar_embedded_script_command(&command, "math_verify.py"));
     o->spec = command;
-    o->titled = true;
+    o->identify_by_title = true;
     status = invar_plugin_open(out, o);
     invar_free(command);
     return status;
@@ -67,7 +67,7 @@ invar_status invar_reward_source_attach(invar_plugin **out, const invar_recipe *
                               .log_fd = 2};
 
     *out = NULL;
-    if (!invar_reward_source_asks(recipe))
+    if (!invar_reward_source_is_plugin(recipe))
         return INVAR_OK;
     o.name = path[0] ? "custom-rm-path" : url[0] ? "rm-url" : "math_verify";
     if (stored)
@@ -87,25 +87,26 @@ invar_status invar_reward_source_read(invar_reward_source *out, const invar_reci
     key = key[0] || own[0] ? key : invar_recipe_string(recipe, INVAR_KEY_REWARD_KEY);
     *out = (invar_reward_source){.key = key[0] ? key : NULL};
     INVAR_TRY(parse_rule(&out->reward, &out->boxed, rule));
-    out->asks = own[0] ? invar_reward_is_external(out->reward) : invar_reward_source_asks(recipe);
-    out->groups = out->asks && invar_recipe_bool(recipe, INVAR_KEY_GROUP_RM);
-    out->plugin = out->asks ? plugin : NULL;
+    out->is_plugin =
+        own[0] ? invar_reward_is_external(out->reward) : invar_reward_source_is_plugin(recipe);
+    out->groups = out->is_plugin && invar_recipe_bool(recipe, INVAR_KEY_GROUP_RM);
+    out->plugin = out->is_plugin ? plugin : NULL;
     return INVAR_OK;
 }
 
-invar_status invar_reward_source_reaches(bool *out, const invar_reward_source *judge,
-                                         const invar_rl_sample *sample)
+invar_status invar_reward_source_has_reward(bool *out, const invar_reward_source *source,
+                                            const invar_rl_sample *sample)
 {
-    *out = sample->has_plugin_reward || judge->asks;
-    return *out ? INVAR_OK : invar_reward_rules(out, judge->reward, sample);
+    *out = sample->has_plugin_reward || source->is_plugin;
+    return *out ? INVAR_OK : invar_reward_has_function(out, source->reward, sample);
 }
 
-invar_status invar_reward_source_reaches_all(bool *out, const invar_reward_source *judge,
-                                             const invar_rl_sample *samples, int64_t count)
+invar_status invar_reward_source_has_all_rewards(bool *out, const invar_reward_source *source,
+                                                 const invar_rl_sample *samples, int64_t count)
 {
     *out = true;
     for (int64_t i = 0; i < count && *out; i++)
-        INVAR_TRY(invar_reward_source_reaches(out, judge, &samples[i]));
+        INVAR_TRY(invar_reward_source_has_reward(out, source, &samples[i]));
     return INVAR_OK;
 }
 
@@ -148,7 +149,7 @@ static void print_warning(const invar_reward_source_reach *reach)
     (void)snprintf(line, sizeof line, "warning: the run fails if it reads this prompt: %.2400s",
                    invar_error_last()->message);
     invar_error_clear();
-    reach->say(reach->payload, line);
+    reach->on_warning(reach->payload, line);
 }
 
 invar_status invar_reward_source_check_data(const invar_recipe *recipe, const invar_dataset *data,
@@ -160,7 +161,8 @@ invar_status invar_reward_source_check_data(const invar_recipe *recipe, const in
     int64_t i = 0;
 
     INVAR_TRY(invar_reward_source_read(&judge, recipe, NULL, reach->eval));
-    if (judge.asks || invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] ||
+    if (judge.is_plugin ||
+        invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] ||
         invar_recipe_string(recipe, INVAR_KEY_CUSTOM_AGENT_PATH)[0])
         return INVAR_OK;
     for (; i < end && status == INVAR_OK; i++)
@@ -206,15 +208,15 @@ static invar_status query_plugin(invar_plugin *plugin, invar_rl_sample *samples,
     return status;
 }
 
-invar_status invar_reward_source_run(const invar_reward_source *judge, invar_rl_sample *samples,
+invar_status invar_reward_source_run(const invar_reward_source *source, invar_rl_sample *samples,
                                      int64_t count)
 {
-    if (judge->plugin)
-        INVAR_TRY(query_plugin(judge->plugin, samples, count));
+    if (source->plugin)
+        INVAR_TRY(query_plugin(source->plugin, samples, count));
     for (int64_t i = 0; i < count; i++)
         if (!samples[i].has_plugin_reward)
-            INVAR_TRY(judge->plugin ? invar_reward_select_part(&samples[i], judge->key)
-                                    : invar_reward_compute(&samples[i], judge->reward, judge->boxed,
-                                                           judge->key));
+            INVAR_TRY(source->plugin ? invar_reward_select_part(&samples[i], source->key)
+                                     : invar_reward_compute(&samples[i], source->reward,
+                                                            source->boxed, source->key));
     return INVAR_OK;
 }

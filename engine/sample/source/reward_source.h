@@ -18,7 +18,7 @@ extern "C" {
 /* Source of the rewards of a run: a plug-in or a built-in rule. */
 typedef struct invar_reward_source {
     invar_plugin *plugin; /* borrowed; NULL for a rule, and on ranks that do not run the plug-in */
-    bool asks;            /* a plug-in computes the rewards */
+    bool is_plugin;       /* a plug-in computes the rewards */
     bool groups;          /* the plug-in gets complete groups */
     invar_reward reward;  /* built-in rule, unless metadata.rm_type of a sample names another */
     bool boxed;           /* the rule reads the last \boxed{} of the response */
@@ -27,7 +27,7 @@ typedef struct invar_reward_source {
 } invar_reward_source;
 
 /* Returns true if training rewards come from a plug-in: custom-rm-path, a server or a script. */
-bool invar_reward_source_asks(const invar_recipe *recipe);
+bool invar_reward_source_is_plugin(const invar_recipe *recipe);
 
 /*
  * Opens the reward plug-in that the recipe names; *out = NULL if it names none. With `stored` the
@@ -45,24 +45,24 @@ invar_status invar_reward_source_read(invar_reward_source *out, const invar_reci
                                       invar_plugin *plugin, bool eval) INVAR_MUST_USE;
 
 /* *out = true if the sample has a plug-in reward, or gets a reward from a plug-in or a rule. */
-invar_status invar_reward_source_reaches(bool *out, const invar_reward_source *judge,
-                                         const invar_rl_sample *sample) INVAR_MUST_USE;
+invar_status invar_reward_source_has_reward(bool *out, const invar_reward_source *source,
+                                            const invar_rl_sample *sample) INVAR_MUST_USE;
 
 /*
  * *out = true if every sample has or gets a reward. Samples without one have the default reward 0.
  */
-invar_status invar_reward_source_reaches_all(bool *out, const invar_reward_source *judge,
-                                             const invar_rl_sample *samples,
-                                             int64_t count) INVAR_MUST_USE;
+invar_status invar_reward_source_has_all_rewards(bool *out, const invar_reward_source *source,
+                                                 const invar_rl_sample *samples,
+                                                 int64_t count) INVAR_MUST_USE;
 
 /* Prompts of a data set that a run will use, as far as this is known before the run. */
 typedef struct invar_reward_source_reach {
-    const char *what;                             /* name of the data set, for messages */
-    const char *path;                             /* path of the data set, as the recipe names it */
-    bool eval;                                    /* it is a data set of evaluation */
-    int64_t certain;                              /* prompts [0, certain) are used in any case */
-    int64_t possible;                             /* prompts from here on are never used */
-    void (*say)(void *payload, const char *line); /* prints a warning */
+    const char *what; /* name of the data set, for messages */
+    const char *path; /* path of the data set, as the recipe names it */
+    bool eval;        /* it is a data set of evaluation */
+    int64_t certain;  /* prompts [0, certain) are used in any case */
+    int64_t possible; /* prompts from here on are never used */
+    void (*on_warning)(void *payload, const char *line); /* prints a warning */
     void *payload;
 } invar_reward_source_reach;
 
@@ -75,7 +75,7 @@ invar_status invar_reward_source_check_data(const invar_recipe *recipe, const in
                                             const invar_reward_source_reach *reach) INVAR_MUST_USE;
 
 /* Sets reward and reward parts of all samples without a plug-in reward. */
-invar_status invar_reward_source_run(const invar_reward_source *judge, invar_rl_sample *samples,
+invar_status invar_reward_source_run(const invar_reward_source *source, invar_rl_sample *samples,
                                      int64_t count) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -59,7 +59,7 @@ static invar_status hash_files(invar_saved_rollouts *saved, const char *pattern)
  */
 static bool is_decided_by_plugin(const invar_recipe *r)
 {
-    return invar_reward_source_asks(r) ||
+    return invar_reward_source_is_plugin(r) ||
            invar_recipe_string(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH)[0] ||
            invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0];
 }
@@ -203,7 +203,7 @@ static invar_status check_foreign(const invar_sample_source *source, const char 
 {
     const invar_sample_source_options *o = &source->options;
     const invar_rl_samples *samples = &source->batch.samples;
-    int64_t rollout = source->order.rollout;
+    int64_t rollout = source->request.rollout;
 
     if (!o->replay && (rollout >= o->saved->n_files ||
                        !invar_digest_equal(&source->loaded.content, &o->saved->files[rollout])))
@@ -260,8 +260,8 @@ static const char *find_differing_header(const invar_sample_source *source)
         const char *name;
         bool same;
     } members[] = {
-        {"rollout", h->rollout == source->order.rollout},
-        {"weights", h->weights == source->order.weights},
+        {"rollout", h->rollout == source->request.rollout},
+        {"weights", h->weights == source->request.weights},
         {"dtype, numerics or model", has_own_policy(source)},
         {"weights_hash", source->batch.on_policy},
         {"n_samples_per_prompt", h->n_samples_per_prompt == source->options.per_prompt},
@@ -354,7 +354,7 @@ static invar_status recompute_sample(invar_rl_sample *want, const invar_sample_s
                        ? INVAR_FINISH_STOP
                        : INVAR_FINISH_LENGTH;
     want->route_size = invar_model_spec_route(o->spec); // training compares the experts
-    return invar_reward_source_run(&o->judge, want, 1);
+    return invar_reward_source_run(&o->reward_source, want, 1);
 }
 
 /*
@@ -370,11 +370,11 @@ static invar_status check_own_sample(const invar_sample_source *source,
     int64_t n = o->per_prompt;
     invar_rl_sample want = {.index = before->samples + place * n + i % n,
                             .group = before->groups + place,
-                            .rollout = (uint32_t)source->order.rollout,
+                            .rollout = (uint32_t)source->request.rollout,
                             .draw_index = o->use_data_answers ? 0 : (uint32_t)(place * n + i % n),
-                            .first_version = source->order.weights,
-                            .last_version = source->order.weights,
-                            .weights_hash = source->order.weights_hash};
+                            .first_version = source->request.weights,
+                            .last_version = source->request.weights,
+                            .weights_hash = source->request.weights_hash};
     const char *odd;
     invar_status status = invar_sample_source_init_sample(&want, p);
 
@@ -415,7 +415,7 @@ static invar_status count_consumed(int64_t *out, const invar_sample_source *sour
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "the loaded rollout %" PRId64 " has draw %" PRId64
                           ", which this recipe never makes",
-                          source->order.rollout, last);
+                          source->request.rollout, last);
     return INVAR_OK;
 }
 
@@ -433,20 +433,20 @@ static invar_status count_filtered(int64_t *out, const invar_sample_source *sour
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "the loaded rollout %" PRId64 " has filtered_groups %" PRId64
                       ", but only %" PRId64 " groups are not in the batch",
-                      source->order.rollout, *out, most);
+                      source->request.rollout, *out, most);
 }
 
 /* Advances the position as sampling would have, so that the run can continue without files. */
 static invar_status advance_position(invar_sample_source *source, const char *path)
 {
     const invar_sample_source_options *o = &source->options;
-    const invar_source_position before = source->place;
+    const invar_source_position before = source->position;
     const invar_rl_samples *samples = &source->batch.samples;
     int64_t n = o->per_prompt, consumed, i = 0;
 
     INVAR_TRY(count_consumed(&consumed, source));
-    source->place.samples += consumed * n;
-    source->place.groups += consumed;
+    source->position.samples += consumed * n;
+    source->position.groups += consumed;
     INVAR_TRY(count_filtered(&source->batch.filtered_groups, source, consumed));
     for (int64_t place = 0; place < consumed && o->data; place++) {
         const invar_prompt *p = invar_sample_source_next(source);
@@ -497,11 +497,11 @@ invar_status invar_sample_source_load(bool *ready_out, invar_sample_source *sour
     char path[INVAR_PATH_SIZE];
 
     INVAR_TRY(
-        invar_rollout_file_path(path, sizeof path, source->options.load, source->order.rollout));
+        invar_rollout_file_path(path, sizeof path, source->options.load, source->request.rollout));
     INVAR_TRY(invar_rollout_file_read(&source->loaded, path));
     source->batch.samples = source->loaded.samples; // moved; the texts stay with the file
     source->loaded.samples = (invar_rl_samples){0};
-    source->batch.on_policy = invar_digest_equal(&h->weights_hash, &source->order.weights_hash) &&
+    source->batch.on_policy = invar_digest_equal(&h->weights_hash, &source->request.weights_hash) &&
                               h->sampling.temperature == source->options.sampling.temperature &&
                               has_own_policy(source);
     INVAR_TRY(check_loaded(source, path));
@@ -517,7 +517,7 @@ invar_status invar_sample_source_save(const invar_sample_source *source,
                                       const invar_sample_batch *batch, const char *pattern)
 {
     const invar_sample_source_options *o = &source->options;
-    const invar_rollout_request *order = &source->order;
+    const invar_rollout_request *order = &source->request;
     invar_rollout_header header = {.rollout = order->rollout,
                                    .run = o->run,
                                    .weights = order->weights,

@@ -26,7 +26,7 @@
 static void release_tick(invar_schedule_tick *tick)
 {
     invar_free(tick->groups);
-    invar_free(tick->left);
+    invar_free(tick->unfinished);
 }
 
 void invar_schedule_log_release(invar_schedule_log *ticks)
@@ -66,7 +66,7 @@ int64_t invar_schedule_log_end(const invar_schedule_log *ticks)
 {
     const invar_schedule_tick *last = last_tick(ticks);
 
-    return ticks->first + ticks->count - (last && !last->drawn);
+    return ticks->first + ticks->count - (last && !last->has_unfinished);
 }
 
 static invar_status reserve_tick(invar_schedule_log *ticks)
@@ -99,7 +99,7 @@ static invar_status fail_out_of_order(const invar_schedule_log *ticks, int64_t t
                                       const char *where)
 {
     const invar_schedule_tick *last = last_tick(ticks);
-    bool half = last && !last->drawn;
+    bool half = last && !last->has_unfinished;
 
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%s: an event of tick %" PRId64 "; expected \"%s\" of tick %" PRId64, where,
@@ -110,9 +110,9 @@ invar_status invar_schedule_log_add_batch(invar_schedule_log *ticks, int64_t tic
                                           const int64_t *groups, int64_t count, const char *where)
 {
     const invar_schedule_tick *last = last_tick(ticks);
-    invar_schedule_tick new = {.batched = true, .n_groups = count};
+    invar_schedule_tick new = {.has_batch = true, .n_groups = count};
 
-    if (last ? !last->drawn || tick != ticks->first + ticks->count : tick < 0)
+    if (last ? !last->has_unfinished || tick != ticks->first + ticks->count : tick < 0)
         return fail_out_of_order(ticks, tick, where);
     for (int64_t i = 0; i < count; i++)
         if (groups[i] < 0 || (i > 0 && groups[i] <= groups[i - 1]))
@@ -136,10 +136,10 @@ static invar_status check_left(const invar_schedule_tick *before,
     for (int64_t i = 0, k = 0; i < count; i++) {
         const invar_unfinished_sample *was = NULL;
 
-        while (before && k < before->n_left && before->left[k].sample < left[i].sample)
+        while (before && k < before->n_unfinished && before->unfinished[k].sample < left[i].sample)
             k++;
-        if (before && k < before->n_left && before->left[k].sample == left[i].sample)
-            was = &before->left[k];
+        if (before && k < before->n_unfinished && before->unfinished[k].sample == left[i].sample)
+            was = &before->unfinished[k];
         if (left[i].sample < 0 || (i > 0 && left[i].sample <= left[i - 1].sample))
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%s: sample %" PRId64 " of tick %" PRId64 " is out of order", where,
@@ -154,18 +154,18 @@ static invar_status check_left(const invar_schedule_tick *before,
 }
 
 invar_status invar_schedule_log_add_drawn(invar_schedule_log *ticks, int64_t tick,
-                                          const invar_unfinished_sample *left, int64_t count,
+                                          const invar_unfinished_sample *unfinished, int64_t count,
                                           const char *where)
 {
     invar_schedule_tick *last = last_tick(ticks);
 
-    if (!last || last->drawn || tick != ticks->first + ticks->count - 1)
+    if (!last || last->has_unfinished || tick != ticks->first + ticks->count - 1)
         return fail_out_of_order(ticks, tick, where);
-    INVAR_TRY(check_left(ticks->count > 1 ? last - 1 : NULL, left, count, tick, where));
-    INVAR_TRY(copy_array((void **)&last->left, left, count, sizeof *left,
+    INVAR_TRY(check_left(ticks->count > 1 ? last - 1 : NULL, unfinished, count, tick, where));
+    INVAR_TRY(copy_array((void **)&last->unfinished, unfinished, count, sizeof *unfinished,
                          "the samples of a recorded tick"));
-    last->n_left = count;
-    last->drawn = true;
+    last->n_unfinished = count;
+    last->has_unfinished = true;
     return INVAR_OK;
 }
 
@@ -174,7 +174,7 @@ static invar_status add_tick_without_batch(invar_schedule_log *ticks, int64_t ti
 {
     INVAR_TRY(reserve_tick(ticks));
     ticks->first = tick;
-    ticks->items[ticks->count++] = (invar_schedule_tick){.batched = false};
+    ticks->items[ticks->count++] = (invar_schedule_tick){.has_batch = false};
     return INVAR_OK;
 }
 
@@ -222,10 +222,10 @@ void invar_schedule_log_write_drawn(invar_json_text *text, int64_t number,
                                     const invar_schedule_tick *tick)
 {
     begin_line(text, number, "drawn");
-    for (int64_t i = 0; i < tick->n_left; i++) {
+    for (int64_t i = 0; i < tick->n_unfinished; i++) {
         invar_json_text_open(text, '[');
-        invar_json_text_int(text, tick->left[i].sample);
-        invar_json_text_int(text, tick->left[i].tokens);
+        invar_json_text_int(text, tick->unfinished[i].sample);
+        invar_json_text_int(text, tick->unfinished[i].tokens);
         invar_json_text_close(text, ']');
     }
     end_line(text);
@@ -237,7 +237,7 @@ void invar_schedule_log_write(invar_json_text *text, const invar_schedule_log *t
     write_head(text, run, uuid);
     for (int64_t i = 0; i < ticks->count; i++) {
         invar_schedule_log_write_batch(text, ticks->first + i, &ticks->items[i]);
-        if (ticks->items[i].drawn)
+        if (ticks->items[i].has_unfinished)
             invar_schedule_log_write_drawn(text, ticks->first + i, &ticks->items[i]);
     }
 }
@@ -348,7 +348,7 @@ invar_status invar_schedule_log_read(invar_schedule_log *to, const char *text, s
 
     invar_journal_read(&reader, NULL, text, bytes, where);
     INVAR_TRY(read_lines(to, NULL, &reader));
-    if (reader.at < reader.end)
+    if (reader.position < reader.end)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the last line has no end", where);
     return INVAR_OK;
 }

@@ -39,11 +39,11 @@ typedef struct invar_unfinished_sample {
 
 /* Decisions of one tick. The arrays are owned by the log that has the tick. */
 typedef struct invar_schedule_tick {
-    bool batched, drawn; /* `groups` is known, `left` is known */
-    int64_t *groups;     /* (n_groups) groups of the batch, ascending */
+    bool has_batch, has_unfinished; /* `groups` is known, `unfinished` is known */
+    int64_t *groups;                /* (n_groups) groups of the batch, ascending */
     int64_t n_groups;
-    invar_unfinished_sample *left; /* (n_left) unfinished samples, ascending */
-    int64_t n_left;
+    invar_unfinished_sample *unfinished; /* (n_left) unfinished samples, ascending */
+    int64_t n_unfinished;
 } invar_schedule_tick;
 
 /* Consecutive ticks. Zero-initialize before use. Release with invar_schedule_log_release. */
@@ -73,7 +73,7 @@ invar_status invar_schedule_log_add_batch(invar_schedule_log *ticks, int64_t tic
                                           const int64_t *groups, int64_t count,
                                           const char *where) INVAR_MUST_USE;
 invar_status invar_schedule_log_add_drawn(invar_schedule_log *ticks, int64_t tick,
-                                          const invar_unfinished_sample *left, int64_t count,
+                                          const invar_unfinished_sample *unfinished, int64_t count,
                                           const char *where) INVAR_MUST_USE;
 
 /* ---- text ------------------------------------------------------------------------------------ */

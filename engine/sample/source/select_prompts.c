@@ -37,8 +37,10 @@ static invar_status select_lines(const invar_prompt **out, invar_sample_source *
 {
     const invar_sample_source_options *o = &source->options;
     const invar_prompt *last = invar_dataset_prompt(o->data, invar_dataset_size(o->data) - 1);
-    const invar_plugin_wanted wanted = {
-        .rollout = rollout, .first = source->place.groups, .count = count, .lines = last->line + 1};
+    const invar_plugin_wanted wanted = {.rollout = rollout,
+                                        .first = source->position.groups,
+                                        .count = count,
+                                        .lines = last->line + 1};
 
     if (o->prompt_selector.plugin) {
         INVAR_TRY(invar_plugin_prompts(o->prompt_selector.plugin, &wanted, lines));
@@ -71,8 +73,8 @@ invar_status invar_sample_source_prompts(const invar_prompt ***out, invar_sample
 static invar_status query_buffer_filter(uint8_t *verdict, const invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
-    const invar_rl_samples *waiting = &source->flight.surplus;
-    invar_plugin_buffer buffer = {.rollout = source->order.rollout, .wanted = o->prompts};
+    const invar_rl_samples *waiting = &source->inflight.surplus;
+    invar_plugin_buffer buffer = {.rollout = source->request.rollout, .wanted = o->prompts};
     int64_t *since = NULL;
     invar_status status;
 
@@ -90,17 +92,17 @@ static invar_status query_buffer_filter(uint8_t *verdict, const invar_sample_sou
 static invar_status apply_verdicts(invar_sample_source *source, const uint8_t *verdict)
 {
     const int64_t n = source->options.per_prompt;
-    invar_rl_samples old = source->flight.surplus;
+    invar_rl_samples old = source->inflight.surplus;
     invar_status status = INVAR_OK;
 
-    source->flight.surplus = (invar_rl_samples){0};
+    source->inflight.surplus = (invar_rl_samples){0};
     for (int64_t i = 0; i < old.count && status == INVAR_OK; i += n) {
         bool full = source->batch.reused_groups == source->options.prompts;
         bool take = verdict[i] == INVAR_PLUGIN_TAKE && !full;
 
         if (verdict[i] == INVAR_PLUGIN_DROP)
             continue;
-        status = invar_rl_samples_insert(take ? &source->batch.samples : &source->flight.surplus,
+        status = invar_rl_samples_insert(take ? &source->batch.samples : &source->inflight.surplus,
                                          old.items + i, n);
         source->batch.reused_groups += take;
     }
@@ -111,7 +113,7 @@ static invar_status apply_verdicts(invar_sample_source *source, const uint8_t *v
 invar_status invar_sample_source_take_surplus(invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
-    size_t count = (size_t)source->flight.surplus.count;
+    size_t count = (size_t)source->inflight.surplus.count;
     uint8_t *verdict = NULL;
     invar_status status = INVAR_OK;
 

@@ -26,11 +26,12 @@
 
 void invar_sample_source_open(invar_sample_source *out, const invar_sample_source_options *options)
 {
-    *out = (invar_sample_source){.options = *options,
-                                 .produce = options->load[0]            ? invar_sample_source_load
-                                            : options->use_data_answers ? invar_sample_source_answer
-                                            : options->timetable ? invar_sample_source_recorded
-                                                                 : invar_sample_source_sample};
+    *out =
+        (invar_sample_source){.options = *options,
+                              .produce = options->load[0]             ? invar_sample_source_load
+                                         : options->use_data_answers  ? invar_sample_source_answer
+                                         : options->recorded_schedule ? invar_sample_source_recorded
+                                                                      : invar_sample_source_sample};
 }
 
 static void clear_batch(invar_sample_source *source)
@@ -43,7 +44,7 @@ void invar_sample_source_close(invar_sample_source *source)
 {
     invar_sample_source_stop(source);
     clear_batch(source);
-    invar_inflight_release(&source->flight);
+    invar_inflight_release(&source->inflight);
     *source = (invar_sample_source){0};
 }
 
@@ -89,7 +90,7 @@ const invar_prompt *invar_sample_source_next(invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
 
-    return invar_dataset_next(o->data, &source->place.cursor, o->shuffle, o->sampling.seed);
+    return invar_dataset_next(o->data, &source->position.cursor, o->shuffle, o->sampling.seed);
 }
 
 static invar_status new_sample(invar_rl_sample **out, invar_sample_source *source,
@@ -98,7 +99,7 @@ static invar_status new_sample(invar_rl_sample **out, invar_sample_source *sourc
     invar_rl_sample *s;
 
     INVAR_TRY(invar_rl_samples_append(&s, to));
-    s->index = source->place.samples++;
+    s->index = source->position.samples++;
     s->rollout = (uint32_t)rollout;
     *out = s;
     INVAR_TRY(invar_sample_source_init_sample(s, p));
@@ -124,7 +125,7 @@ static void stamp_weight_version(invar_rl_sample *s, const invar_rollout_request
 static invar_status add_group(invar_sample_source *source, invar_rl_samples *to,
                               const invar_prompt *p, int64_t rollout, int64_t place)
 {
-    int64_t n = source->options.per_prompt, group = source->place.groups++;
+    int64_t n = source->options.per_prompt, group = source->position.groups++;
 
     if (place >= UINT32_MAX / n)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -244,7 +245,7 @@ static invar_status move_groups(invar_sample_source *source, invar_rl_samples *r
     invar_rl_samples *to[] = {
         [INVAR_GROUP_BATCH] = &source->batch.samples,
         [INVAR_GROUP_FILTERED] = NULL,
-        [INVAR_GROUP_SURPLUS] = source->options.keep_surplus ? &source->flight.surplus : NULL,
+        [INVAR_GROUP_SURPLUS] = source->options.keep_surplus ? &source->inflight.surplus : NULL,
     };
 
     for (int64_t g = 0; g < groups; g++) {
@@ -267,7 +268,7 @@ static invar_status select_groups(invar_sample_source *source, invar_rl_samples 
     if (status == INVAR_OK)
         status = filter_groups(keep, &source->options, round->items, groups);
     if (status == INVAR_OK) {
-        invar_group_selection_take(fates, &source->choice, keep, groups);
+        invar_group_selection_take(fates, &source->selection, keep, groups);
         status = move_groups(source, round, fates, groups);
     }
     invar_free(keep);
@@ -282,11 +283,11 @@ invar_generate_args invar_sample_source_generation(const invar_sample_source *so
     return (invar_generate_args){.layout = o->layout,
                                  .rollout = o->rollout,
                                  .sampling = &o->sampling,
-                                 .judge = &o->judge,
+                                 .reward_source = &o->reward_source,
                                  .turns = o->turns.enabled ? &o->turns : NULL,
                                  .agents_lead = o->agents_lead,
                                  .agents = o->agents,
-                                 .judged = o->judged,
+                                 .needs_reward = o->needs_reward,
                                  .per_prompt = o->per_prompt,
                                  .tick = o->tick,
                                  .payload = o->payload};
@@ -296,7 +297,7 @@ static void stamp_all(invar_sample_source *source, invar_rl_samples *samples)
 {
     source->active = samples->count;
     for (int64_t i = 0; i < samples->count; i++)
-        stamp_weight_version(&samples->items[i], &source->order);
+        stamp_weight_version(&samples->items[i], &source->request);
 }
 
 /* Samples the tokens of this rank's share. */
@@ -324,7 +325,7 @@ static invar_status gather_samples(const invar_sample_source *source, invar_rl_s
 static int64_t next_groups(const invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
-    const invar_inflight *flight = &source->flight;
+    const invar_inflight *flight = &source->inflight;
     int64_t samples = flight->surplus.count + source->batch.samples.count;
 
     for (int64_t r = 0; r < flight->count; r++)
@@ -336,11 +337,12 @@ static int64_t next_groups(const invar_sample_source *source)
 /* Begins rollouts up to the lag, in order, so that prompts are assigned in data order. */
 static invar_status begin_rollouts(invar_sample_source *source)
 {
-    invar_inflight *flight = &source->flight;
+    invar_inflight *flight = &source->inflight;
 
     if (flight->count == 0)
-        flight->first = source->order.rollout;
-    while (flight->first + flight->count <= source->order.rollout + source->options.lag.rollouts) {
+        flight->first = source->request.rollout;
+    while (flight->first + flight->count <=
+           source->request.rollout + source->options.lag.rollouts) {
         int64_t rollout = flight->first + flight->count, groups = next_groups(source);
         invar_rl_samples *samples = &flight->started[flight->count++];
 
@@ -354,7 +356,7 @@ static bool needs_tokens(invar_rl_sample *s, const invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
     int64_t rollout = (int64_t)s->rollout;
-    int64_t goal = invar_lag_goal(&o->lag, rollout, source->order.rollout);
+    int64_t goal = invar_lag_goal(&o->lag, rollout, source->request.rollout);
 
     s->suspend_at = goal == INT64_MAX ? 0 : s->prompt_tokens + goal;
     if (o->stop_rollout > 0 && rollout >= o->stop_rollout)
@@ -398,13 +400,13 @@ static invar_rl_sample *fill_holes(invar_rl_samples *to, invar_rl_sample *from)
 static invar_status move_active_rollouts(invar_sample_source *source, int64_t count)
 {
     for (int64_t r = 0; r < count; r++)
-        INVAR_TRY(move_active(&source->active_ahead, source, &source->flight.started[r]));
+        INVAR_TRY(move_active(&source->active_ahead, source, &source->inflight.started[r]));
     return INVAR_OK;
 }
 
 invar_status invar_sample_source_poll_error(const invar_sample_source *source)
 {
-    return source->async_sampler ? invar_async_sampler_glance(source->async_sampler) : INVAR_OK;
+    return source->async_sampler ? invar_async_sampler_poll_error(source->async_sampler) : INVAR_OK;
 }
 
 void invar_sample_source_stop(invar_sample_source *source)
@@ -424,7 +426,7 @@ static invar_status join_thread(invar_sample_source *source)
 
 invar_status invar_sample_source_merge_ahead(invar_sample_source *source)
 {
-    invar_inflight *flight = &source->flight;
+    invar_inflight *flight = &source->inflight;
     invar_rl_sample *next = source->active_ahead.items;
 
     INVAR_TRY(join_thread(source));
@@ -475,14 +477,14 @@ invar_status invar_sample_source_prefetch(invar_sample_source *source)
     if (!o->separate_async_phase)
         return INVAR_OK;
     if (source->produce == invar_sample_source_recorded)
-        return invar_sample_source_recorded_ahead(source);
-    INVAR_TRY(move_active_rollouts(source, source->flight.count));
+        return invar_sample_source_recorded_prefetch(source);
+    INVAR_TRY(move_active_rollouts(source, source->inflight.count));
     if (o->use_thread)
         return start_sampling_thread(source);
     INVAR_TRY(sample_share(source, &source->active_ahead));
-    if (o->verify.look)
-        INVAR_TRY(o->verify.look(o->verify.payload, source->active_ahead.items,
-                                 source->active_ahead.count, &tick));
+    if (o->verify.verify)
+        INVAR_TRY(o->verify.verify(o->verify.payload, source->active_ahead.items,
+                                   source->active_ahead.count, &tick));
     return o->async ? INVAR_OK : invar_sample_source_merge_ahead(source);
 }
 
@@ -494,19 +496,19 @@ static invar_status open_batch(invar_sample_source *source)
     const invar_sample_source_options *o = &source->options;
 
     INVAR_TRY(invar_sample_source_take_surplus(source));
-    source->choice.chosen = source->batch.reused_groups;
-    if (source->flight.count > 0 || o->lag.rollouts > 0 || source->choice.chosen < o->prompts)
+    source->selection.chosen = source->batch.reused_groups;
+    if (source->inflight.count > 0 || o->lag.rollouts > 0 || source->selection.chosen < o->prompts)
         INVAR_TRY(begin_rollouts(source));
     return INVAR_OK;
 }
 
 invar_status invar_sample_source_start(invar_sample_source *source,
-                                       const invar_rollout_request *order)
+                                       const invar_rollout_request *request)
 {
     const invar_sample_source_options *o = &source->options;
 
     clear_batch(source);
-    source->order = *order;
+    source->request = *request;
     source->batch = (invar_sample_batch){.on_policy = true};
     if (source->produce == invar_sample_source_recorded) {
         INVAR_TRY(begin_rollouts(source));
@@ -514,7 +516,7 @@ invar_status invar_sample_source_start(invar_sample_source *source,
     }
     if (source->produce != invar_sample_source_sample)
         return INVAR_OK;
-    INVAR_TRY(invar_group_selection_init(&source->choice, o->prompts, o->round,
+    INVAR_TRY(invar_group_selection_init(&source->selection, o->prompts, o->round,
                                          invar_sample_source_max_rounds(source)));
     return open_batch(source);
 }
@@ -524,7 +526,7 @@ invar_status invar_sample_source_start(invar_sample_source *source,
  */
 static invar_status sample_first_round(invar_rl_samples *round_out, invar_sample_source *source)
 {
-    invar_inflight *flight = &source->flight;
+    invar_inflight *flight = &source->inflight;
 
     INVAR_TRY(
         move_active_rollouts(source, source->options.separate_async_phase ? 1 : flight->count));
@@ -539,7 +541,7 @@ static invar_status sample_next_round(invar_rl_samples *round_out, invar_sample_
                                       int64_t groups)
 {
     INVAR_TRY(
-        add_groups(source, round_out, source->order.rollout, source->choice.consumed, groups));
+        add_groups(source, round_out, source->request.rollout, source->selection.consumed, groups));
     INVAR_TRY(sample_share(source, round_out));
     return gather_samples(source, round_out);
 }
@@ -547,7 +549,7 @@ static invar_status sample_next_round(invar_rl_samples *round_out, invar_sample_
 /* Returns true before the first round, if the current rollout has begun. */
 static bool is_first_round(const invar_sample_source *source)
 {
-    return source->choice.rounds == 0 && source->flight.count > 0;
+    return source->selection.rounds == 0 && source->inflight.count > 0;
 }
 
 static invar_status run_round(invar_sample_source *source, invar_rl_samples *round, int64_t groups)
@@ -565,7 +567,7 @@ bool invar_sample_source_is_on_policy(const invar_sample_source *source)
     const invar_rl_samples *samples = &source->batch.samples;
 
     for (int64_t i = 0; i < samples->count; i++)
-        if (samples->items[i].first_version != source->order.weights)
+        if (samples->items[i].first_version != source->request.weights)
             return false;
     return true;
 }
@@ -576,11 +578,11 @@ invar_status invar_sample_source_sample(bool *ready_out, invar_sample_source *so
     invar_status status;
     int64_t groups;
 
-    INVAR_TRY(invar_group_selection_next(&groups, &source->choice));
+    INVAR_TRY(invar_group_selection_next(&groups, &source->selection));
     *ready_out = groups == 0 && !is_first_round(source);
     if (*ready_out) {
         source->batch.on_policy = invar_sample_source_is_on_policy(source);
-        source->batch.surplus_groups = source->flight.surplus.count / source->options.per_prompt;
+        source->batch.surplus_groups = source->inflight.surplus.count / source->options.per_prompt;
         return INVAR_OK;
     }
     status = run_round(source, &round, groups);
@@ -604,9 +606,9 @@ static invar_status add_answer(invar_sample_source *source, const invar_prompt *
 {
     invar_rl_sample *s;
 
-    INVAR_TRY(new_sample(&s, source, &source->batch.samples, p, source->order.rollout));
-    stamp_weight_version(s, &source->order);
-    s->group = source->place.groups++;
+    INVAR_TRY(new_sample(&s, source, &source->batch.samples, p, source->request.rollout));
+    stamp_weight_version(s, &source->request);
+    s->group = source->position.groups++;
     return invar_sample_source_fill_answer(s, p);
 }
 
@@ -617,7 +619,7 @@ invar_status invar_sample_source_answer(bool *ready_out, invar_sample_source *so
     int64_t count = o->prompts * o->per_prompt;
     const invar_prompt **prompts = NULL;
     invar_status status =
-        invar_sample_source_prompts(&prompts, source, source->order.rollout, count);
+        invar_sample_source_prompts(&prompts, source, source->request.rollout, count);
 
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
         status = add_answer(source, prompts[i]);

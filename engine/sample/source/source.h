@@ -70,11 +70,11 @@ typedef struct invar_sample_source_options {
     invar_rollout *rollout; /* NULL if this rank does not sample */
     invar_sampling_params sampling;
     invar_rollout_policy policy; /* number format and arithmetic of sampling in this run */
-    invar_reward_source judge;
+    invar_reward_source reward_source;
     invar_multi_turn turns;
     bool agents_lead;     /* agents drive the samples (custom-agent-path) */
     invar_agents *agents; /* NULL without agents, and on ranks other than 0 */
-    bool judged;          /* every sample needs a reward, if agents drive the samples */
+    bool needs_reward;    /* every sample needs a reward, if agents drive the samples */
     invar_sample_source_filter groups;  /* drops groups; further ones are sampled for them */
     invar_sample_source_filter samples; /* drops groups or masks samples */
     invar_sample_source_filter buffer;  /* selects the surplus groups that join the batch */
@@ -82,13 +82,13 @@ typedef struct invar_sample_source_options {
     invar_sample_source_filter prompt_selector;
     bool drop_zero_std; /* drop groups whose rewards are all equal */
     bool shuffle;
-    bool use_data_answers;              /* SFT: use the answers of the data instead of sampling */
-    int64_t prompts;                    /* prompts of a rollout */
-    int64_t per_prompt;                 /* samples of a prompt */
-    int64_t round;                      /* prompts of a sampling round */
-    bool keep_surplus;                  /* keep surplus groups for the next rollout */
-    invar_lag lag;                      /* rollout lag: how early rollouts begin */
-    invar_recorded_schedule *timetable; /* recorded schedule; NULL for a declared one */
+    bool use_data_answers; /* SFT: use the answers of the data instead of sampling */
+    int64_t prompts;       /* prompts of a rollout */
+    int64_t per_prompt;    /* samples of a prompt */
+    int64_t round;         /* prompts of a sampling round */
+    bool keep_surplus;     /* keep surplus groups for the next rollout */
+    invar_lag lag;         /* rollout lag: how early rollouts begin */
+    invar_recorded_schedule *recorded_schedule; /* recorded schedule; NULL for a declared one */
     int64_t max_delay; /* rollouts by which a group may be late, in a recorded schedule */
     /* sample in-flight rollouts only in invar_sample_source_prefetch, not together with the current
        rollout */
@@ -136,14 +136,14 @@ typedef struct invar_sample_batch {
 /* A sample source. The training loop reads the first three members, `flight` and `active`. */
 typedef struct invar_sample_source {
     invar_sample_source_options options;
-    invar_source_position place;
-    invar_rollout_request order; /* current request */
+    invar_source_position position;
+    invar_rollout_request request; /* current request */
     /* produces the next part of the batch; one function per kind of source */
     invar_status (*produce)(bool *ready, struct invar_sample_source *source);
-    invar_group_selection choice; /* dynamic sampling of the current batch */
-    invar_inflight flight;        /* in-flight samples and surplus groups */
-    int64_t active;               /* samples that got tokens in the last sampling call */
-    /* samples moved out of `flight` while they are sampled; merged back afterwards */
+    invar_group_selection selection; /* dynamic sampling of the current batch */
+    invar_inflight inflight;         /* in-flight samples and surplus groups */
+    int64_t active;                  /* samples that got tokens in the last sampling call */
+    /* samples moved out of `inflight` while they are sampled; merged back afterwards */
     invar_rl_samples active_ahead;
     invar_async_sampler *async_sampler; /* thread that samples active_ahead; NULL if none runs */
     invar_schedule_tick tick;           /* recorded decisions of the current tick; borrowed */
@@ -157,7 +157,7 @@ void invar_sample_source_close(invar_sample_source *source);
 
 /* Starts the batch of a rollout. Texts of the previous batch become invalid. Collective. */
 invar_status invar_sample_source_start(invar_sample_source *source,
-                                       const invar_rollout_request *order) INVAR_MUST_USE;
+                                       const invar_rollout_request *request) INVAR_MUST_USE;
 
 /*
  * Does the next part of the work, such as a sampling round. *ready_out = true if the batch is done.
@@ -252,7 +252,7 @@ invar_status invar_sample_source_take_surplus(invar_sample_source *source) INVAR
 invar_status invar_sample_source_plan_tick(invar_sample_source *source) INVAR_MUST_USE;
 
 /* Implement invar_sample_source_prefetch and invar_sample_source_join for a recorded schedule. */
-invar_status invar_sample_source_recorded_ahead(invar_sample_source *source) INVAR_MUST_USE;
+invar_status invar_sample_source_recorded_prefetch(invar_sample_source *source) INVAR_MUST_USE;
 invar_status invar_sample_source_recorded_join(invar_sample_source *source) INVAR_MUST_USE;
 
 /* Returns the arguments for the functions of generate.h. They borrow from the source. */

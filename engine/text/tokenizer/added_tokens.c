@@ -197,7 +197,7 @@ bool invar_added_tokens_find(invar_added_match *out, const invar_added_tokens *a
         out->begin = n->lstrip ? spaces_before(text, at, floor) : at;
         // white space before `floor` was taken by the previous match
         out->end = n->rstrip ? spaces_after(text, bytes, end > floor ? end : floor) : end;
-        out->next = end;
+        out->search_from = end;
         return true;
     }
     return false;

@@ -39,8 +39,8 @@ invar_status invar_added_tokens_add(invar_added_tokens *added,
 
 typedef struct invar_added_match {
     int32_t id;
-    size_t begin, end; /* includes the white space that the token takes */
-    size_t next;       /* position at which the search continues */
+    size_t begin, end;  /* includes the white space that the token takes */
+    size_t search_from; /* position at which the search continues */
 } invar_added_match;
 
 /*

@@ -56,7 +56,7 @@ static bool is_ascii(const char *text, size_t bytes)
     return true;
 }
 
-uint64_t invar_tokenizer_room(const invar_tokenizer *tokenizer, const char *text, size_t bytes)
+uint64_t invar_tokenizer_max_bytes(const invar_tokenizer *tokenizer, const char *text, size_t bytes)
 {
     const invar_text_pipeline *p = &tokenizer->pipeline;
     bool ascii = is_ascii(text, bytes);
@@ -94,7 +94,7 @@ static uint64_t step_shrink(const invar_normal_step *step)
     return 0;
 }
 
-int64_t invar_tokenizer_least(const invar_tokenizer *tokenizer, size_t bytes)
+int64_t invar_tokenizer_min_tokens(const invar_tokenizer *tokenizer, size_t bytes)
 {
     const invar_text_pipeline *p = &tokenizer->pipeline;
     uint64_t shrink = 1;

@@ -196,16 +196,16 @@ static invar_status reserve_scratch(invar_bpe_scratch *work, size_t symbols)
 }
 
 invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe,
-                            invar_bpe_scratch *work)
+                            invar_bpe_scratch *scratch)
 {
     word_state w = {.bpe = bpe, .count = (int32_t)*count};
     size_t n = 0;
 
     if (*count > INT32_MAX / 4)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a word of %zu symbols is too long", *count);
-    INVAR_TRY(reserve_scratch(work, *count));
-    w.symbols = work->memory;
-    w.heap = (candidate *)(w.symbols + work->capacity);
+    INVAR_TRY(reserve_scratch(scratch, *count));
+    w.symbols = scratch->memory;
+    w.heap = (candidate *)(w.symbols + scratch->capacity);
     for (int32_t i = 0; i < w.count; i++)
         w.symbols[i] = (symbol){ids[i], i - 1, i + 1 < w.count ? i + 1 : -1};
     merge_word(&w);
@@ -216,8 +216,8 @@ invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe,
     return INVAR_OK;
 }
 
-void invar_bpe_scratch_release(invar_bpe_scratch *work)
+void invar_bpe_scratch_release(invar_bpe_scratch *scratch)
 {
-    invar_free(work->memory);
-    *work = (invar_bpe_scratch){NULL, 0};
+    invar_free(scratch->memory);
+    *scratch = (invar_bpe_scratch){NULL, 0};
 }

@@ -41,8 +41,8 @@ typedef struct invar_bpe_scratch {
  * n) time.
  */
 invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe,
-                            invar_bpe_scratch *work) INVAR_MUST_USE;
-void invar_bpe_scratch_release(invar_bpe_scratch *work);
+                            invar_bpe_scratch *scratch) INVAR_MUST_USE;
+void invar_bpe_scratch_release(invar_bpe_scratch *scratch);
 
 #ifdef __cplusplus
 }

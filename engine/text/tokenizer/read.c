@@ -124,18 +124,18 @@ static invar_status name_ids(reader *r)
 static invar_status append_text(reader *r, int64_t id, const char *text, size_t bytes)
 {
     invar_tokenizer *t = r->t;
-    size_t used = t->begins[id], room = r->text_room ? r->text_room : r->name_bytes + 1;
+    size_t used = t->begins[id], room = r->text_capacity ? r->text_capacity : r->name_bytes + 1;
     char *grown;
 
     while (room < used + bytes)
         room *= 2;
-    if (room != r->text_room) {
+    if (room != r->text_capacity) {
         INVAR_TRY(invar_alloc((void **)&grown, room, 1, "tokens"));
         if (t->text)
             memcpy(grown, t->text, used);
         invar_free(t->text);
         t->text = grown;
-        r->text_room = room;
+        r->text_capacity = room;
     }
     memcpy(t->text + used, text, bytes);
     t->begins[id + 1] = used + bytes;

@@ -112,7 +112,7 @@ static invar_status push_byte(invar_text_buffer *buffer, char byte)
 /* Replaces each byte of the run so far by U+FFFD, because the run is not UTF-8. */
 static invar_status spoil_run(invar_text_stream *stream)
 {
-    stream->spoilt = true;
+    stream->is_invalid = true;
     stream->joined.n_pending = 0;
     stream->joined.used = stream->run_begin;
     stream->changed = stream->run_begin < stream->changed ? stream->run_begin : stream->changed;
@@ -125,9 +125,9 @@ static invar_status push_run_byte(invar_text_stream *stream, char byte)
 {
     if (stream->n_run++ == 0) {
         stream->run_begin = stream->joined.used;
-        stream->spoilt = false;
+        stream->is_invalid = false;
     }
-    if (stream->spoilt)
+    if (stream->is_invalid)
         return append_text(&stream->joined, replacement, sizeof replacement - 1);
     return can_continue(&stream->joined, (unsigned char)byte)
                ? continue_character(&stream->joined, byte)
@@ -208,7 +208,7 @@ static invar_status respell(invar_text_stream *stream, const invar_tokenizer *t)
         length = invar_text_utf8(&point, at, joined->used - stream->read);
         INVAR_CHECK(length > 0);
         if (invar_byte_chars_read(&byte, &n, &t->symbols.spelt, at, length)) {
-            INVAR_TRY(push_byte(&stream->spelt, byte));
+            INVAR_TRY(push_byte(&stream->decoded, byte));
             stream->read += length;
         } else {
             stream->plain = true;
@@ -226,13 +226,14 @@ static void show_buffer(invar_text_stream *stream, const invar_text_buffer *buff
 
     stream->text = buffer->text + hidden;
     stream->bytes = buffer->used - hidden;
-    stream->settled = settled > hidden ? settled - hidden : 0;
-    stream->fresh = changed > hidden ? changed - hidden : 0;
+    stream->stable_bytes = settled > hidden ? settled - hidden : 0;
+    stream->unchanged_bytes = changed > hidden ? changed - hidden : 0;
 }
 
 static void show_joined(invar_text_stream *stream, bool was_plain)
 {
-    size_t settled = stream->n_run > 0 && !stream->spoilt ? stream->run_begin : stream->joined.used;
+    size_t settled =
+        stream->n_run > 0 && !stream->is_invalid ? stream->run_begin : stream->joined.used;
 
     show_buffer(stream, &stream->joined, settled, was_plain ? stream->changed : 0);
 }
@@ -244,18 +245,18 @@ static void show_joined(invar_text_stream *stream, bool was_plain)
 static invar_status show_respelt(invar_text_stream *stream, const invar_tokenizer *t, bool ends,
                                  bool may_end)
 {
-    size_t before = stream->spelt.used;
+    size_t before = stream->decoded.used;
     bool was_plain = stream->plain;
 
     INVAR_TRY(respell(stream, t));
     if (ends)
-        INVAR_TRY(replace_pending(&stream->spelt));
+        INVAR_TRY(replace_pending(&stream->decoded));
     if (stream->plain) {
         show_joined(stream, was_plain);
         return INVAR_OK;
     }
-    INVAR_TRY(append_as_is(&stream->spelt, "", 0));
-    show_buffer(stream, &stream->spelt, may_end && !ends ? 0 : stream->spelt.used, before);
+    INVAR_TRY(append_as_is(&stream->decoded, "", 0));
+    show_buffer(stream, &stream->decoded, may_end && !ends ? 0 : stream->decoded.used, before);
     return INVAR_OK;
 }
 
@@ -293,16 +294,16 @@ invar_status invar_text_stream_flush(invar_text_stream *stream, const invar_toke
     return show_text(stream, tokenizer, true, false);
 }
 
-bool invar_text_stream_whole(const invar_text_stream *stream)
+bool invar_text_stream_is_complete(const invar_text_stream *stream)
 {
-    return stream->settled == stream->bytes && stream->joined.n_pending == 0 &&
-           stream->spelt.n_pending == 0;
+    return stream->stable_bytes == stream->bytes && stream->joined.n_pending == 0 &&
+           stream->decoded.n_pending == 0;
 }
 
 void invar_text_stream_release(invar_text_stream *stream)
 {
     invar_free(stream->joined.text);
-    invar_free(stream->spelt.text);
+    invar_free(stream->decoded.text);
     *stream = (invar_text_stream){0};
 }
 

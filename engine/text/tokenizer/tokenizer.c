@@ -277,7 +277,7 @@ encode_around_added(encoder *e, const invar_added_tokens *added, const char *tex
         INVAR_TRY(reserve_ids(e, 1));
         e->ids[e->count++] = match.id;
         floor = match.end;
-        from = match.next;
+        from = match.search_from;
     }
     return floor < bytes ? rest(e, text + floor, bytes - floor) : INVAR_OK;
 }

@@ -75,13 +75,14 @@ invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
 /*
  * Returns an upper bound of the memory that encoding the text takes, including the ids, in bytes.
  */
-uint64_t invar_tokenizer_room(const invar_tokenizer *tokenizer, const char *text, size_t bytes);
+uint64_t invar_tokenizer_max_bytes(const invar_tokenizer *tokenizer, const char *text,
+                                   size_t bytes);
 
 /*
  * Returns a lower bound of the number of tokens of any text of `bytes` bytes; 0 if the tokenizer
  * may drop text.
  */
-int64_t invar_tokenizer_least(const invar_tokenizer *tokenizer, size_t bytes);
+int64_t invar_tokenizer_min_tokens(const invar_tokenizer *tokenizer, size_t bytes);
 
 /*
  * Decodes ids as the tokenizers library does, with U+FFFD for bytes that are not UTF-8. An id
@@ -115,20 +116,20 @@ typedef struct invar_text_buffer {
 typedef struct invar_text_stream {
     const char *text; /* NUL-terminated; NULL before the first push */
     size_t bytes;
-    size_t settled; /* leading bytes that no later token can change */
-    size_t fresh;   /* leading bytes that the last push has not changed */
+    size_t stable_bytes;    /* leading bytes that no later token can change */
+    size_t unchanged_bytes; /* leading bytes that the last push has not changed */
 
     /* Fields from here on are private to text_stream.c. */
-    invar_text_buffer joined; /* the text, before the decoder strips its beginning */
-    size_t changed;           /* leading bytes of `joined` that the last push has not changed */
-    bool started;             /* a token was pushed */
-    invar_text_buffer spelt;  /* bytes that the characters of `joined` stand for, if the decoder
+    invar_text_buffer joined;  /* the text, before the decoder strips its beginning */
+    size_t changed;            /* leading bytes of `joined` that the last push has not changed */
+    bool started;              /* a token was pushed */
+    invar_text_buffer decoded; /* bytes that the characters of `joined` stand for, if the decoder
                                  respells */
-    size_t read;              /* bytes of `joined` that are in `spelt` */
-    bool plain;               /* `joined` has a character that stands for no byte */
-    size_t run_begin, n_run;  /* offset in `joined` and number of bytes of the current run of byte
+    size_t read;               /* bytes of `joined` that are in `decoded` */
+    bool plain;                /* `joined` has a character that stands for no byte */
+    size_t run_begin, n_run;   /* offset in `joined` and number of bytes of the current run of byte
                                  tokens; n_run is 0 outside of a run */
-    bool spoilt;              /* the run is not UTF-8 */
+    bool is_invalid;           /* the run is not UTF-8 */
 } invar_text_stream;
 
 /* Appends the text of a token. `skip_special` must be the same for all tokens of a stream. */
@@ -143,7 +144,7 @@ invar_status invar_text_stream_flush(invar_text_stream *stream,
                                      const invar_tokenizer *tokenizer) INVAR_MUST_USE;
 
 /* Returns whether the text has every byte of the tokens so far, and no byte can change. */
-bool invar_text_stream_whole(const invar_text_stream *stream);
+bool invar_text_stream_is_complete(const invar_text_stream *stream);
 
 void invar_text_stream_release(invar_text_stream *stream);
 

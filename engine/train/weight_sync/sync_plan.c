@@ -41,7 +41,7 @@ static invar_status add_item(sync_planner *p, int64_t param, int64_t piece, int 
         p->room = room;
     }
     plan->items[plan->count++] = (invar_weight_sync_item){param, piece, peer};
-    plan->bytes += invar_weight_sync_piece_bytes(&p->model->params[param], piece);
+    plan->bytes += invar_weight_sync_shard_bytes(&p->model->params[param], piece);
     return INVAR_OK;
 }
 
@@ -51,8 +51,8 @@ static invar_status add_item(sync_planner *p, int64_t param, int64_t piece, int 
  */
 static void locate_shard(int64_t *expert, int32_t *v, const invar_param *param, int64_t piece)
 {
-    *expert = param->local.expert + piece / param->local.pieces;
-    *v = param->local.piece + (int32_t)(piece % param->local.pieces);
+    *expert = param->local.expert + piece / param->local.n_shards;
+    *v = param->local.first_shard + (int32_t)(piece % param->local.n_shards);
 }
 
 /*
@@ -95,7 +95,7 @@ static invar_status add_sent_to(sync_planner *p, int to)
 
     for (int64_t i = 0; i < p->model->n_params; i++) {
         const invar_param *param = &p->model->params[i];
-        invar_param_shard box = invar_model_partition_box(&part, &p->model->spec, param);
+        invar_param_shard box = invar_model_partition_shard(&part, &p->model->spec, param);
         for (int64_t k = 0; k < invar_logical_shards_here(param); k++) {
             int64_t expert;
             int32_t v;
@@ -131,7 +131,7 @@ static invar_status check_scale_blocks(const invar_model *model)
         const invar_param *p = &model->params[i];
         int64_t block = invar_dtype_scale_block(p->weight.dtype);
 
-        for (int32_t v = 1; v < p->cut.shards && p->cut.columns && block > 0; v++)
+        for (int32_t v = 1; v < p->split.shards && p->split.columns && block > 0; v++)
             if (invar_logical_shard_share(p, v).first % block != 0)
                 return INVAR_FAIL(INVAR_E_INVALID, 0,
                                   "%s in %s: a piece of logical-tp or logical-etp begins inside of "
@@ -156,13 +156,13 @@ static invar_status add_all_items(sync_planner *p)
     return sort_by_peer(p->plan, p->sides->first_rollout_rank);
 }
 
-invar_status invar_weight_sync_plan_make(invar_weight_sync_plan *out, const invar_rank_roles *sides,
+invar_status invar_weight_sync_plan_make(invar_weight_sync_plan *out, const invar_rank_roles *roles,
                                          const invar_model *model, int rank)
 {
-    sync_planner p = {.sides = sides, .model = model, .plan = out, .rank = rank};
+    sync_planner p = {.sides = roles, .model = model, .plan = out, .rank = rank};
     invar_status status;
 
-    *out = (invar_weight_sync_plan){.is_receiver = rank >= sides->first_rollout_rank};
+    *out = (invar_weight_sync_plan){.is_receiver = rank >= roles->first_rollout_rank};
     status = check_scale_blocks(model);
     if (status == INVAR_OK)
         status = add_all_items(&p);
@@ -184,8 +184,8 @@ uint64_t invar_weight_sync_plan_bytes(int64_t *next_out, const invar_weight_sync
     uint64_t bytes = 0;
 
     for (; next < plan->count && plan->items[next].peer == plan->items[item].peer; next++)
-        bytes += invar_weight_sync_piece_bytes(&model->params[plan->items[next].param],
-                                               plan->items[next].piece);
+        bytes += invar_weight_sync_shard_bytes(&model->params[plan->items[next].param],
+                                               plan->items[next].shard);
     *next_out = next;
     return bytes;
 }

@@ -20,7 +20,7 @@ extern "C" {
 /* A logical shard that this rank holds, and the rank that it is sent to or received from. */
 typedef struct invar_weight_sync_item {
     /* parameter; index of the shard among those of the parameter on this rank */
-    int64_t param, piece;
+    int64_t param, shard;
     int peer; /* rank in the world */
 } invar_weight_sync_item;
 
@@ -37,7 +37,7 @@ typedef struct invar_weight_sync_plan {
  * if a logical shard begins within a block of one scale. Release with
  * invar_weight_sync_plan_release.
  */
-invar_status invar_weight_sync_plan_make(invar_weight_sync_plan *out, const invar_rank_roles *sides,
+invar_status invar_weight_sync_plan_make(invar_weight_sync_plan *out, const invar_rank_roles *roles,
                                          const invar_model *model, int rank) INVAR_MUST_USE;
 void invar_weight_sync_plan_release(invar_weight_sync_plan *plan);
 

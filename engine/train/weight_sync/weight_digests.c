@@ -36,9 +36,10 @@ static int64_t shard_index_of(const invar_param *p, int64_t piece)
 {
     const invar_param_shard *own = &p->local;
 
-    if (p->cut.shards == 1)
+    if (p->split.shards == 1)
         return 0;
-    return (own->expert + piece / own->pieces) * p->cut.shards + own->piece + piece % own->pieces;
+    return (own->expert + piece / own->n_shards) * p->split.shards + own->first_shard +
+           piece % own->n_shards;
 }
 
 /* Hashes the local logical shards of a parameter; `shown` is its weight in host memory. */
@@ -237,7 +238,7 @@ static invar_status find_differing_rank(invar_rank_outlier *out, const invar_wei
             ranks[count++] = r;
         }
     if (status == INVAR_OK) {
-        *out = invar_ranks_find_odd(digests, count);
+        *out = invar_ranks_find_outlier(digests, count);
         INVAR_CHECK(out->differing_rank >= 0);
         out->differing_rank = ranks[out->differing_rank];
         out->majority_rank = ranks[out->majority_rank];
@@ -280,7 +281,7 @@ static invar_status compare_reports(invar_weight_sync_result *out, const invar_w
         out->bytes += all[r].got;
         hashes[r] = all[r].hash;
     }
-    who = invar_ranks_find_odd(hashes, invar_ranks_size(world));
+    who = invar_ranks_find_outlier(hashes, invar_ranks_size(world));
     if (who.differing_rank < 0)
         return INVAR_OK;
     status = report_differing_rank(own, world, who.majority_rank);

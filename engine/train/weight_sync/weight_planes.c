@@ -20,12 +20,12 @@ static shard_area shard_area_of(const invar_param *p, int64_t piece)
     shard_area a = {0, own->experts * own->rows, 0, invar_param_row_elements(p)};
     invar_index_range share;
 
-    if (p->cut.shards == 1)
+    if (p->split.shards == 1)
         return a;
-    share = invar_logical_shard_share(p, own->piece + (int32_t)(piece % own->pieces));
-    a.row = piece / own->pieces * own->rows;
+    share = invar_logical_shard_share(p, own->first_shard + (int32_t)(piece % own->n_shards));
+    a.row = piece / own->n_shards * own->rows;
     a.rows = own->rows;
-    if (p->cut.columns) {
+    if (p->split.columns) {
         a.col = share.first - own->col;
         a.cols = share.count;
     } else {
@@ -54,9 +54,9 @@ static shard_area scale_area_of(const shard_area *a, const invar_tensor *weight)
 }
 
 int invar_weight_sync_planes(invar_tree_shard out[INVAR_WEIGHT_SYNC_PLANES], const invar_param *p,
-                             const invar_tensor *weight, int64_t piece)
+                             const invar_tensor *weight, int64_t shard)
 {
-    shard_area a = shard_area_of(p, piece);
+    shard_area a = shard_area_of(p, shard);
     int64_t blocks, bits;
 
     out[0] =
@@ -70,10 +70,10 @@ int invar_weight_sync_planes(invar_tree_shard out[INVAR_WEIGHT_SYNC_PLANES], con
     return 2;
 }
 
-size_t invar_weight_sync_piece_bytes(const invar_param *p, int64_t piece)
+size_t invar_weight_sync_shard_bytes(const invar_param *p, int64_t shard)
 {
     invar_tree_shard planes[INVAR_WEIGHT_SYNC_PLANES];
-    int count = invar_weight_sync_planes(planes, p, &p->weight, piece);
+    int count = invar_weight_sync_planes(planes, p, &p->weight, shard);
     size_t bytes = 0;
 
     for (int i = 0; i < count; i++)

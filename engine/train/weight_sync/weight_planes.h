@@ -25,10 +25,10 @@ enum { INVAR_WEIGHT_SYNC_PLANES = 2 }; /* values or codes, then scales */
  * `weight` is the parameter's weight tensor, or a copy of it at other addresses.
  */
 int invar_weight_sync_planes(invar_tree_shard out[INVAR_WEIGHT_SYNC_PLANES],
-                             const invar_param *param, const invar_tensor *weight, int64_t piece);
+                             const invar_param *param, const invar_tensor *weight, int64_t shard);
 
 /* Returns the bytes of all planes of the piece-th local logical shard. */
-size_t invar_weight_sync_piece_bytes(const invar_param *param, int64_t piece);
+size_t invar_weight_sync_shard_bytes(const invar_param *param, int64_t shard);
 
 #ifdef __cplusplus
 }

@@ -46,21 +46,21 @@ static size_t bucket_size_of(const invar_weight_sync *sync)
         uint64_t bytes = invar_weight_sync_plan_bytes(&next, &sync->plan, sync->options.model, i);
         largest = bytes > largest ? bytes : largest;
     }
-    return largest < sync->options.bucket ? (size_t)largest : sync->options.bucket;
+    return largest < sync->options.bucket_bytes ? (size_t)largest : sync->options.bucket_bytes;
 }
 
 /* Allocates the buckets in host memory from which device copies are fastest. */
 static invar_status alloc_buckets(invar_weight_sync *sync)
 {
     const invar_device *dev = sync->options.dev;
-    size_t bytes = 2 * sync->options.bucket;
+    size_t bytes = 2 * sync->options.bucket_bytes;
     const char *what = "weights on their way (update-weight-buffer-size)";
     void *memory = NULL;
 
     INVAR_TRY(invar_device_is_local(dev) ? invar_device_alloc_host(dev, &memory, bytes, what)
                                          : invar_device_alloc(dev, &memory, bytes, what));
     sync->buckets[0] = memory;
-    sync->buckets[1] = sync->buckets[0] + sync->options.bucket;
+    sync->buckets[1] = sync->buckets[0] + sync->options.bucket_bytes;
     return INVAR_OK;
 }
 
@@ -85,10 +85,10 @@ invar_status invar_weight_sync_new(invar_weight_sync **out,
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&sync, 1, sizeof *sync, "weights on their way"));
     *sync = (invar_weight_sync){.options = *options, .window = {.dev = options->dev}, .param = -1};
-    status = invar_weight_sync_plan_make(&sync->plan, options->sides, options->model,
-                                         invar_comm_rank(options->sides->world.world));
+    status = invar_weight_sync_plan_make(&sync->plan, options->roles, options->model,
+                                         invar_comm_rank(options->roles->world.world));
     if (status == INVAR_OK) {
-        sync->options.bucket = bucket_size_of(sync);
+        sync->options.bucket_bytes = bucket_size_of(sync);
         status = alloc_buckets(sync);
     }
     if (status != INVAR_OK) {
@@ -176,18 +176,19 @@ static invar_status finish_transfer(bucket_stream *s)
 
 static size_t next_bucket(const bucket_stream *s)
 {
-    return s->left < s->sync->options.bucket ? (size_t)s->left : s->sync->options.bucket;
+    return s->left < s->sync->options.bucket_bytes ? (size_t)s->left
+                                                   : s->sync->options.bucket_bytes;
 }
 
 /* Starts the transfer of the next bytes in `bucket`; does nothing if no bytes are left. */
 static invar_status start_transfer(bucket_stream *s, char *bucket)
 {
-    const invar_layout *world = &s->sync->options.sides->world;
+    const invar_layout *world = &s->sync->options.roles->world;
     bool gets = s->sync->plan.is_receiver;
     size_t bytes = next_bucket(s);
     const invar_comm_transfer m = {.op = INVAR_COMM_SENDRECV,
                                    .phase = PHASE,
-                                   .timeout_s = world->seconds,
+                                   .timeout_s = world->timeout_s,
                                    .in = bucket,
                                    .out = bucket,
                                    .dst_rank = gets ? INVAR_COMM_NONE : s->peer,
@@ -262,7 +263,7 @@ static invar_status transfer_shard(bucket_stream *s, const invar_weight_sync_ite
     int count;
 
     INVAR_TRY(map_weight(s->sync, item->param));
-    count = invar_weight_sync_planes(planes, param, &s->sync->shown, item->piece);
+    count = invar_weight_sync_planes(planes, param, &s->sync->shown, item->shard);
     for (int i = 0; i < count; i++)
         INVAR_TRY(transfer_rows(s, &planes[i]));
     return INVAR_OK;
@@ -315,7 +316,7 @@ invar_status invar_weight_sync_compare(invar_weight_sync_result *out, invar_weig
     *out = (invar_weight_sync_result){.bytes = 0};
     status = invar_weight_digests_make(&all, o->model, o->dev);
     if (status == INVAR_OK)
-        status = invar_weight_digests_compare(out, &all, &o->sides->world,
+        status = invar_weight_digests_compare(out, &all, &o->roles->world,
                                               sync->plan.is_receiver ? sync->plan.bytes : 0);
     invar_weight_digests_release(&all);
     return status;

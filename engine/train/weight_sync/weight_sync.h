@@ -22,10 +22,11 @@ extern "C" {
 typedef struct invar_weight_sync invar_weight_sync;
 
 typedef struct invar_weight_sync_options {
-    const invar_rank_roles *sides; /* roles of all ranks; borrowed, like the other pointers */
+    const invar_rank_roles *roles; /* roles of all ranks; borrowed, like the other pointers */
     invar_model *model; /* model of this rank; on a rollout rank its weights are overwritten */
     const invar_device *dev;
-    size_t bucket; /* largest number of bytes of a transfer; there are two buffers of this size */
+    size_t bucket_bytes; /* largest number of bytes of a transfer; there are two buffers of this
+                         size */
 } invar_weight_sync_options;
 
 /*

@@ -179,22 +179,23 @@ invar_status invar_golden_localise(invar_golden_divergence *out, const invar_gol
     return status;
 }
 
-void invar_golden_divergence_tell(char out[INVAR_GOLDEN_HEADLINE],
-                                  const invar_golden_divergence *place, int64_t first)
+void invar_golden_divergence_describe(char out[INVAR_GOLDEN_HEADLINE],
+                                      const invar_golden_divergence *divergence, int64_t first)
 {
     char layer[32] = "";
     int at;
 
-    if (!place->known) {
+    if (!divergence->known) {
         (void)snprintf(out, INVAR_GOLDEN_HEADLINE, "step %" PRId64 "%s", first,
-                       place->n_changes ? ", the points are others" : "");
+                       divergence->n_changes ? ", the points are others" : "");
         return;
     }
-    if (place->layer >= 0)
-        (void)snprintf(layer, sizeof layer, "layer %" PRId64 ", ", place->layer);
+    if (divergence->layer >= 0)
+        (void)snprintf(layer, sizeof layer, "layer %" PRId64 ", ", divergence->layer);
     at = snprintf(out, INVAR_GOLDEN_HEADLINE, "step %" PRId64 ", point %s (%s, %s%s)", first,
-                  place->point, place->phase, layer, place->op);
-    if (!place->exact && at > 0 && at < INVAR_GOLDEN_HEADLINE)
+                  divergence->point, divergence->phase, layer, divergence->op);
+    if (!divergence->exact && at > 0 && at < INVAR_GOLDEN_HEADLINE)
         (void)snprintf(out + at, (size_t)(INVAR_GOLDEN_HEADLINE - at),
-                       "; as step %" PRId64 " shows, the first recorded one after it", place->step);
+                       "; as step %" PRId64 " shows, the first recorded one after it",
+                       divergence->step);
 }

@@ -207,8 +207,8 @@ invar_status invar_golden_localise(invar_golden_divergence *out, const invar_gol
  * Writes the divergence as one line: "step 7, point layer.1.mlp.out (forward, layer 1,
  * swiglu.fwd)". `first` is the first divergent step.
  */
-void invar_golden_divergence_tell(char out[INVAR_GOLDEN_HEADLINE],
-                                  const invar_golden_divergence *place, int64_t first);
+void invar_golden_divergence_describe(char out[INVAR_GOLDEN_HEADLINE],
+                                      const invar_golden_divergence *divergence, int64_t first);
 
 /* Writes the path of the points to `out`: NAME.points for NAME.golden, else PATH.points. */
 invar_status invar_golden_points_path(char *out, size_t size, const char *golden) INVAR_MUST_USE;

@@ -79,8 +79,8 @@ static invar_status experiment(invar_ab_verdict expected)
     assert_non_null(nothing);
     if (status == INVAR_OK) {
         assert_int_equal(answer->verdict, expected);
-        assert_int_equal(answer->place.step, 1);
-        assert_string_equal(answer->place.point, "layer.1.mlp.out");
+        assert_int_equal(answer->divergence.step, 1);
+        assert_string_equal(answer->divergence.point, "layer.1.mlp.out");
         assert_true(answer->effects.count > answer->effects.n_same);
         status = invar_ab_html(nothing, answer);
     }

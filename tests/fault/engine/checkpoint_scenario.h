@@ -124,11 +124,11 @@ static inline invar_status ckpt_write(invar_digest *hash_out, const char *save, 
     if (!behind)
         return invar_checkpoint_write(hash_out, save, &d->content, options);
     INVAR_TRY(invar_checkpoint_writer_new(&writer, NULL));
-    status = invar_checkpoint_begin(writer, save, &d->content, options);
-    invar_checkpoint_await_copy(writer);
+    status = invar_checkpoint_writer_begin(writer, save, &d->content, options);
+    invar_checkpoint_writer_await_copy(writer);
     memset(d, 0x5A, offsetof(ckpt_data, text));
     if (status == INVAR_OK)
-        status = invar_checkpoint_finish(hash_out, writer);
+        status = invar_checkpoint_writer_finish(hash_out, writer);
     invar_checkpoint_writer_free(writer);
     return status;
 }

@@ -75,7 +75,8 @@ static invar_status use(invar_trainer *trainer, invar_model *model)
 
     INVAR_TRY(invar_trainer_score(trainer, model, samples.items, SAMPLES, now, entropy));
     INVAR_TRY(invar_grads_new(&grads, model));
-    status = invar_trainer_learn(trainer, model, samples.items, SAMPLES, &loss, grads, &result);
+    status = invar_trainer_forward_backward(trainer, model, samples.items, SAMPLES, &loss, grads,
+                                            &result);
     if (status == INVAR_OK)
         status = step(model, grads);
     invar_grads_free(grads);

@@ -13,7 +13,7 @@ static invar_status step(void)
     static const uint8_t mask[] = {1, 0, 1};
     static const float reward[] = {1, 0}, logp[] = {-1, -2, -3}, rollout[] = {-1, -2, -2.5f};
     invar_rl_batch batch = {.samples = 2,
-                            .start = start,
+                            .offsets = start,
                             .group = group,
                             .mask = mask,
                             .reward = reward,

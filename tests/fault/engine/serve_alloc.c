@@ -78,7 +78,7 @@ static invar_status write_reply(const invar_completion_request *ask,
         status = invar_completion_response_copy(&reply);
     if (status == INVAR_OK)
         status = events ? invar_completion_response_events(&text, &reply, true)
-                        : invar_completion_response_whole(&text, &reply);
+                        : invar_completion_response_write(&text, &reply);
     invar_completion_response_release(&reply);
     invar_json_text_release(&text);
     return status;

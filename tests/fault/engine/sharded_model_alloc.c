@@ -66,7 +66,7 @@ static invar_status step(invar_model *model, invar_grads *grads)
 
 static invar_status collect(const invar_model *model)
 {
-    invar_full_param_reader whole = {.room = 0};
+    invar_full_param_reader whole = {.capacity = 0};
     invar_full_masters masters = {.tensors = NULL};
     invar_status status = invar_full_masters_collect(&masters, model);
     const float *values;
@@ -130,14 +130,15 @@ static void test_divided_alloc__tensor(void **state)
 {
     (void)state;
     sizes = (invar_layout_sizes){
-        .tensor = 2, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .sequence = true};
+        .tensor = 2, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .sequence = true};
     fail_each_allocation(ranks);
 }
 
 static void test_divided_alloc__pipeline(void **state)
 {
     (void)state;
-    sizes = (invar_layout_sizes){.tensor = 1, .expert_tensor = 1, .pipeline = 2, .chunks = 1};
+    sizes =
+        (invar_layout_sizes){.tensor = 1, .expert_tensor = 1, .pipeline = 2, .virtual_stages = 1};
     fail_each_allocation(ranks);
 }
 
@@ -145,7 +146,7 @@ static void test_divided_alloc__context(void **state)
 {
     (void)state;
     sizes = (invar_layout_sizes){
-        .tensor = 1, .expert_tensor = 1, .context = 2, .pipeline = 1, .chunks = 1};
+        .tensor = 1, .expert_tensor = 1, .context = 2, .pipeline = 1, .virtual_stages = 1};
     fail_each_allocation(ranks);
 }
 

@@ -25,7 +25,7 @@ static invar_model_spec spec_of(void)
 static invar_status sync_once(const invar_rank_roles *sides, invar_model *model)
 {
     const invar_weight_sync_options o = {
-        .sides = sides, .model = model, .dev = &model->dev, .bucket = 10000};
+        .roles = sides, .model = model, .dev = &model->dev, .bucket_bytes = 10000};
     invar_weight_sync_result result;
     invar_weight_sync *sync;
     invar_status status;
@@ -41,8 +41,8 @@ static invar_status sync_once(const invar_rank_roles *sides, invar_model *model)
 static invar_status part(rank_run *run)
 {
     const invar_rank_role_sizes sizes = {
-        .train = {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1},
-        .rollout = {.tensor = 2, .expert_tensor = 1, .pipeline = 1, .chunks = 1},
+        .train = {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1},
+        .rollout = {.tensor = 2, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1},
         .rollout_ranks = 2};
     const invar_device dev = {.backend = invar_backend_cpu()};
     const invar_model_spec spec = spec_of();

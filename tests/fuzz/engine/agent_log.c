@@ -20,7 +20,7 @@
 enum { VOCABULARY = 14, CONTEXT = 16, CALLS = 12, BRANCHES = 8 };
 
 static const invar_agent_limits limits = {
-    .vocab = VOCABULARY, .context = CONTEXT, .calls = CALLS, .branches = BRANCHES};
+    .vocab = VOCABULARY, .context = CONTEXT, .max_calls = CALLS, .max_branches = BRANCHES};
 static const invar_session_journal_id rollout = {.number = 3};
 static const char head[] =
     "{\"invar_sessions\":1,\"rollout\":3,\"run\":\"00000000000000000000000000000000\","

@@ -23,7 +23,7 @@ static void check_refusal(invar_status status)
 static void check_sampling(const invar_sampling_params *p)
 {
     INVAR_CHECK(p->temperature == 0.0f ||
-                p->temperature >= (float)INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE);
+                p->temperature >= (float)INVAR_COMPLETION_REQUEST_MIN_TEMPERATURE);
     INVAR_CHECK(p->temperature <= 100.0f);
     INVAR_CHECK(p->top_p > 0.0f && p->top_p <= 1.0f && p->min_p >= 0.0f && p->min_p <= 1.0f);
     INVAR_CHECK(p->top_k >= 0 && p->max_response >= -1 && p->min_response >= 0);
@@ -79,7 +79,7 @@ static void fuzz(invar_completion_kind kind, const char *data, size_t size)
     } else {
         check_sampling(&ask.sampling);
         check_prompts(&ask);
-        INVAR_CHECK(!ask.usage || ask.stream);
+        INVAR_CHECK(!ask.include_usage || ask.stream);
         if (kind == INVAR_COMPLETION_REQUEST_CHAT)
             check_messages(&ask);
     }

@@ -18,13 +18,13 @@ static void check_complete(const invar_framing *whole, const char *text, size_t 
 {
     invar_framing again;
 
-    INVAR_CHECK(whole->head >= 4 && whole->head <= bytes);
-    INVAR_CHECK(memcmp(text + whole->head - 4, "\r\n\r\n", 4) == 0);
-    INVAR_CHECK(!memchr(text, '\0', whole->head));
-    INVAR_CHECK(!whole->chunked || whole->body == 0);
-    invar_framing_read(&again, text, whole->head);
-    INVAR_CHECK(!again.wrong && again.head == whole->head);
-    INVAR_CHECK(again.body == whole->body && again.chunked == whole->chunked);
+    INVAR_CHECK(whole->head_bytes >= 4 && whole->head_bytes <= bytes);
+    INVAR_CHECK(memcmp(text + whole->head_bytes - 4, "\r\n\r\n", 4) == 0);
+    INVAR_CHECK(!memchr(text, '\0', whole->head_bytes));
+    INVAR_CHECK(!whole->chunked || whole->body_bytes == 0);
+    invar_framing_read(&again, text, whole->head_bytes);
+    INVAR_CHECK(!again.error && again.head_bytes == whole->head_bytes);
+    INVAR_CHECK(again.body_bytes == whole->body_bytes && again.chunked == whole->chunked);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -33,12 +33,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     invar_framing whole, part;
 
     invar_framing_read(&whole, text, size);
-    if (whole.head && !whole.wrong)
+    if (whole.head_bytes && !whole.error)
         check_complete(&whole, text, size);
     for (size_t bytes = 0; bytes < size; bytes++) {
         invar_framing_read(&part, text, bytes);
-        INVAR_CHECK(!part.wrong || whole.wrong);
-        INVAR_CHECK(part.wrong || part.head == 0 || part.head == whole.head);
+        INVAR_CHECK(!part.error || whole.error);
+        INVAR_CHECK(part.error || part.head_bytes == 0 || part.head_bytes == whole.head_bytes);
     }
     return 0;
 }

@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     INVAR_CHECK(invar_recipe_new(&again, invar_config_schema()) == INVAR_OK);
     INVAR_CHECK(invar_recipe_parse(again, "made.ini", text, bytes) == INVAR_OK);
     check_same(import.recipe, again);
-    INVAR_CHECK((invar_config_check(again) == INVAR_OK) == (import.refusal[0] == '\0'));
+    INVAR_CHECK((invar_config_check(again) == INVAR_OK) == (import.error[0] == '\0'));
     invar_recipe_free(again);
     free(text);
     invar_import_release(&import);

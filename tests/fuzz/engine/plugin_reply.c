@@ -110,7 +110,7 @@ static void fuzz_reply(uint32_t kind, bool live, const char *data, size_t size)
         call.dlogp = got.dlogp;
         call.loss = got.loss;
     } else if (kind == INVAR_PLUGIN_KIND_PROMPTS) {
-        call.wanted = &wanted;
+        call.prompt_request = &wanted;
         call.lines = got.lines;
     } else if (kind != INVAR_PLUGIN_KIND_HOOK) {
         call.samples = samples;

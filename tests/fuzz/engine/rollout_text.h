@@ -19,8 +19,8 @@ static inline char *rollout_text(size_t *bytes_out, const uint8_t *data, size_t 
     int64_t lines = 0;
     char *text;
 
-    INVAR_CHECK(invar_alloc((void **)&text, size + 1 + INVAR_ROLLOUT_END_SIZE, 1, "text") ==
-                INVAR_OK);
+    INVAR_CHECK(invar_alloc((void **)&text, size + 1 + INVAR_ROLLOUT_FILE_TRAILER_SIZE, 1,
+                            "text") == INVAR_OK);
     if (size > 0)
         memcpy(text, data, size);
     if (size > 0 && text[size - 1] != '\n')
@@ -29,7 +29,7 @@ static inline char *rollout_text(size_t *bytes_out, const uint8_t *data, size_t 
         lines += text[i] == '\n';
     invar_sha256_init(&sha);
     invar_sha256_update(&sha, text, size);
-    invar_rollout_end(text + size, lines - 1, &sha);
+    invar_rollout_file_format_trailer(text + size, lines - 1, &sha);
     *bytes_out = size + strlen(text + size);
     return text;
 }

@@ -19,12 +19,12 @@ static const char head[] = "{\"invar_schedule\":1,\"run\":\"00000000000000000000
 
 static void check_tick(const invar_schedule_tick *tick, bool first, bool last)
 {
-    INVAR_CHECK((tick->batched || first) && (tick->drawn || last));
+    INVAR_CHECK((tick->has_batch || first) && (tick->has_unfinished || last));
     for (int64_t i = 0; i < tick->n_groups; i++)
         INVAR_CHECK(tick->groups[i] >= 0 && (i == 0 || tick->groups[i] > tick->groups[i - 1]));
-    for (int64_t i = 0; i < tick->n_left; i++) {
-        INVAR_CHECK(tick->left[i].sample >= 0 && tick->left[i].tokens >= 0);
-        INVAR_CHECK(i == 0 || tick->left[i].sample > tick->left[i - 1].sample);
+    for (int64_t i = 0; i < tick->n_unfinished; i++) {
+        INVAR_CHECK(tick->unfinished[i].sample >= 0 && tick->unfinished[i].tokens >= 0);
+        INVAR_CHECK(i == 0 || tick->unfinished[i].sample > tick->unfinished[i - 1].sample);
     }
 }
 
@@ -34,9 +34,9 @@ static void write_all(invar_json_text *out, const invar_schedule_log *ticks)
         const invar_schedule_tick *tick = invar_schedule_log_find(ticks, ticks->first + i);
 
         check_tick(tick, i == 0, i + 1 == ticks->count);
-        if (tick->batched)
+        if (tick->has_batch)
             invar_schedule_log_write_batch(out, ticks->first + i, tick);
-        if (tick->drawn)
+        if (tick->has_unfinished)
             invar_schedule_log_write_drawn(out, ticks->first + i, tick);
     }
     INVAR_CHECK(out->status == INVAR_OK);

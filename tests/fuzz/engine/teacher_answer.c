@@ -36,7 +36,7 @@ static void fuzz(double temperature, const char *earlier, const char *data, size
     const invar_token_text_fn words = {text_of, NULL, COUNT};
     const invar_logprob_request q = {tokens, COUNT, FIRST, 3};
     const invar_logprob_expectation e = {"opd-teacher-url", temperature, &words, earlier};
-    char print[INVAR_REMOTE_TEACHER_PRINT_SIZE];
+    char print[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
     float logp[COUNT - FIRST];
     invar_status status = invar_remote_teacher_read(logp, print, &e, &q, data, size);
 

@@ -36,8 +36,9 @@ static void check_stream(const invar_tokenizer *t, const int32_t *ids, int64_t c
     for (int64_t i = 0; i < count; i++) {
         INVAR_CHECK(invar_text_stream_push(&stream, t, ids[i], skip) == INVAR_OK);
         // what is settled stays
-        INVAR_CHECK(stream.settled <= stream.bytes && stream.settled <= bytes);
-        INVAR_CHECK(stream.settled == 0 || memcmp(stream.text, text, stream.settled) == 0);
+        INVAR_CHECK(stream.stable_bytes <= stream.bytes && stream.stable_bytes <= bytes);
+        INVAR_CHECK(stream.stable_bytes == 0 ||
+                    memcmp(stream.text, text, stream.stable_bytes) == 0);
     }
     INVAR_CHECK(invar_text_stream_flush(&stream, t) == INVAR_OK);
     INVAR_CHECK(stream.bytes == bytes && memcmp(stream.text, text, bytes) == 0);
@@ -57,7 +58,7 @@ static void use(const invar_tokenizer *t, const char *text, size_t bytes, bool e
         fuzz_check_failure(status);
         return;
     }
-    INVAR_CHECK(count >= invar_tokenizer_least(t, bytes));
+    INVAR_CHECK(count >= invar_tokenizer_min_tokens(t, bytes));
     for (int64_t i = 0; i < count; i++)
         INVAR_CHECK(ids[i] >= 0 && ids[i] < invar_tokenizer_size(t));
     for (int skip = 0; skip < 2; skip++) {

@@ -187,7 +187,7 @@ static void read_batch(batch *b, const invar_subject *s, const char *kind)
     read_options(b, s, kind);
     b->prompt = invar_subject_data(s, "prompt", INVAR_ORACLE_I64, response.count);
     b->arrays.samples = response.count;
-    b->arrays.start = response.offsets;
+    b->arrays.offsets = response.offsets;
     b->arrays.group = invar_subject_data(s, "group", INVAR_ORACLE_I64, response.count);
     b->arrays.mask = invar_subject_data(s, "mask", INVAR_ORACLE_U8, tokens);
     b->arrays.reward = invar_subject_data(s, "reward", INVAR_ORACLE_F32, response.count);
@@ -206,7 +206,7 @@ static void train_part(const invar_subject *s, const invar_subject_loss *how, co
                        invar_loss *loss, int64_t first, int64_t last, invar_grads *grads)
 {
     invar_pass_options options = {.train = true, .recompute = how->recompute};
-    int64_t start[16], units[16], n = 0, capacity = b->arrays.start[b->arrays.samples];
+    int64_t start[16], units[16], n = 0, capacity = b->arrays.offsets[b->arrays.samples];
     invar_packed_rows rows =
         pack(s, INVAR_SUBJECT_FIRST + first, INVAR_SUBJECT_FIRST + last, start);
     int64_t *row = calloc((size_t)capacity, sizeof *row);
@@ -226,7 +226,7 @@ static void train_part(const invar_subject *s, const invar_subject_loss *how, co
         }
     }
     units[last - first] = n;
-    assert_int_equal(n, b->arrays.start[last] - b->arrays.start[first]);
+    assert_int_equal(n, b->arrays.offsets[last] - b->arrays.offsets[first]);
     head = (invar_logit_rows){n, row, targets, {units, last - first}, b->temperature};
 
     assert_ok(invar_pass_new(&pass, &s->dev, &options));

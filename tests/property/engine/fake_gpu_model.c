@@ -343,7 +343,7 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
     invar_grads *grads;
     invar_probe *probe;
     invar_point_namer view = {.prefix = ""};
-    const invar_forward_hooks show = {.take = invar_probe_on_value, .payload = &view};
+    const invar_forward_hooks show = {.on_value = invar_probe_on_value, .payload = &view};
     invar_probe_result points;
     float norm, clip;
     int64_t before = 0;
@@ -352,15 +352,15 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
                               &(invar_probe_options){.level = INVAR_PROBE_POINT, .dev = &m->far}));
     view.probe = probe;
     assert_ok(invar_trainer_new(&trainer, &m->far, options));
-    invar_trainer_probe(trainer, watched ? &show : NULL);
+    invar_trainer_set_hooks(trainer, watched ? &show : NULL);
     assert_ok(invar_optimizer_new(&optimizer, model, 0));
     assert_ok(invar_grads_new(&grads, model));
     for (int step = 0; step < 2; step++) {
         before = invar_far_counted().waits;
         invar_probe_begin(probe, NULL);
         assert_ok(invar_grads_zero(grads));
-        assert_ok(invar_trainer_learn(trainer, model, samples->items, samples->count, &loss, grads,
-                                      &result));
+        assert_ok(invar_trainer_forward_backward(trainer, model, samples->items, samples->count,
+                                                 &loss, grads, &result));
         assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, true, adamw.clip_grad, &m->far));
         assert_ok(
             invar_optimizer_step(optimizer, model, grads, clip, 1e-3f, true, &adamw, &m->far));

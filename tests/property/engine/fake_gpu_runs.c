@@ -390,13 +390,13 @@ static invar_status save_and_change(scene *s, bool waits)
 
     set_values(s, 1.0f);
     invar_far_delay(waits ? STILL : INT64_MAX);
-    assert_ok(invar_checkpoint_begin(s->writer, s->save, &s->content, NULL));
+    assert_ok(invar_checkpoint_writer_begin(s->writer, s->save, &s->content, NULL));
     if (waits)
-        invar_checkpoint_await_copy(s->writer);
-    assert_true(invar_checkpoint_copying(s->writer) == !waits);
+        invar_checkpoint_writer_await_copy(s->writer);
+    assert_true(invar_checkpoint_writer_copying(s->writer) == !waits);
     set_values(s, 2.0f);
     invar_far_delay(0);
-    assert_ok(invar_checkpoint_finish(NULL, s->writer));
+    assert_ok(invar_checkpoint_writer_finish(NULL, s->writer));
     assert_ok(invar_checkpoint_open(&c, s->save, NULL));
     status = invar_checkpoint_load(&into, c, "model", "x");
     invar_checkpoint_close(c);
@@ -427,17 +427,18 @@ static void test_far_runs__a_copy_fails_its_checkpoint(void **state)
     scene_begin(&s, "failed.save");
     set_values(&s, 1.0f);
     invar_far_delay(INT64_MAX);
-    assert_ok(invar_checkpoint_begin(s.writer, s.save, &s.content, NULL));
+    assert_ok(invar_checkpoint_writer_begin(s.writer, s.save, &s.content, NULL));
     invar_far_lose(1, false);
     invar_far_delay(0);
-    invar_checkpoint_await_copy(s.writer);
+    invar_checkpoint_writer_await_copy(s.writer);
     invar_far_lose(0, false);
-    assert_fails(invar_checkpoint_finish(NULL, s.writer), INVAR_E_CUDA, "the device is lost");
+    assert_fails(invar_checkpoint_writer_finish(NULL, s.writer), INVAR_E_CUDA,
+                 "the device is lost");
     assert_false(invar_path_exists(s.save));
     assert_ok(save_and_change(&s, true));
     // one that is given up while it is copied
     invar_far_delay(STILL);
-    assert_ok(invar_checkpoint_begin(s.writer, s.save, &s.content, NULL));
+    assert_ok(invar_checkpoint_writer_begin(s.writer, s.save, &s.content, NULL));
     scene_end(&s);
 }
 

@@ -128,8 +128,8 @@ static void compare(const run_pair *kind, const char *dtype)
     assert_ok(invar_memory_planning_run(&plan, recipe, 0));
     assert_int_equal(takes(), 0); // a plan takes nothing
     assert_ok(run_train(recipe));
-    if (most_taken() > plan.budget.need || (double)plan.budget.need > 1.05 * (double)most_taken())
-        fail_msg("%s %s: %zu bytes were planned, %zu were taken", name, dtype, plan.budget.need,
+    if (most_taken() > plan.plan.need || (double)plan.plan.need > 1.05 * (double)most_taken())
+        fail_msg("%s %s: %zu bytes were planned, %zu were taken", name, dtype, plan.plan.need,
                  most_taken());
     invar_memory_planning_release(&plan);
     invar_recipe_free(recipe);
@@ -206,7 +206,7 @@ static void test_memory_plan__any_limit_is_refused_or_kept(void **state)
         recipe = recipe_of(tight, "bf16", "planned");
         begin(PLENTY);
         assert_ok(invar_memory_planning_run(&plan, recipe, 0));
-        most = plan.budget.need + plan.budget.need / 32;
+        most = plan.plan.need + plan.plan.need / 32;
         invar_memory_planning_release(&plan);
         invar_recipe_free(recipe);
         step = most / (size_t)invar_test_count(12, 100);

@@ -53,7 +53,7 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
     const invar_probe_options watched = {.level = level};
     invar_point_namer view = {.prefix = ""};
     invar_forward_hooks show = {
-        .take = invar_probe_on_value, .payload = &view, .parts = with_parts};
+        .on_value = invar_probe_on_value, .payload = &view, .parts = with_parts};
     invar_trainer *trainer = NULL;
 
     memset(out, 0, sizeof *out);
@@ -62,9 +62,9 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
     assert_ok(invar_grads_new(&out->grads, model));
     assert_ok(invar_grads_zero(out->grads));
     assert_ok(invar_trainer_new(&trainer, dev, &options));
-    invar_trainer_probe(trainer, &show);
-    assert_ok(invar_trainer_learn(trainer, model, samples->items, samples->count, &loss, out->grads,
-                                  &result));
+    invar_trainer_set_hooks(trainer, &show);
+    assert_ok(invar_trainer_forward_backward(trainer, model, samples->items, samples->count, &loss,
+                                             out->grads, &result));
     assert_true(result.micro_batches > 1);
     invar_trainer_free(trainer);
     points_finish(&out->points, view.probe);

@@ -62,7 +62,7 @@ static void watch(points *out, invar_rl_samples *samples, const invar_model *mod
                   bool taped)
 {
     const invar_probe_options options = {.level = level, .dev = dev};
-    invar_rollout_hooks watcher = {.settle = invar_rollout_points_flush};
+    invar_rollout_hooks watcher = {.on_pass_end = invar_rollout_points_flush};
     invar_rollout_points *sequences;
     invar_rollout *rollout;
     invar_probe *probe;
@@ -70,9 +70,9 @@ static void watch(points *out, invar_rl_samples *samples, const invar_model *mod
     assert_ok(invar_probe_new(&probe, &options));
     assert_ok(invar_rollout_points_new(&sequences, &options));
     watcher.probe = (invar_forward_hooks){
-        .take = invar_rollout_points_on_value, .payload = sequences, .taped = taped};
+        .on_value = invar_rollout_points_on_value, .payload = sequences, .graph_safe = taped};
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, limits));
-    invar_rollout_watch(rollout, &watcher);
+    invar_rollout_set_hooks(rollout, &watcher);
     if (samples->items[0].finish == INVAR_FINISH_NONE)
         assert_ok(invar_rollout_run(rollout, samples->items, samples->count, &usual, NULL, NULL));
     else

@@ -35,7 +35,7 @@ static invar_rollout_counters generate(invar_rl_samples *out, const subject *on,
     assert_ok(invar_rollout_new(&rollout, on->model, on->tokenizer, on->dev, limits));
     if (maker && maker->kind != GUESS_NGRAM) {
         maker->samples = out;
-        rollout->guesser = (invar_draft_proposer){guess_make, maker};
+        rollout->proposer = (invar_draft_proposer){guess_make, maker};
     }
     assert_ok(invar_rollout_run(rollout, out->items, out->count, on->sampling, NULL, NULL));
     invar_rollout_get_counters(&counted, rollout);

@@ -34,7 +34,7 @@ static void generate(invar_rl_samples *out, const fixture *f, int64_t tokens, gu
         maker->samples = out;
         maker->expected = &f->expected;
         maker->vocab = f->model->spec.vocab;
-        rollout->guesser = (invar_draft_proposer){guess_make, maker};
+        rollout->proposer = (invar_draft_proposer){guess_make, maker};
     }
     assert_ok(invar_rollout_run(rollout, out->items, out->count, &sampling, NULL, NULL));
     invar_rollout_free(rollout);

@@ -80,10 +80,10 @@ static void learn(learnt *out, const invar_model *model, const invar_device *dev
     assert_ok(invar_grads_new(&out->grads, model));
     assert_ok(invar_grads_zero(out->grads));
     assert_ok(invar_trainer_new(&trainer, dev, &options));
-    invar_trainer_probe(trainer, how->probe);
-    invar_trainer_audit(trainer, how->audit);
-    assert_ok(invar_trainer_learn(trainer, model, samples.items, samples.count, &loss, out->grads,
-                                  &result));
+    invar_trainer_set_hooks(trainer, how->probe);
+    invar_trainer_set_audit(trainer, how->audit);
+    assert_ok(invar_trainer_forward_backward(trainer, model, samples.items, samples.count, &loss,
+                                             out->grads, &result));
     out->loss = 0;
     for (int i = 0; i < MOST; i++)
         out->loss += out->now[i];
@@ -221,7 +221,7 @@ static void test_toy_family__has_points(void **state)
     invar_model *model = toy(INVAR_FORMAT_BF16, dev);
     invar_probe_options options = {.level = INVAR_PROBE_FULL};
     invar_point_namer view = {.prefix = ""};
-    invar_forward_hooks show = {.take = invar_probe_on_value, .payload = &view, .parts = true};
+    invar_forward_hooks show = {.on_value = invar_probe_on_value, .payload = &view, .parts = true};
     invar_probe_result points;
     invar_probe *probe = NULL;
     learnt l;

@@ -79,7 +79,7 @@ static void estimate(float advantage[5], invar_estimator estimator)
     static const uint8_t mask[] = {1, 0, 1, 1, 1};
     static const float reward[] = {3.0f, 1.0f};
     const invar_rl_batch batch = {
-        .samples = 2, .start = start, .group = group, .mask = mask, .reward = reward};
+        .samples = 2, .offsets = start, .group = group, .mask = mask, .reward = reward};
     const invar_rl_options options = {.estimator = estimator,
                                       .rewards_normalization = true,
                                       .std_normalization = true,

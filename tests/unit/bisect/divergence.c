@@ -214,18 +214,18 @@ static struct {
 
 static char samples[400]; /* as the first call says where to */
 
-const char *invar_workspace_folder(const invar_workspace *workshop)
+const char *invar_workspace_folder(const invar_workspace *workspace)
 {
-    assert_null(workshop);
+    assert_null(workspace);
     return "/shop";
 }
 
-invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workshop, int lock,
+invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workspace, int lock,
                                  const invar_run_request *request)
 {
     int i = fake.calls++;
 
-    assert_null(workshop);
+    assert_null(workspace);
     assert_int_equal(lock, 17);
     assert_in_range(i, 0, CALLS - 1);
     for (const char *const *word = request->flags; *word; word++) {

@@ -31,7 +31,7 @@ static size_t take(char *data, size_t size, size_t count, void *payload)
 {
     const invar_http_call *call = payload;
 
-    return call->take(call->payload, data, size * count) == 0 ? size * count : 0;
+    return call->on_data(call->payload, data, size * count) == 0 ? size * count : 0;
 }
 
 /* Starts a call; returns false if libcurl is out of memory. */
@@ -60,7 +60,7 @@ static bool start_call(CURLM *multi, invar_http_call *call, const invar_http_set
     return good;
 }
 
-_Static_assert(INVAR_HTTP_WHY_SIZE >= CURL_ERROR_SIZE, "libcurl writes as much");
+_Static_assert(INVAR_HTTP_REASON_SIZE >= CURL_ERROR_SIZE, "libcurl writes as much");
 
 /* Returns true if the response says where it ends. HTTP/2 and later frame every response. */
 static bool is_delimited(CURL *easy)

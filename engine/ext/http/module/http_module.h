@@ -18,18 +18,18 @@ extern "C" {
 
 #define INVAR_HTTP_ABI 2
 #define INVAR_HTTP_TABLE invar_http_v2 /* symbol of the table */
-#define INVAR_HTTP_WHY_SIZE 256
+#define INVAR_HTTP_REASON_SIZE 256
 
 /* One POST of a JSON text. */
 typedef struct invar_http_call {
     const char *body;
     size_t bytes;
     /* Receives the body of the response in pieces; a result other than 0 ends the call. */
-    int (*take)(void *payload, const char *data, size_t bytes);
+    int (*on_data)(void *payload, const char *data, size_t bytes);
     void *payload;
     int code;    /* 0, or the libcurl code of a failure */
     long status; /* HTTP status; 0 without a response */
-    char why[INVAR_HTTP_WHY_SIZE];
+    char why[INVAR_HTTP_REASON_SIZE];
 } invar_http_call;
 
 typedef struct invar_http_settings {

@@ -30,7 +30,7 @@ static void rotate_in_place(invar_builder *b, invar_op op, const invar_tensor *t
     invar_tensor view = invar_build_heads(t, heads);
     invar_rope_fwd_args args = {view, view, b->positions, b->cosine, b->sine};
 
-    invar_op_graph_append(b->program, op, &args, b->layer);
+    invar_op_graph_append(b->graph, op, &args, b->layer);
 }
 
 /* View of heads [first, first + count) of the rows. */
@@ -59,7 +59,7 @@ static invar_rmsnorm_bwd_args norm_backward_args(invar_builder *b, const invar_r
                                     .eps = b->norm_eps,
                                     .rotation = rotation_of(b),
                                     .head_shards = part->shards,
-                                    .head_atom = h->cut.atom};
+                                    .head_atom = h->split.atom};
 }
 
 /*
@@ -69,24 +69,24 @@ static invar_rmsnorm_bwd_args norm_backward_args(invar_builder *b, const invar_r
 static void append_divided_norm_backward(invar_builder *b, const invar_rope_input *t,
                                          const invar_tensor *dx, const invar_tensor *dy)
 {
-    invar_sum_parts parts = invar_build_sum_parts(b, t->heads.whole, &t->heads.cut);
+    invar_sum_parts parts = invar_build_sum_parts(b, t->heads.n_total, &t->heads.split);
     int64_t blocks = invar_token_blocks_max(&b->units, b->rows), dim = t->norm.w.shape[0];
     int32_t all = parts.count * b->tensors, first = parts.count * b->tensor;
-    invar_tensor sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, all * blocks, dim);
-    invar_tensor folded = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, blocks, dim);
+    invar_tensor sums = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, all * blocks, dim);
+    invar_tensor folded = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, blocks, dim);
     invar_tensor own = invar_tensor_rows(&sums, first * blocks, blocks);
 
     for (int32_t i = 0; i < parts.count; i++) {
         invar_rmsnorm_bwd_args args = norm_backward_args(b, t, dx, dy, &parts.part[i]);
         args.block_sums = invar_tensor_rows(&sums, (first + i) * blocks, blocks);
-        invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+        invar_op_graph_append(b->graph, INVAR_OP_RMSNORM_BWD, &args, b->layer);
     }
     invar_build_grad_point(b, &t->x, dx, t->name, false);
     if (b->tensors > 1)
-        invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
-                                                                .whole = sums,
-                                                                .local = own});
-    INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = folded, .x = sums,
+        invar_op_graph_transfer(
+            b->graph, &(invar_graph_transfer){
+                          .kind = INVAR_GRAPH_TRANSFER_PARTS, .full = sums, .local = own});
+    INVAR_APPEND(b->graph, b->layer, SHARDS_FOLD, shards_fold, .y = folded, .x = sums,
                  .shards = all);
     invar_cp_fold(b, &t->norm.dw, &folded);
 }
@@ -94,18 +94,18 @@ static void append_divided_norm_backward(invar_builder *b, const invar_rope_inpu
 static void append_norm_backward(invar_builder *b, const invar_rope_input *t,
                                  const invar_tensor *dx, const invar_tensor *dy)
 {
-    const invar_sum_part all = {0, t->heads.count, t->heads.pieces};
+    const invar_sum_part all = {0, t->heads.count, t->heads.n_shards};
     invar_rmsnorm_bwd_args args = norm_backward_args(b, t, dx, dy, &all);
 
     args.dweight = t->norm.dw;
-    invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+    invar_op_graph_append(b->graph, INVAR_OP_RMSNORM_BWD, &args, b->layer);
     invar_build_grad_point(b, &t->x, dx, t->name, false);
 }
 
 static void rope_input_backward(invar_builder *b, const invar_rope_input *t)
 {
     bool frozen = !invar_tensor_present(&t->norm.dw); // then no sum over heads
-    bool divided = !frozen && (b->context || t->heads.pieces < t->heads.cut.shards);
+    bool divided = !frozen && (b->context || t->heads.n_shards < t->heads.split.shards);
     invar_tensor dy = invar_build_grad_in(b, &t->y), dx = dy;
 
     if (!invar_tensor_present(&t->norm.w)) {
@@ -135,8 +135,8 @@ static void append_rope(invar_builder *b, invar_rope_input *t)
         t->y = t->x;
         rotate_in_place(b, INVAR_OP_ROPE_FWD, &t->x, t->heads.count);
     } else {
-        t->y = invar_op_graph_tensor(b->program, b->storage, t->x.shape[0], t->x.shape[1]);
-        INVAR_APPEND(b->program, b->layer, RMSNORM_FWD, rmsnorm_fwd,
+        t->y = invar_op_graph_tensor(b->graph, b->storage, t->x.shape[0], t->x.shape[1]);
+        INVAR_APPEND(b->graph, b->layer, RMSNORM_FWD, rmsnorm_fwd,
                      .y = invar_build_heads(&t->y, t->heads.count),
                      .x = invar_build_heads(&t->x, t->heads.count), .weight = t->norm.w,
                      .eps = b->norm_eps, .rotation = rotation_of(b));
@@ -181,7 +181,7 @@ static int32_t head_shards(const invar_builder *b, const invar_heads *heads)
 {
     int32_t ranks = b->tensors * (b->context ? b->context->size : 1);
 
-    return invar_heads_shards(heads->whole, &heads->cut, ranks);
+    return invar_heads_shards(heads->n_total, &heads->split, ranks);
 }
 
 /* Appends attention.bwd; d[0], d[1], d[2] receive the gradients of q, k and v. */
@@ -190,7 +190,7 @@ static void append_attention_backward(invar_builder *b, const attention_record *
 {
     const invar_attention_inputs *a = &n->all;
 
-    INVAR_APPEND(b->program, b->layer, ATTENTION_BWD, attention_bwd,
+    INVAR_APPEND(b->graph, b->layer, ATTENTION_BWD, attention_bwd,
                  .dq = invar_build_heads(&d[0], a->heads.count),
                  .dk = invar_build_heads(&d[1], a->kv_heads.count),
                  .dv = invar_build_heads(&d[2], a->kv_heads.count),
@@ -200,7 +200,7 @@ static void append_attention_backward(invar_builder *b, const attention_record *
                  .k = invar_build_heads(&a->k, a->kv_heads.count),
                  .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->samples,
                  .shape = shape_of(b, a), .head_shards = head_shards(b, &n->a.heads),
-                 .head_atom = a->heads.cut.atom); // valid: groups are complete on one rank
+                 .head_atom = a->heads.split.atom); // valid: groups are complete on one rank
 }
 
 /* Computes the gradients for all rows of some heads; then each rank gets its rows of all heads. */
@@ -211,7 +211,7 @@ static void append_divided_attention_backward(invar_builder *b, const attention_
     invar_tensor all_d_o = invar_cp_spread(b, d_o, b->all_rows, b->context->row), all[3];
 
     for (int i = 0; i < 3; i++)
-        all[i] = invar_op_graph_tensor(b->program, b->storage, b->all_rows, of[i]->shape[1]);
+        all[i] = invar_op_graph_tensor(b->graph, b->storage, b->all_rows, of[i]->shape[1]);
     append_attention_backward(b, n, &all_d_o, all);
     for (int i = 0; i < 3; i++)
         invar_cp_return(b, &d[i], &all[i]);
@@ -236,17 +236,17 @@ static void attention_backward(invar_builder *b, const void *noted)
 /* Appends the point of the cache rows that this pass wrote, as attention reads them. */
 static void append_cache_point(invar_builder *b, const char *name, const invar_tensor *cache)
 {
-    invar_tensor slots = invar_tensor_2d(invar_op_graph_input(b->program, INVAR_GIVEN_SLOTS),
+    invar_tensor slots = invar_tensor_2d(invar_op_graph_input(b->graph, INVAR_INPUT_SLOTS),
                                          INVAR_DTYPE_I32, b->rows, 1);
 
     invar_op_graph_point(
-        b->program, &(invar_graph_point){.name = name,
-                                         .suffix = "cache",
-                                         .layer = b->layer,
-                                         .rows = invar_tensor_2d(cache->data, cache->dtype,
-                                                                 cache->shape[0] * cache->shape[1],
-                                                                 cache->shape[2] * cache->shape[3]),
-                                         .by_slot = slots});
+        b->graph, &(invar_graph_point){.name = name,
+                                       .suffix = "cache",
+                                       .layer = b->layer,
+                                       .rows = invar_tensor_2d(cache->data, cache->dtype,
+                                                               cache->shape[0] * cache->shape[1],
+                                                               cache->shape[2] * cache->shape[3]),
+                                       .by_slot = slots});
 }
 
 static void append_paged_attention(invar_builder *b, const attention_record *n)
@@ -254,13 +254,13 @@ static void append_paged_attention(invar_builder *b, const attention_record *n)
     const invar_attention_inputs *a = &n->a;
     const invar_kv_pages *cache = &b->cache[b->layer];
 
-    INVAR_APPEND(b->program, b->layer, KV_WRITE, kv_write, .cache = *cache,
+    INVAR_APPEND(b->graph, b->layer, KV_WRITE, kv_write, .cache = *cache,
                  .k = invar_build_heads(&a->k, a->kv_heads.count),
                  .v = invar_build_heads(&a->v, a->kv_heads.count), .rows = b->samples,
                  .lengths = b->lengths);
     append_cache_point(b, "k", &cache->k);
     append_cache_point(b, "v", &cache->v);
-    INVAR_APPEND(b->program, b->layer, ATTENTION_PAGED, attention_paged,
+    INVAR_APPEND(b->graph, b->layer, ATTENTION_PAGED, attention_paged,
                  .o = invar_build_heads(&n->o, a->heads.count),
                  .q = invar_build_heads(&a->q, a->heads.count), .cache = *cache, .rows = b->samples,
                  .lengths = b->lengths, .shape = shape_of(b, a));
@@ -271,8 +271,8 @@ static void append_packed_attention(invar_builder *b, attention_record *n)
 {
     const invar_attention_inputs *a = &n->all;
 
-    n->lse2 = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, b->all_rows, a->heads.count);
-    INVAR_APPEND(b->program, b->layer, ATTENTION_FWD, attention_fwd,
+    n->lse2 = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, b->all_rows, a->heads.count);
+    INVAR_APPEND(b->graph, b->layer, ATTENTION_FWD, attention_fwd,
                  .o = invar_build_heads(&n->all_o, a->heads.count), .lse2 = n->lse2,
                  .q = invar_build_heads(&a->q, a->heads.count),
                  .k = invar_build_heads(&a->k, a->kv_heads.count),
@@ -289,7 +289,7 @@ static void append_divided_attention(invar_builder *b, attention_record *n)
         *all[i] = invar_cp_spread(b, of[i], b->all_rows, b->context->row);
     n->all.heads.count /= b->context->size;
     n->all.kv_heads.count /= b->context->size;
-    n->all_o = invar_op_graph_tensor(b->program, b->storage, b->all_rows, n->all.q.shape[1]);
+    n->all_o = invar_op_graph_tensor(b->graph, b->storage, b->all_rows, n->all.q.shape[1]);
     append_packed_attention(b, n);
     invar_cp_return(b, &n->o, &n->all_o);
 }
@@ -299,7 +299,7 @@ invar_tensor invar_graph_attention(invar_builder *b, const char *name,
 {
     attention_record n = {.a = *a, .all = *a, .name = name};
 
-    n.o = n.all_o = invar_op_graph_tensor(b->program, b->storage, a->q.shape[0], a->q.shape[1]);
+    n.o = n.all_o = invar_op_graph_tensor(b->graph, b->storage, a->q.shape[0], a->q.shape[1]);
     if (b->cache) {
         append_paged_attention(b, &n);
         return invar_build_result(b, name, n.o);

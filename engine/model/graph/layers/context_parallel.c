@@ -25,8 +25,8 @@ static void copy_rows(invar_builder *b, const invar_tensor *to, const invar_tens
     // the op copies 32-bit values unchanged, but its type must be a float
     if (table.dtype == INVAR_DTYPE_I32)
         out.dtype = table.dtype = INVAR_DTYPE_F32;
-    INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = out, .table = table,
-                 .ids = invar_build_array(b, INVAR_GIVEN_IN_ORDER, INVAR_DTYPE_I32, out.shape[0]));
+    INVAR_APPEND(b->graph, b->layer, EMBEDDING_FWD, embedding_fwd, .out = out, .table = table,
+                 .ids = invar_build_array(b, INVAR_INPUT_IN_ORDER, INVAR_DTYPE_I32, out.shape[0]));
 }
 
 /* Returns the tensor without gaps between rows, because complete rows are transferred. */
@@ -36,7 +36,7 @@ static invar_tensor pack_rows(invar_builder *b, const invar_tensor *x)
 
     if (x->row_stride == x->shape[1])
         return *x;
-    copy = invar_op_graph_tensor(b->program, x->dtype, x->shape[0], x->shape[1]);
+    copy = invar_op_graph_tensor(b->graph, x->dtype, x->shape[0], x->shape[1]);
     copy_rows(b, &copy, x);
     return copy;
 }
@@ -48,12 +48,13 @@ invar_tensor invar_cp_gather(invar_builder *b, const invar_tensor *x)
     if (!invar_cp_divides(b))
         return *x;
     own = pack_rows(b, x);
-    all = invar_op_graph_tensor(b->program, x->dtype, b->all_rows, x->shape[1]);
-    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
-                                                            .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
-                                                            .whole = all,
-                                                            .local = own,
-                                                            .start = b->context->row});
+    all = invar_op_graph_tensor(b->graph, x->dtype, b->all_rows, x->shape[1]);
+    invar_op_graph_transfer(b->graph,
+                            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
+                                                    .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                                    .full = all,
+                                                    .local = own,
+                                                    .start = b->context->row});
     return all;
 }
 
@@ -76,30 +77,32 @@ invar_tensor invar_cp_spread(invar_builder *b, const invar_tensor *x, int64_t ro
 
     if (!invar_cp_divides(b))
         return *x;
-    blocks = invar_op_graph_tensor(b->program, x->dtype, x->shape[0], x->shape[1]);
-    all = invar_op_graph_tensor(b->program, x->dtype, rows, invar_cp_columns(b, x->shape[1]).count);
+    blocks = invar_op_graph_tensor(b->graph, x->dtype, x->shape[0], x->shape[1]);
+    all = invar_op_graph_tensor(b->graph, x->dtype, rows, invar_cp_columns(b, x->shape[1]).count);
     for (int r = 0; r < b->context->size; r++) {
         columns_of(&columns, &block, b, x, &blocks, r);
         copy_rows(b, &block, &columns);
     }
-    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SPREAD,
-                                                            .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
-                                                            .whole = all,
-                                                            .local = blocks,
-                                                            .start = start});
+    invar_op_graph_transfer(b->graph,
+                            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROWS_TO_COLUMNS,
+                                                    .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                                    .full = all,
+                                                    .local = blocks,
+                                                    .start = start});
     return all;
 }
 
 void invar_cp_return(invar_builder *b, const invar_tensor *y, const invar_tensor *x)
 {
-    invar_tensor blocks = invar_op_graph_tensor(b->program, y->dtype, y->shape[0], y->shape[1]);
+    invar_tensor blocks = invar_op_graph_tensor(b->graph, y->dtype, y->shape[0], y->shape[1]);
     invar_tensor columns, block;
 
-    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_RETURN,
-                                                            .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
-                                                            .whole = blocks,
-                                                            .local = *x,
-                                                            .start = b->context->row});
+    invar_op_graph_transfer(b->graph,
+                            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_COLUMNS_TO_ROWS,
+                                                    .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                                    .full = blocks,
+                                                    .local = *x,
+                                                    .start = b->context->row});
     for (int r = 0; r < b->context->size; r++) {
         columns_of(&columns, &block, b, y, &blocks, r);
         copy_rows(b, &columns, &block);
@@ -112,14 +115,14 @@ void invar_cp_fold(invar_builder *b, const invar_tensor *out, const invar_tensor
     invar_tensor all = *sums;
 
     if (invar_cp_divides(b)) {
-        all = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, blocks, sums->shape[1]);
-        invar_op_graph_move(b->program,
-                            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
-                                                    .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
-                                                    .whole = all,
-                                                    .local = *sums,
-                                                    .start = b->context->block});
+        all = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, blocks, sums->shape[1]);
+        invar_op_graph_transfer(b->graph,
+                                &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
+                                                        .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                                        .full = all,
+                                                        .local = *sums,
+                                                        .start = b->context->block});
     }
-    INVAR_APPEND(b->program, b->layer, TOKEN_FOLD, token_fold, .out = *out, .sums = all,
+    INVAR_APPEND(b->graph, b->layer, TOKEN_FOLD, token_fold, .out = *out, .sums = all,
                  .units = b->all_units, .tokens = b->all_rows);
 }

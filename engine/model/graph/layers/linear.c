@@ -22,7 +22,7 @@ invar_tensor invar_linear_codes(invar_builder *b, const invar_tensor *x, const i
 {
     if (!invar_linear_quantizes(w))
         return (invar_tensor){0};
-    return invar_op_graph_tensor(b->program, w->w.dtype, x->shape[0], x->shape[1]);
+    return invar_op_graph_tensor(b->graph, w->w.dtype, x->shape[0], x->shape[1]);
 }
 
 invar_tensor invar_linear_quantize(invar_builder *b, const invar_tensor *x, const invar_weight *w,
@@ -30,7 +30,7 @@ invar_tensor invar_linear_quantize(invar_builder *b, const invar_tensor *x, cons
 {
     invar_tensor q = invar_linear_codes(b, x, w);
 
-    INVAR_APPEND(b->program, b->layer, QUANTIZE, quantize, .q = q, .x = *x);
+    INVAR_APPEND(b->graph, b->layer, QUANTIZE, quantize, .q = q, .x = *x);
     invar_build_codes(b, name, gradient, &q);
     return q;
 }
@@ -109,10 +109,10 @@ static void select_all_local_experts(invar_projection *outputs, int32_t count,
         invar_weight *w = &outputs[i].w;
         select_local_experts(&w->w, routes, false);
         select_local_experts(&w->dw, routes, false);
-        select_local_experts(&w->adapter.a, routes, !w->cut.columns);
-        select_local_experts(&w->adapter.da, routes, !w->cut.columns);
-        select_local_experts(&w->adapter.b, routes, w->cut.columns);
-        select_local_experts(&w->adapter.db, routes, w->cut.columns);
+        select_local_experts(&w->adapter.a, routes, !w->split.columns);
+        select_local_experts(&w->adapter.da, routes, !w->split.columns);
+        select_local_experts(&w->adapter.b, routes, w->split.columns);
+        select_local_experts(&w->adapter.db, routes, w->split.columns);
     }
 }
 
@@ -120,14 +120,14 @@ static void select_all_local_experts(invar_projection *outputs, int32_t count,
 static void declare_outputs(invar_builder *b, const invar_tensor *x, invar_projection *outputs,
                             int32_t count, const invar_moe_routing *routes)
 {
-    int32_t group = b->train && count > 1 && !routes ? invar_gradient_group(b, x->shape[0]) : 0;
+    int32_t group = b->train && count > 1 && !routes ? invar_build_grad_group(b, x->shape[0]) : 0;
 
     select_all_local_experts(outputs, count, routes);
     for (int32_t i = 0; i < count; i++) {
         int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->local_expert_offsets.count : 1);
         outputs[i].y = invar_op_graph_tensor(
-            b->program, outputs[i].f32 ? INVAR_DTYPE_F32 : b->storage, x->shape[0], cols);
-        outputs[i].u = invar_adapter_room(b, &outputs[i].w, x->shape[0]);
+            b->graph, outputs[i].f32 ? INVAR_DTYPE_F32 : b->storage, x->shape[0], cols);
+        outputs[i].u = invar_adapter_buffer(b, &outputs[i].w, x->shape[0]);
         invar_build_grad_group_add(b, group, &outputs[i].y);
         if (routes)
             invar_build_slots(b, &outputs[i].y, routes);
@@ -137,7 +137,7 @@ static void declare_outputs(invar_builder *b, const invar_tensor *x, invar_proje
 /* Logical shards of the sum over the layer's inputs. */
 static int32_t input_shards(const invar_weight *w)
 {
-    return w->cut.columns ? w->cut.shards : 1;
+    return w->split.columns ? w->split.shards : 1;
 }
 
 static invar_linear_fwd_args projection_arguments(const invar_tensor *x,
@@ -148,7 +148,7 @@ static invar_linear_fwd_args projection_arguments(const invar_tensor *x,
                                   .w = outputs[0].w.w,
                                   .bias = outputs[0].bias.w,
                                   .k_shards = input_shards(&outputs[0].w),
-                                  .k_atom = outputs[0].w.cut.atom,
+                                  .k_atom = outputs[0].w.split.atom,
                                   .n_more = count - 1};
 
     for (int32_t i = 1; i < count; i++)
@@ -164,20 +164,20 @@ static void divided_product(invar_builder *b, const invar_tensor *taken,
                             const invar_projection *out, const invar_tensor *residual,
                             const invar_moe_routing *routes)
 {
-    invar_sum_parts parts = invar_build_sum_parts(b, out->w.whole, &out->w.cut);
+    invar_sum_parts parts = invar_build_sum_parts(b, out->w.n_total, &out->w.split);
     invar_tp_reduce d = invar_tp_reduce_divide(b, taken->shape[0], &out->y, parts.count);
 
     for (int32_t i = 0; i < parts.count; i++) {
         const invar_sum_part *part = &parts.part[i];
-        invar_tensor y = invar_tp_reduce_room(&d, i), x = invar_tp_reduce_columns(taken, part);
+        invar_tensor y = invar_tp_reduce_buffer(&d, i), x = invar_tp_reduce_columns(taken, part);
         invar_tensor w = invar_tp_reduce_columns(&out->w.w, part);
         if (routes)
-            INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = y, .x = x,
-                         .w = w, .experts = routes->local_expert_offsets, .k_shards = part->shards,
-                         .k_atom = out->w.cut.atom);
+            INVAR_APPEND(b->graph, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = y, .x = x, .w = w,
+                         .experts = routes->local_expert_offsets, .k_shards = part->shards,
+                         .k_atom = out->w.split.atom);
         else
-            INVAR_APPEND(b->program, b->layer, LINEAR_FWD, linear_fwd, .y = y, .x = x, .w = w,
-                         .k_shards = part->shards, .k_atom = out->w.cut.atom);
+            INVAR_APPEND(b->graph, b->layer, LINEAR_FWD, linear_fwd, .y = y, .x = x, .w = w,
+                         .k_shards = part->shards, .k_atom = out->w.split.atom);
     }
     invar_tp_reduce_unite(b, &d, &out->y, residual);
 }
@@ -185,7 +185,7 @@ static void divided_product(invar_builder *b, const invar_tensor *taken,
 /* Returns true if the sum over inputs is divided over ranks. */
 static bool sums_over_ranks(const invar_weight *w)
 {
-    return w->cut.columns && invar_weight_divided(w);
+    return w->split.columns && invar_weight_is_divided(w);
 }
 
 /* Appends the product of one layer, with a reduction if ranks divide its sum. */
@@ -197,11 +197,11 @@ static void single_product(invar_builder *b, const invar_tensor *taken, const in
     if (sums_over_ranks(&out->w))
         divided_product(b, taken, out, NULL, routes);
     else if (routes)
-        INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = out->y, .x = *taken,
+        INVAR_APPEND(b->graph, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = out->y, .x = *taken,
                      .w = out->w.w, .experts = routes->local_expert_offsets,
                      .k_shards = args.k_shards, .k_atom = args.k_atom);
     else
-        invar_op_graph_append(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+        invar_op_graph_append(b->graph, INVAR_OP_LINEAR_FWD, &args, b->layer);
 }
 
 /* y of one layer with an adapter: both sums are kept as f32 and folded with one rounding. */
@@ -221,8 +221,8 @@ static void adapted_product(invar_builder *b, const invar_tensor *x, const invar
 
     if (rows != x->shape[0]) // y has this rank's rows of the residual stream; B is then not split
         u = invar_build_own_rows(b, &u);
-    low.y = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, x->shape[0], out->u.shape[1]);
-    sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, 2 * rows, cols);
+    low.y = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, x->shape[0], out->u.shape[1]);
+    sums = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, 2 * rows, cols);
     base.y = invar_tensor_rows(&sums, 0, rows);
     added.y = invar_tensor_rows(&sums, rows, rows);
     single_product(b, x, &low, routes);
@@ -235,7 +235,7 @@ static void adapted_product(invar_builder *b, const invar_tensor *x, const invar
 static bool any_adapter(const invar_projection *outputs, int32_t count)
 {
     for (int32_t i = 0; i < count; i++)
-        if (invar_adapter_is(&outputs[i].w))
+        if (invar_adapter_present(&outputs[i].w))
             return true;
     return false;
 }
@@ -246,7 +246,7 @@ static void unfused_product(invar_builder *b, const invar_tensor *x, const invar
 {
     static const invar_tensor none;
 
-    if (invar_adapter_is(&out->w))
+    if (invar_adapter_present(&out->w))
         adapted_product(b, x, taken, out, &none, routes);
     else
         single_product(b, taken, out, routes);
@@ -262,7 +262,7 @@ static void append_products(invar_builder *b, const invar_tensor *x,
     bool at_once = !routes && !any_adapter(outputs, count) && !sums_over_ranks(&outputs[0].w);
 
     if (at_once)
-        invar_op_graph_append(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+        invar_op_graph_append(b->graph, INVAR_OP_LINEAR_FWD, &args, b->layer);
     for (int32_t i = 0; i < count; i++) {
         if (!at_once)
             unfused_product(b, x, &taken, &outputs[i], routes);
@@ -307,17 +307,17 @@ invar_tensor invar_graph_add_linear(invar_builder *b, const char *name, invar_te
     invar_tensor taken;
     added a;
 
-    out.y = invar_build_stream_room(b, b->storage, 1, w->w.shape[0]);
-    out.u = invar_adapter_room(b, w, x.shape[0]);
+    out.y = invar_build_residual_buffer(b, b->storage, 1, w->w.shape[0]);
+    out.u = invar_adapter_buffer(b, w, x.shape[0]);
     taken = operand_of(b, &x, w);
     args = projection_arguments(&taken, &out, 1);
     args.residual = residual;
-    if (invar_adapter_is(w))
+    if (invar_adapter_present(w))
         adapted_product(b, &x, &taken, &out, &residual, NULL);
     else if (sums_over_ranks(w))
         divided_product(b, &taken, &out, &residual, NULL);
     else
-        invar_op_graph_append(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+        invar_op_graph_append(b->graph, INVAR_OP_LINEAR_FWD, &args, b->layer);
     invar_build_reads(b, &x);
     a = (added){record_of(x, &out, 1, NULL), residual};
     invar_build_record_backward(b, add_linear_backward, &a, sizeof a);
@@ -342,7 +342,7 @@ static void swiglu_backward(invar_builder *b, const void *noted)
         d[i] = invar_build_grad_buffer(b, &g->l.y[i]);
         codes[i] = invar_linear_codes(b, &d[i], &g->l.w[i]);
     }
-    INVAR_APPEND(b->program, b->layer, SWIGLU_BWD, swiglu_bwd, .dgate = d[0], .dup = d[1], .dy = dy,
+    INVAR_APPEND(b->graph, b->layer, SWIGLU_BWD, swiglu_bwd, .dgate = d[0], .dup = d[1], .dy = dy,
                  .gate = *gate, .up = *up, .dgate_q = codes[0], .dup_q = codes[1]);
     for (int i = 0; i < 2; i++)
         invar_build_grad_point(b, &g->l.y[i], &d[i], NULL, false);
@@ -360,7 +360,7 @@ static void swiglu_fused(invar_builder *b, const gated *g, const invar_projectio
     args.act = g->act;
     if (!b->train)
         args.y = args.more[0].y = (invar_tensor){0};
-    invar_op_graph_append(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+    invar_op_graph_append(b->graph, INVAR_OP_LINEAR_FWD, &args, b->layer);
     for (int i = 0; i < 2 && b->train; i++)
         (void)invar_build_result(b, gate_up[i].name, gate_up[i].y);
 }
@@ -371,7 +371,7 @@ static void swiglu_unfused(invar_builder *b, const gated *g, const invar_project
     invar_tensor codes = invar_linear_codes(b, &g->act, &gate_up[0].w);
 
     append_products(b, &g->l.x, gate_up, 2, routes);
-    INVAR_APPEND(b->program, b->layer, SWIGLU_FWD, swiglu_fwd, .y = g->act, .gate = gate_up[0].y,
+    INVAR_APPEND(b->graph, b->layer, SWIGLU_FWD, swiglu_fwd, .y = g->act, .gate = gate_up[0].y,
                  .up = gate_up[1].y, .y_q = codes);
     invar_build_value_info(b, &g->act)->codes = codes;
 }
@@ -383,7 +383,7 @@ invar_tensor invar_graph_swiglu(invar_builder *b, const char *name, invar_tensor
 
     declare_outputs(b, &x, gate_up, 2, routes);
     g = (gated){record_of(x, gate_up, 2, routes),
-                invar_op_graph_tensor(b->program, b->storage, x.shape[0], gate_up[0].y.shape[1])};
+                invar_op_graph_tensor(b->graph, b->storage, x.shape[0], gate_up[0].y.shape[1])};
     if (routes)
         invar_build_slots(b, &g.act, routes);
     if (routes || invar_linear_quantizes(&gate_up[0].w) || any_adapter(gate_up, 2))

@@ -43,7 +43,7 @@ static bool merge_adjacent(invar_tensor *dw, invar_tensor *dy, const invar_tenso
 static bool any_trained(const invar_linear_group *l)
 {
     for (int32_t i = 0; i < l->count; i++)
-        if (invar_tensor_present(&l->w[i].dw) || invar_adapter_is(&l->w[i]))
+        if (invar_tensor_present(&l->w[i].dw) || invar_adapter_present(&l->w[i]))
             return true;
     return false;
 }
@@ -71,12 +71,12 @@ static void context_parallel_gradients(invar_builder *b, const invar_linear_grou
         dy = invar_cp_spread(b, &d[i], b->all_rows, b->context->row);
         if (share.count == 0)
             continue;
-        INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw,
+        INVAR_APPEND(b->graph, b->layer, LINEAR_DW, linear_dw,
                      .dw = invar_tensor_rows(&l->w[i].dw, share.first, share.count), .dy = dy,
                      .x = *x, .units = b->all_units);
-        invar_op_graph_mark_overwrite(b->program, offsetof(invar_linear_dw_args, fresh));
+        invar_op_graph_mark_overwrite(b->graph, offsetof(invar_linear_dw_args, fresh));
         if (invar_tensor_present(&l->bias[i].w))
-            INVAR_APPEND(b->program, b->layer, TOKEN_SUM, token_sum,
+            INVAR_APPEND(b->graph, b->layer, TOKEN_SUM, token_sum,
                          .out = invar_tensor_1d((float *)l->bias[i].dw.data + share.first,
                                                 INVAR_DTYPE_F32, share.count),
                          .x = dy, .units = b->all_units);
@@ -93,14 +93,14 @@ static void weight_gradients(invar_builder *b, const invar_linear_group *l, cons
             continue;
         while (next < l->count && merge_adjacent(&dw, &dy, &l->w[next].dw, &d[next]))
             next++;
-        INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = *x,
+        INVAR_APPEND(b->graph, b->layer, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = *x,
                      .units = b->units);
-        invar_op_graph_mark_overwrite(b->program, offsetof(invar_linear_dw_args, fresh));
+        invar_op_graph_mark_overwrite(b->graph, offsetof(invar_linear_dw_args, fresh));
     }
     for (int32_t i = 0; i < l->count; i++)
         if (invar_tensor_present(&l->bias[i].dw))
-            INVAR_APPEND(b->program, b->layer, TOKEN_SUM, token_sum, .out = l->bias[i].dw,
-                         .x = d[i], .units = b->units);
+            INVAR_APPEND(b->graph, b->layer, TOKEN_SUM, token_sum, .out = l->bias[i].dw, .x = d[i],
+                         .units = b->units);
 }
 
 static void expert_gradients(invar_builder *b, const invar_linear_group *l, const invar_tensor *d)
@@ -108,10 +108,10 @@ static void expert_gradients(invar_builder *b, const invar_linear_group *l, cons
     for (int32_t i = 0; i < l->count; i++) {
         if (!invar_tensor_present(&l->w[i].dw)) // frozen
             continue;
-        INVAR_APPEND(b->program, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = l->w[i].dw,
-                     .dy = d[i], .x = l->x, .row_token = l->row_token, .experts = l->experts,
+        INVAR_APPEND(b->graph, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = l->w[i].dw, .dy = d[i],
+                     .x = l->x, .row_token = l->row_token, .experts = l->experts,
                      .units = b->all_units);
-        invar_op_graph_mark_overwrite(b->program, offsetof(invar_moe_linear_dw_args, fresh));
+        invar_op_graph_mark_overwrite(b->graph, offsetof(invar_moe_linear_dw_args, fresh));
     }
 }
 
@@ -133,12 +133,12 @@ static void append_dx_chain(invar_builder *b, const invar_linear_group *l,
         if (!l->of_experts)
             own.w = invar_tp_reduce_rows(&own.w, part);
         dense.parts[i] = grouped.parts[i] = own;
-        dense.k_atom[i] = grouped.k_atom[i] = l->w[i].cut.atom;
+        dense.k_atom[i] = grouped.k_atom[i] = l->w[i].split.atom;
     }
     if (l->of_experts)
-        invar_op_graph_append(b->program, INVAR_OP_MOE_LINEAR_DX, &grouped, b->layer);
+        invar_op_graph_append(b->graph, INVAR_OP_MOE_LINEAR_DX, &grouped, b->layer);
     else
-        invar_op_graph_append(b->program, INVAR_OP_LINEAR_DX, &dense, b->layer);
+        invar_op_graph_append(b->graph, INVAR_OP_LINEAR_DX, &dense, b->layer);
 }
 
 /* Computes the chains of each layer; all layers must have the same number of them. */
@@ -148,11 +148,11 @@ static void plan_dx_chains(invar_sum_parts *out, const invar_builder *b,
     bool even = true;
 
     for (int32_t i = 0; i < l->count; i++) {
-        out[i] = invar_build_sum_parts(b, l->w[i].whole, &l->w[i].cut);
+        out[i] = invar_build_sum_parts(b, l->w[i].n_total, &l->w[i].split);
         even = even && out[i].count == 1;
     }
     for (int32_t i = 0; i < l->count && !even; i++)
-        out[i] = invar_build_single_shards(b, l->w[i].whole, &l->w[i].cut);
+        out[i] = invar_build_single_shards(b, l->w[i].n_total, &l->w[i].split);
 }
 
 static void append_reduced_dx(invar_builder *b, const invar_linear_group *l,
@@ -164,7 +164,7 @@ static void append_reduced_dx(invar_builder *b, const invar_linear_group *l,
     plan_dx_chains(parts, b, l);
     d = invar_tp_reduce_divide(b, operands[0].shape[0], dx, parts[0].count);
     for (int32_t i = 0; i < parts[0].count; i++) {
-        invar_tensor room = invar_tp_reduce_room(&d, i);
+        invar_tensor room = invar_tp_reduce_buffer(&d, i);
         append_dx_chain(b, l, operands, &room, parts, i);
     }
     invar_tp_reduce_unite(b, &d, dx, NULL);
@@ -173,11 +173,11 @@ static void append_reduced_dx(invar_builder *b, const invar_linear_group *l,
 static void append_dx(invar_builder *b, const invar_linear_group *l, const invar_tensor *operands,
                       const invar_tensor *dx)
 {
-    int32_t shards = l->w[0].cut.columns ? 1 : l->w[0].cut.shards;
+    int32_t shards = l->w[0].split.columns ? 1 : l->w[0].split.shards;
     invar_sum_parts whole[INVAR_MAX_OUTPUTS];
     invar_tensor taken[INVAR_MAX_OUTPUTS];
 
-    if (!l->w[0].cut.columns && invar_weight_divided(&l->w[0])) {
+    if (!l->w[0].split.columns && invar_weight_is_divided(&l->w[0])) {
         append_reduced_dx(b, l, operands, dx);
         return;
     }
@@ -206,8 +206,8 @@ static invar_tensor adapter_backward(invar_builder *b, const invar_linear_group 
                                      .w = {invar_adapter_b(of->w)},
                                      .experts = l->experts};
     int64_t rows = of->u.shape[0], cols = of->u.shape[1];
-    invar_tensor low = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, cols);
-    invar_tensor du = invar_op_graph_tensor(b->program, b->storage, rows, cols);
+    invar_tensor low = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, cols);
+    invar_tensor du = invar_op_graph_tensor(b->graph, b->storage, rows, cols);
     invar_tensor u = l->of_experts ? of->u : invar_cp_gather(b, &of->u);
 
     invar_adapter_gradient(b, of, &of->w->adapter.db, dy, &u);
@@ -234,11 +234,11 @@ static invar_linear_group adapters_backward(invar_builder *b, const invar_linear
                                       .u = l->u[i],
                                       .experts = l->of_experts ? &l->experts : NULL,
                                       .row_token = l->row_token};
-        if (!invar_adapter_is(&l->w[i]))
+        if (!invar_adapter_present(&l->w[i]))
             continue;
         du[narrow.count] = adapter_backward(b, l, &of, &d[i]);
         narrow.w[narrow.count++] =
-            (invar_weight){.w = l->w[i].adapter.a, .cut = {.shards = 1}, .pieces = 1};
+            (invar_weight){.w = l->w[i].adapter.a, .split = {.shards = 1}, .n_shards = 1};
     }
     return narrow;
 }
@@ -256,7 +256,7 @@ static void append_dx_with_adapters(invar_builder *b, const invar_linear_group *
         append_dx(b, l, operands, dx);
         return;
     }
-    sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, 2 * rows, dx->shape[1]);
+    sums = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, 2 * rows, dx->shape[1]);
     part = invar_tensor_rows(&sums, rows, rows);
     append_dx(b, narrow, du, &part);
     part = invar_tensor_rows(&sums, 0, rows);

@@ -11,11 +11,11 @@
 
 static const invar_tensor none;
 
-invar_tensor invar_adapter_room(invar_builder *b, const invar_weight *w, int64_t rows)
+invar_tensor invar_adapter_buffer(invar_builder *b, const invar_weight *w, int64_t rows)
 {
-    if (!invar_adapter_is(w))
+    if (!invar_adapter_present(w))
         return none;
-    return invar_op_graph_tensor(b->program, b->storage, rows, w->adapter.b.shape[1]);
+    return invar_op_graph_tensor(b->graph, b->storage, rows, w->adapter.b.shape[1]);
 }
 
 /*
@@ -30,27 +30,27 @@ static invar_weight narrow_weight(const invar_weight *w, const invar_tensor *of,
     out.dw = none;
     out.adapter = (invar_adapter){.a = none};
     if (!divided) {
-        out.cut.shards = out.pieces = 1;
-        out.piece = 0;
+        out.split.shards = out.n_shards = 1;
+        out.first_shard = 0;
     }
     return out;
 }
 
 invar_weight invar_adapter_a(const invar_weight *w)
 {
-    return narrow_weight(w, &w->adapter.a, w->cut.columns);
+    return narrow_weight(w, &w->adapter.a, w->split.columns);
 }
 
 invar_weight invar_adapter_b(const invar_weight *w)
 {
-    return narrow_weight(w, &w->adapter.b, !w->cut.columns);
+    return narrow_weight(w, &w->adapter.b, !w->split.columns);
 }
 
 /* Rows of experts have no point: their order is not that of a sample. */
 void invar_adapter_scale(invar_builder *b, const invar_lora_linear *l, const invar_tensor *u,
                          const invar_tensor *low, bool gradient)
 {
-    INVAR_APPEND(b->program, b->layer, SCALE, scale, .y = *u, .x = *low,
+    INVAR_APPEND(b->graph, b->layer, SCALE, scale, .y = *u, .x = *low,
                  .factor = l->w->adapter.factor);
     if (!l->experts)
         invar_build_adapted(b, l->name, gradient, u);
@@ -59,7 +59,7 @@ void invar_adapter_scale(invar_builder *b, const invar_lora_linear *l, const inv
 void invar_adapter_fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
                         const invar_tensor *residual)
 {
-    INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = *y, .x = *sums,
+    INVAR_APPEND(b->graph, b->layer, SHARDS_FOLD, shards_fold, .y = *y, .x = *sums,
                  .residual = *residual, .shards = 2);
 }
 
@@ -70,16 +70,16 @@ void invar_adapter_gradient(invar_builder *b, const invar_lora_linear *l, const 
     invar_tensor all;
 
     if (l->experts) {
-        INVAR_APPEND(b->program, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = *dw, .dy = *dy,
+        INVAR_APPEND(b->graph, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = *dw, .dy = *dy,
                      .x = *x, .row_token = l->row_token, .experts = *l->experts,
                      .units = b->all_units);
-        invar_op_graph_mark_overwrite(b->program, offsetof(invar_moe_linear_dw_args, fresh));
+        invar_op_graph_mark_overwrite(b->graph, offsetof(invar_moe_linear_dw_args, fresh));
         return;
     }
     share = invar_cp_columns(b, dy->shape[1]);
     all = b->context ? invar_cp_spread(b, dy, b->all_rows, b->context->row) : *dy;
-    INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw,
+    INVAR_APPEND(b->graph, b->layer, LINEAR_DW, linear_dw,
                  .dw = invar_tensor_rows(dw, share.first, share.count), .dy = all, .x = *x,
                  .units = b->all_units);
-    invar_op_graph_mark_overwrite(b->program, offsetof(invar_linear_dw_args, fresh));
+    invar_op_graph_mark_overwrite(b->graph, offsetof(invar_linear_dw_args, fresh));
 }

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-static inline bool invar_adapter_is(const invar_weight *w)
+static inline bool invar_adapter_present(const invar_weight *w)
 {
     return invar_tensor_present(&w->adapter.a);
 }
@@ -31,7 +31,7 @@ typedef struct invar_lora_linear {
 } invar_lora_linear;
 
 /* Declares u for `rows` rows; absent if the layer has no adapter. */
-invar_tensor invar_adapter_room(invar_builder *b, const invar_weight *w, int64_t rows);
+invar_tensor invar_adapter_buffer(invar_builder *b, const invar_weight *w, int64_t rows);
 
 /*
  * Return A and B as layers of their own. A is divided over ranks if the layer's inputs are, B if

@@ -20,7 +20,7 @@ static void route_backward(invar_builder *b, const void *noted)
     const invar_moe_routing *r = noted;
     invar_tensor d = invar_build_grad_buffer(b, &r->logits);
 
-    INVAR_APPEND(b->program, b->layer, MOE_ROUTE_BWD, moe_route_bwd, .dlogits = d,
+    INVAR_APPEND(b->graph, b->layer, MOE_ROUTE_BWD, moe_route_bwd, .dlogits = d,
                  .dweights = invar_build_grad_in(b, &r->weights), .ids = r->ids,
                  .scores = r->scores, .router = r->router);
     invar_build_grad_point(b, &r->logits, &d, "route", false);
@@ -66,18 +66,18 @@ static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_
 {
     invar_index_range here = held_experts(b, routes->experts.count);
     invar_graph_transfer move = {
-        .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .whole = *rows, .experts = routes->experts};
+        .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .full = *rows, .experts = routes->experts};
 
     if (b->context) {
         move.axis = INVAR_GRAPH_TRANSFER_CONTEXT;
         move.first = here.first;
         move.count = here.count;
-        invar_op_graph_move(b->program, &move);
+        invar_op_graph_transfer(b->graph, &move);
     }
     if (b->experts > 1) {
         move.axis = INVAR_GRAPH_TRANSFER_EXPERT;
         move.first = move.count = 0;
-        invar_op_graph_move(b->program, &move);
+        invar_op_graph_transfer(b->graph, &move);
     }
 }
 
@@ -92,7 +92,7 @@ static invar_tensor own_tokens(const invar_builder *b, const invar_tensor *all)
 static void plan_rows(invar_builder *b, invar_moe_routing *r)
 {
     int64_t experts = r->scores.shape[1], slots = r->ids.shape[1], rows = b->all_rows * slots;
-    invar_op_graph *p = b->program;
+    invar_op_graph *p = b->graph;
     invar_tensor start = invar_op_graph_tensor(p, INVAR_DTYPE_I64, experts + 1, 0);
 
     r->row_token = invar_op_graph_tensor(p, INVAR_DTYPE_I32, rows, 0);
@@ -108,7 +108,7 @@ invar_moe_routing invar_graph_moe_route(invar_builder *b, invar_tensor logits, i
                                         const invar_moe_router *router)
 {
     int64_t rows = logits.shape[0], experts = logits.shape[1];
-    invar_op_graph *p = b->program;
+    invar_op_graph *p = b->graph;
     invar_tensor chosen, replay = {0};
     invar_moe_routing r = {.weights = invar_op_graph_tensor(p, INVAR_DTYPE_F32, rows, slots),
                            .scores = invar_op_graph_tensor(p, INVAR_DTYPE_F32, rows, experts),
@@ -142,11 +142,11 @@ typedef struct moved_rows {
 static void dispatch_backward(invar_builder *b, const void *noted)
 {
     const moved_rows *m = noted;
-    invar_tensor d = invar_op_graph_tensor(b->program, b->storage, b->all_rows, m->x.shape[1]);
+    invar_tensor d = invar_op_graph_tensor(b->graph, b->storage, b->all_rows, m->x.shape[1]);
     invar_tensor dout = invar_build_grad_in(b, &m->y);
 
     gather_rows(b, &dout, &m->routes);
-    INVAR_APPEND(b->program, b->layer, MOE_GATHER_BWD, moe_gather_bwd, .dx = d, .dout = dout,
+    INVAR_APPEND(b->graph, b->layer, MOE_GATHER_BWD, moe_gather_bwd, .dx = d, .dout = dout,
                  .slot_row = m->routes.slot_row);
     d = own_tokens(b, &d);
     invar_build_grad_point(b, &m->x, &d, m->name, false);
@@ -158,10 +158,10 @@ invar_tensor invar_graph_moe_dispatch(invar_builder *b, const char *name, invar_
                                       const invar_moe_routing *routes)
 {
     moved_rows m = {
-        name, invar_op_graph_tensor(b->program, b->storage, routes->row_token.shape[0], x.shape[1]),
+        name, invar_op_graph_tensor(b->graph, b->storage, routes->row_token.shape[0], x.shape[1]),
         x, *routes};
 
-    INVAR_APPEND(b->program, b->layer, MOE_GATHER_FWD, moe_gather_fwd, .out = m.y,
+    INVAR_APPEND(b->graph, b->layer, MOE_GATHER_FWD, moe_gather_fwd, .out = m.y,
                  .x = invar_cp_gather(b, &x), .row_token = routes->row_token);
     invar_build_slots(b, &m.y, routes);
     invar_build_reads(b, &x);
@@ -176,9 +176,9 @@ static void combine_backward(invar_builder *b, const void *noted)
     invar_tensor own = invar_build_grad_in(b, &m->y), dout = invar_cp_gather(b, &own);
     invar_tensor d = invar_build_grad_buffer(b, &m->x);
     invar_tensor d_weights =
-        invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, weights->shape[0], weights->shape[1]);
+        invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, weights->shape[0], weights->shape[1]);
 
-    INVAR_APPEND(b->program, b->layer, MOE_COMBINE_BWD, moe_combine_bwd, .dy = d,
+    INVAR_APPEND(b->graph, b->layer, MOE_COMBINE_BWD, moe_combine_bwd, .dy = d,
                  .dweights = d_weights, .dout = dout, .y = m->x, .weights = *weights,
                  .slot_row = m->routes.slot_row);
     d_weights = own_tokens(b, &d_weights);
@@ -191,11 +191,11 @@ static void combine_backward(invar_builder *b, const void *noted)
 invar_tensor invar_graph_moe_combine(invar_builder *b, const char *name, invar_tensor y,
                                      const invar_moe_routing *routes)
 {
-    invar_tensor all = invar_op_graph_tensor(b->program, b->storage, b->all_rows, y.shape[1]);
+    invar_tensor all = invar_op_graph_tensor(b->graph, b->storage, b->all_rows, y.shape[1]);
     moved_rows m = {name, own_tokens(b, &all), y, *routes};
 
     gather_rows(b, &y, routes);
-    INVAR_APPEND(b->program, b->layer, MOE_COMBINE_FWD, moe_combine_fwd, .out = all, .y = y,
+    INVAR_APPEND(b->graph, b->layer, MOE_COMBINE_FWD, moe_combine_fwd, .out = all, .y = y,
                  .weights = routes->all_weights, .slot_row = routes->slot_row);
     invar_build_reads(b, &y);
     invar_build_reads(b, &routes->weights);

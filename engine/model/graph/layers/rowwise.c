@@ -25,19 +25,19 @@ static void embed_backward(invar_builder *b, const void *noted)
     if (!invar_tensor_present(&e->dtable)) // frozen
         return;
     all = invar_build_all_rows(b, &d);
-    INVAR_APPEND(b->program, b->layer, EMBEDDING_BWD, embedding_bwd, .dtable = e->dtable,
+    INVAR_APPEND(b->graph, b->layer, EMBEDDING_BWD, embedding_bwd, .dtable = e->dtable,
                  .dout = invar_cp_gather(b, &all), .ids = e->ids, .units = b->all_units);
 }
 
 /* Trades the lookups of this rank for all rows against those of all ranks for this rank's rows. */
 static invar_tensor exchange_lookups(invar_builder *b, const invar_tensor *found)
 {
-    invar_tensor got = invar_build_stream_room(b, b->storage, b->tensors, found->shape[1]);
+    invar_tensor got = invar_build_residual_buffer(b, b->storage, b->tensors, found->shape[1]);
 
-    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_EXCHANGE,
-                                                            .whole = got,
-                                                            .local = *found,
-                                                            .start = b->stream->row});
+    invar_op_graph_transfer(b->graph, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_EXCHANGE,
+                                                              .full = got,
+                                                              .local = *found,
+                                                              .start = b->stream->row});
     return got;
 }
 
@@ -49,35 +49,35 @@ static invar_tensor exchange_lookups(invar_builder *b, const invar_tensor *found
 static void append_divided_embedding(invar_builder *b, embedding *e, const invar_weight *table)
 {
     int64_t cols = table->w.shape[1], parts = b->stream ? 1 : b->tensors;
-    invar_tensor found = invar_op_graph_tensor(b->program, b->storage, parts * b->rows, cols);
+    invar_tensor found = invar_op_graph_tensor(b->graph, b->storage, parts * b->rows, cols);
     invar_tensor own = invar_tensor_rows(&found, b->stream ? 0 : b->tensor * b->rows, b->rows);
 
-    INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = own, .table = table->w,
-                 .ids = invar_build_array(b, INVAR_GIVEN_OWN_IDS, INVAR_DTYPE_I32, b->rows));
+    INVAR_APPEND(b->graph, b->layer, EMBEDDING_FWD, embedding_fwd, .out = own, .table = table->w,
+                 .ids = invar_build_array(b, INVAR_INPUT_OWN_IDS, INVAR_DTYPE_I32, b->rows));
     if (b->stream)
         found = exchange_lookups(b, &found);
     else
-        invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
-                                                                .whole = found,
-                                                                .local = own});
-    INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e->y, .table = found,
-                 .ids = invar_build_array(b, INVAR_GIVEN_PICKED, INVAR_DTYPE_I32, e->y.shape[0]));
+        invar_op_graph_transfer(
+            b->graph, &(invar_graph_transfer){
+                          .kind = INVAR_GRAPH_TRANSFER_PARTS, .full = found, .local = own});
+    INVAR_APPEND(b->graph, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e->y, .table = found,
+                 .ids = invar_build_array(b, INVAR_INPUT_PICKED, INVAR_DTYPE_I32, e->y.shape[0]));
     if (!invar_tensor_present(&e->dtable)) // frozen
         return;
     e->dtable.shape[0] += INVAR_SPARE_ROWS;
     if (b->train)
-        e->ids = invar_build_array(b, INVAR_GIVEN_OWN_D_IDS, INVAR_DTYPE_I32, b->all_rows);
+        e->ids = invar_build_array(b, INVAR_INPUT_OWN_D_IDS, INVAR_DTYPE_I32, b->all_rows);
 }
 
 invar_tensor invar_graph_embed(invar_builder *b, const char *name, const invar_weight *table)
 {
-    embedding e = {invar_build_stream_room(b, b->storage, 1, table->w.shape[1]), table->dw,
+    embedding e = {invar_build_residual_buffer(b, b->storage, 1, table->w.shape[1]), table->dw,
                    b->all_ids};
 
-    if (invar_weight_divided(table))
+    if (invar_weight_is_divided(table))
         append_divided_embedding(b, &e, table);
     else
-        INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e.y,
+        INVAR_APPEND(b->graph, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e.y,
                      .table = table->w, .ids = b->ids);
     invar_build_record_backward(b, embed_backward, &e, sizeof e);
     return invar_build_stream(b, name, e.y);
@@ -99,11 +99,12 @@ static invar_tensor gather_block_sums(invar_builder *b, const invar_tensor *own)
 
     if (!b->stream)
         return *own;
-    all = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, blocks, own->shape[1]);
-    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
-                                                            .whole = all,
-                                                            .local = *own,
-                                                            .start = b->stream->block});
+    all = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, blocks, own->shape[1]);
+    invar_op_graph_transfer(b->graph,
+                            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
+                                                    .full = all,
+                                                    .local = *own,
+                                                    .start = b->stream->block});
     return all;
 }
 
@@ -116,14 +117,13 @@ static void append_divided_norm_backward(invar_builder *b, const norm *n,
 {
     invar_rmsnorm_bwd_args args = *whole;
     int64_t all = invar_token_blocks_max(&b->all_units, b->all_rows);
-    invar_tensor room = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, all, n->x.shape[1]),
-                 sums;
+    invar_tensor room = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, all, n->x.shape[1]), sums;
 
     args.dweight = (invar_tensor){0};
     args.units = b->stream ? b->stream_units : b->units;
     args.block_sums =
         invar_tensor_rows(&room, 0, invar_token_blocks_max(&args.units, args.x.shape[0]));
-    invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+    invar_op_graph_append(b->graph, INVAR_OP_RMSNORM_BWD, &args, b->layer);
     sums = gather_block_sums(b, &args.block_sums);
     invar_cp_fold(b, &n->weight.dw, &sums);
 }
@@ -136,15 +136,15 @@ static void append_norm_backward(invar_builder *b, const norm *n,
     if (!frozen && (b->stream || b->context))
         append_divided_norm_backward(b, n, args);
     else
-        invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, args, b->layer);
+        invar_op_graph_append(b->graph, INVAR_OP_RMSNORM_BWD, args, b->layer);
 }
 
 /* Adds the gradient of the residual, if it is present, in the same call. */
 static void norm_backward(invar_builder *b, const void *noted)
 {
     const norm *n = noted;
-    invar_tensor dy = invar_build_grad_in(b, &n->y), residual = invar_build_value_info(b, &n->x)->d,
-                 dx;
+    invar_tensor dy = invar_build_grad_in(b, &n->y),
+                 residual = invar_build_value_info(b, &n->x)->grad, dx;
     invar_rmsnorm_bwd_args args = {.dweight = n->weight.dw,
                                    .dy = invar_build_heads(&dy, 1),
                                    .x = invar_build_heads(&n->x, 1),
@@ -167,7 +167,7 @@ static void norm_backward(invar_builder *b, const void *noted)
     args.residual = invar_build_heads(&residual, 1);
     append_norm_backward(b, n, &args);
     invar_build_grad_point(b, &n->x, &dx, n->name, true);
-    invar_gradient_set(b, &n->x, &dx);
+    invar_build_grad_set(b, &n->x, &dx);
 }
 
 /*
@@ -177,15 +177,15 @@ static void norm_backward(invar_builder *b, const void *noted)
 invar_tensor invar_graph_norm(invar_builder *b, const char *name, invar_tensor x,
                               const invar_weight *weight)
 {
-    invar_tensor own = invar_build_stream_room(b, b->storage, 1, x.shape[1]);
+    invar_tensor own = invar_build_residual_buffer(b, b->storage, 1, x.shape[1]);
     norm n = {name, own, x, *weight};
 
-    INVAR_APPEND(b->program, b->layer, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&own, 1),
+    INVAR_APPEND(b->graph, b->layer, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&own, 1),
                  .x = invar_build_heads(&x, 1), .weight = weight->w, .eps = b->norm_eps);
     if (b->stream) {
         n.y = invar_build_all_rows(b, &own);
-        invar_build_value_info(b, &n.y)->own = own;
-        invar_build_value_info(b, &n.y)->stays = b->hide_points; // backward follows at once
+        invar_build_value_info(b, &n.y)->local_rows = own;
+        invar_build_value_info(b, &n.y)->rows_kept = b->hide_points; // backward follows at once
     }
     invar_build_reads(b, &x);
     invar_build_record_backward(b, norm_backward, &n, sizeof n);
@@ -211,9 +211,9 @@ static void add_backward(invar_builder *b, const void *noted)
 invar_tensor invar_graph_add(invar_builder *b, const char *name, invar_tensor residual,
                              invar_tensor x)
 {
-    addition a = {invar_build_stream_room(b, b->storage, 1, x.shape[1]), residual, x};
+    addition a = {invar_build_residual_buffer(b, b->storage, 1, x.shape[1]), residual, x};
 
-    INVAR_APPEND(b->program, b->layer, ADD, add, .out = a.y, .a = residual,
+    INVAR_APPEND(b->graph, b->layer, ADD, add, .out = a.y, .a = residual,
                  .b = invar_build_own_rows(b, &x));
     invar_build_record_backward(b, add_backward, &a, sizeof a);
     return invar_build_stream(b, name, a.y);

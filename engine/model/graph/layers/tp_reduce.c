@@ -29,11 +29,11 @@ invar_tp_reduce invar_tp_reduce_divide(invar_builder *b, int64_t rows, const inv
                          .shared = y->shape[0] != rows || bytes > FEW_BYTES};
 
     d.sums =
-        invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, (d.shared ? parts : d.all) * rows, cols);
+        invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, (d.shared ? parts : d.all) * rows, cols);
     return d;
 }
 
-invar_tensor invar_tp_reduce_room(const invar_tp_reduce *d, int32_t i)
+invar_tensor invar_tp_reduce_buffer(const invar_tp_reduce *d, int32_t i)
 {
     return invar_tensor_rows(&d->sums, ((d->shared ? 0 : d->first) + i) * d->rows, d->rows);
 }
@@ -41,7 +41,7 @@ invar_tensor invar_tp_reduce_room(const invar_tp_reduce *d, int32_t i)
 static void append_fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
                         const invar_tensor *residual, int32_t shards)
 {
-    INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = *y, .x = *sums,
+    INVAR_APPEND(b->graph, b->layer, SHARDS_FOLD, shards_fold, .y = *y, .x = *sums,
                  .residual = *residual, .shards = shards);
 }
 
@@ -53,7 +53,7 @@ static invar_tensor fold_local_parts(invar_builder *b, const invar_tp_reduce *d)
 
     if (d->parts == 1)
         return d->sums;
-    sum = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, d->rows, d->sums.shape[1]);
+    sum = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, d->rows, d->sums.shape[1]);
     append_fold(b, &sum, &d->sums, &none, d->parts);
     return sum;
 }
@@ -67,16 +67,16 @@ static void append_exchange(invar_builder *b, const invar_tp_reduce *d, const in
 {
     invar_tensor part = fold_local_parts(b, d);
 
-    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_EXCHANGE,
-                                                            .whole = *got,
-                                                            .local = part,
-                                                            .start = start});
+    invar_op_graph_transfer(b->graph, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_EXCHANGE,
+                                                              .full = *got,
+                                                              .local = part,
+                                                              .start = start});
 }
 
 static void reduce_stream(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
                           const invar_tensor *residual)
 {
-    invar_tensor got = invar_build_stream_room(b, INVAR_DTYPE_F32, b->tensors, y->shape[1]);
+    invar_tensor got = invar_build_residual_buffer(b, INVAR_DTYPE_F32, b->tensors, y->shape[1]);
 
     append_exchange(b, d, &got, b->stream->row);
     append_fold(b, y, &got, residual, b->tensors);
@@ -87,7 +87,7 @@ static void reduce_ranges(invar_builder *b, const invar_tp_reduce *d, const inva
 {
     invar_index_range own = invar_layout_range_of(d->rows, b->tensors, b->tensor);
     invar_tensor got =
-        invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, b->tensors * own.count, y->shape[1]);
+        invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, b->tensors * own.count, y->shape[1]);
     invar_tensor rows = invar_tensor_rows(y, own.first, own.count), added = *residual;
 
     INVAR_CHECK(y->row_stride == y->shape[1]); // rows are transferred without gaps
@@ -95,16 +95,17 @@ static void reduce_ranges(invar_builder *b, const invar_tp_reduce *d, const inva
         added = invar_tensor_rows(residual, own.first, own.count);
     append_exchange(b, d, &got, NULL);
     append_fold(b, &rows, &got, &added, b->tensors);
-    invar_op_graph_move(b->program,
-                        &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES, .whole = *y});
+    invar_op_graph_transfer(
+        b->graph, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES, .full = *y});
 }
 
 static void reduce_gathered(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
                             const invar_tensor *residual)
 {
-    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
-                                                            .whole = d->sums,
-                                                            .local = invar_tp_reduce_room(d, 0)});
+    invar_op_graph_transfer(b->graph,
+                            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
+                                                    .full = d->sums,
+                                                    .local = invar_tp_reduce_buffer(d, 0)});
     append_fold(b, y, &d->sums, residual, d->all);
 }
 

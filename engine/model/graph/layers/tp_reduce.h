@@ -37,7 +37,7 @@ invar_tp_reduce invar_tp_reduce_divide(invar_builder *b, int64_t rows, const inv
                                        int32_t parts);
 
 /* Returns the tensor for partial product i of this rank. */
-invar_tensor invar_tp_reduce_room(const invar_tp_reduce *sums, int32_t i);
+invar_tensor invar_tp_reduce_buffer(const invar_tp_reduce *sums, int32_t i);
 
 /*
  * y = the sum of the partial products of all ranks, plus `residual` unless it is NULL. Call after

@@ -82,7 +82,7 @@ static invar_status create_cache(invar_draft_model *d, invar_kv_cache *large)
     limits.page_size = large->shape.page_size;
     limits.pages = large->shape.pages;
     copy_target_options(d, &limits);
-    INVAR_TRY(invar_model_runner_settle(&limits, d->own, 1, 1));
+    INVAR_TRY(invar_model_runner_resolve_options(&limits, d->own, 1, 1));
     large->draft_cache = d->own->cache;
     return INVAR_OK;
 }
@@ -90,15 +90,15 @@ static invar_status create_cache(invar_draft_model *d, invar_kv_cache *large)
 invar_status invar_draft_model_begin(invar_draft_model *d, const invar_sampling_params *sampling,
                                      const invar_model_runner *first)
 {
-    size_t sequences = (size_t)first->schedule.concurrency;
+    size_t sequences = (size_t)first->scheduler.concurrency;
 
     d->first = first;
-    INVAR_TRY(create_cache(d, first->schedule.cache));
+    INVAR_TRY(create_cache(d, first->scheduler.cache));
     d->view.shape = d->own->cache->shape;
-    INVAR_TRY(invar_sampler_init(&d->sampler, &d->own->caller, sampling));
+    INVAR_TRY(invar_sampler_init(&d->sampler, &d->own->op_runner, sampling));
     INVAR_TRY(invar_alloc((void **)&d->turns, sequences, sizeof *d->turns, "turns of a draft"));
     INVAR_TRY(invar_alloc((void **)&d->draws, sequences, sizeof *d->draws, "draws of a draft"));
-    return invar_model_runner_init_beside(&d->feed, d->own, first, &d->view);
+    return invar_model_runner_init_draft(&d->feed, d->own, first, &d->view);
 }
 
 void invar_draft_model_end(invar_draft_model *d)
@@ -118,12 +118,12 @@ static invar_status run_draft_pass(invar_draft_model *d, int64_t count, bool dra
     invar_status status;
 
     d->view = *d->own->cache;
-    d->view.free_pages = d->first->schedule.cache->free_pages;
-    d->view.n_free = d->first->schedule.cache->n_free;
-    feed->schedule.jobs = d->first->schedule.jobs; // the array moves when samples join
-    feed->schedule.n_jobs = d->first->schedule.n_jobs;
-    feed->turns = d->turns;
-    feed->n_turns = count;
+    d->view.free_pages = d->first->scheduler.cache->free_pages;
+    d->view.n_free = d->first->scheduler.cache->n_free;
+    feed->scheduler.seqs = d->first->scheduler.seqs; // the array moves when samples join
+    feed->scheduler.n_seqs = d->first->scheduler.n_seqs;
+    feed->slices = d->turns;
+    feed->n_slices = count;
     status = invar_model_runner_pass(feed);
     for (int64_t i = 0; i < feed->sequences; i++) {
         if (i >= count)
@@ -132,8 +132,8 @@ static invar_status run_draft_pass(invar_draft_model *d, int64_t count, bool dra
     }
     if (status == INVAR_OK && draws)
         status = invar_sampler_draw(&d->sampler, d->own->pass, d->draws, feed->sequences);
-    if (status == INVAR_OK && d->own->tape)
-        status = invar_cuda_graph_cache_flush(d->own->tape);
+    if (status == INVAR_OK && d->own->graph_cache)
+        status = invar_cuda_graph_cache_flush(d->own->graph_cache);
     invar_model_runner_end_capture(feed);
     return status;
 }
@@ -144,7 +144,7 @@ static invar_status run_draft_pass(invar_draft_model *d, int64_t count, bool dra
  */
 static invar_seq_slice newest_rows(const invar_draft_model *d, int64_t job, int64_t behind)
 {
-    int64_t shared = d->first->schedule.jobs[job].n_shared * d->view.shape.page_size;
+    int64_t shared = d->first->scheduler.seqs[job].n_shared * d->view.shape.page_size;
     int64_t rows = behind - 2 < shared ? 1 : 2;
 
     return (invar_seq_slice){job, behind - rows, rows};
@@ -157,7 +157,7 @@ static void plan_draft(invar_draft_model *d, int64_t i, const invar_draft_reques
     int64_t behind = s->n_tokens + g->count;
 
     d->turns[i] =
-        g->count == 0 ? newest_rows(d, g->job, behind) : (invar_seq_slice){g->job, behind - 1, 1};
+        g->count == 0 ? newest_rows(d, g->seq, behind) : (invar_seq_slice){g->seq, behind - 1, 1};
     d->draws[i] =
         (invar_draw){.coords = {(uint32_t)behind, s->draw_index, s->rollout},
                      .sampling = d->sampler.sampling ? NULL : g->sampling,
@@ -165,7 +165,7 @@ static void plan_draft(invar_draft_model *d, int64_t i, const invar_draft_reques
                      .owner = owner};
 }
 
-invar_status invar_draft_model_make(void *self, invar_draft_request *guesses, int64_t count)
+invar_status invar_draft_model_propose(void *self, invar_draft_request *requests, int64_t count)
 {
     invar_draft_model *d = self;
     int64_t n = 1;
@@ -174,12 +174,12 @@ invar_status invar_draft_model_make(void *self, invar_draft_request *guesses, in
     for (int64_t k = 0; n > 0; k++) {
         n = 0;
         for (int64_t i = 0; i < count; i++)
-            if (guesses[i].count == k && k < guesses[i].max_tokens)
-                plan_draft(d, n++, &guesses[i], i);
+            if (requests[i].count == k && k < requests[i].max_tokens)
+                plan_draft(d, n++, &requests[i], i);
         if (n > 0)
             INVAR_TRY(run_draft_pass(d, n, true));
         for (int64_t i = 0; i < n; i++) {
-            invar_draft_request *g = &guesses[d->draws[i].owner];
+            invar_draft_request *g = &requests[d->draws[i].owner];
             if (isfinite(d->draws[i].logp))
                 g->tokens[g->count++] = d->draws[i].token;
         }
@@ -187,26 +187,26 @@ invar_status invar_draft_model_make(void *self, invar_draft_request *guesses, in
     return INVAR_OK;
 }
 
-invar_status invar_draft_model_read(invar_draft_model *d)
+invar_status invar_draft_model_catch_up(invar_draft_model *d)
 {
     int64_t n = 0;
 
-    for (int64_t i = 0; i < d->first->n_turns; i++) {
-        invar_seq_slice turn = d->first->turns[i];
-        bool known = turn.first < d->first->schedule.jobs[turn.job].prefill;
+    for (int64_t i = 0; i < d->first->n_slices; i++) {
+        invar_seq_slice turn = d->first->slices[i];
+        bool known = turn.first < d->first->scheduler.seqs[turn.seq].prefill;
 
         if (!known && turn.count > 1)
             continue;
-        d->turns[n++] = known ? turn : newest_rows(d, turn.job, turn.first + 1);
+        d->turns[n++] = known ? turn : newest_rows(d, turn.seq, turn.first + 1);
     }
     return n > 0 ? run_draft_pass(d, n, false) : INVAR_OK;
 }
 
-invar_status invar_draft_model_rehearse(invar_draft_model *d,
-                                        const invar_rollout_exec_options *settled,
-                                        const invar_sampling_params *sampling,
-                                        const invar_rollout_max_shape *most)
+invar_status invar_draft_model_dry_run(invar_draft_model *d,
+                                       const invar_rollout_exec_options *resolved,
+                                       const invar_sampling_params *sampling,
+                                       const invar_rollout_max_shape *max_shape)
 {
-    copy_target_options(d, settled);
-    return invar_rollout_dry_run(d->own, sampling, most);
+    copy_target_options(d, resolved);
+    return invar_rollout_dry_run(d->own, sampling, max_shape);
 }

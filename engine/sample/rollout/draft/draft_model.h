@@ -30,26 +30,26 @@ void invar_draft_model_free(invar_draft_model *draft);
 
 /*
  * Attaches the draft model to a model runner of the target model, and its cache to that cache as
- * draft_cache. `sampling` (NULL if every sample has its own) and `feed` are borrowed until
+ * draft_cache. `sampling` (NULL if every sample has its own) and `runner` are borrowed until
  * invar_draft_model_end, which must be called also after a failure.
  */
 invar_status invar_draft_model_begin(invar_draft_model *draft,
                                      const invar_sampling_params *sampling,
-                                     const invar_model_runner *feed) INVAR_MUST_USE;
+                                     const invar_model_runner *runner) INVAR_MUST_USE;
 void invar_draft_model_end(invar_draft_model *draft);
 
 /* Implements invar_draft_proposer.make. Call it after the slices of a pass are known. */
-invar_status invar_draft_model_make(void *self, invar_draft_request *guesses,
-                                    int64_t count) INVAR_MUST_USE;
+invar_status invar_draft_model_propose(void *self, invar_draft_request *requests,
+                                       int64_t count) INVAR_MUST_USE;
 
 /* Computes rows of the last target pass that are missing in the cache of the draft model. */
-invar_status invar_draft_model_read(invar_draft_model *draft) INVAR_MUST_USE;
+invar_status invar_draft_model_catch_up(invar_draft_model *draft) INVAR_MUST_USE;
 
 /* Like invar_rollout_dry_run, for the draft model of a rollout with these resolved options. */
-invar_status invar_draft_model_rehearse(invar_draft_model *draft,
-                                        const invar_rollout_exec_options *settled,
-                                        const invar_sampling_params *sampling,
-                                        const invar_rollout_max_shape *most) INVAR_MUST_USE;
+invar_status invar_draft_model_dry_run(invar_draft_model *draft,
+                                       const invar_rollout_exec_options *resolved,
+                                       const invar_sampling_params *sampling,
+                                       const invar_rollout_max_shape *max_shape) INVAR_MUST_USE;
 
 /* Returns the bytes of the keys and values of the draft model; 0 before its first use. */
 int64_t invar_draft_model_cache_bytes(const invar_draft_model *draft);

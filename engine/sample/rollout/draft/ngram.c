@@ -169,25 +169,25 @@ static const ngram_entry *look_up(const invar_ngram_proposer *g, const invar_rl_
     return found;
 }
 
-invar_status invar_ngram_proposer_make(void *self, invar_draft_request *guesses, int64_t count)
+invar_status invar_ngram_proposer_propose(void *self, invar_draft_request *requests, int64_t count)
 {
     (void)self;
     for (int64_t i = 0; i < count; i++) {
-        const invar_rl_sample *s = guesses[i].sample, *from;
-        invar_ngram_proposer *g = guesses[i].seen;
+        const invar_rl_sample *s = requests[i].sample, *from;
+        invar_ngram_proposer *g = requests[i].ngrams;
         const ngram_entry *found;
 
         INVAR_TRY(index_tokens(g, s - g->samples));
-        found = guesses[i].max_tokens > 0 ? look_up(g, s) : NULL;
+        found = requests[i].max_tokens > 0 ? look_up(g, s) : NULL;
         if (!found)
             continue;
         from = &g->samples[found->sample];
         // within one sample the copy may read tokens drafted just now, so a period repeats
-        for (int64_t n = 0, at = found->at + 1; n < guesses[i].max_tokens; n++, at++) {
+        for (int64_t n = 0, at = found->at + 1; n < requests[i].max_tokens; n++, at++) {
             if (from != s && at >= from->n_tokens)
                 break;
-            guesses[i].tokens[n] = from->tokens[at];
-            guesses[i].count++;
+            requests[i].tokens[n] = from->tokens[at];
+            requests[i].count++;
         }
     }
     return INVAR_OK;

@@ -40,8 +40,8 @@ invar_status invar_ngram_proposer_new(invar_ngram_proposer **out, const invar_rl
 void invar_ngram_proposer_leave(invar_ngram_proposer *ngram);
 
 /* Implements invar_draft_proposer.make. The proposer is guesses[i].seen; `self` is not used. */
-invar_status invar_ngram_proposer_make(void *self, invar_draft_request *guesses,
-                                       int64_t count) INVAR_MUST_USE;
+invar_status invar_ngram_proposer_propose(void *self, invar_draft_request *requests,
+                                          int64_t count) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

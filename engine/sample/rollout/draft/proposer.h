@@ -26,8 +26,8 @@ extern "C" {
 typedef struct invar_draft_request {
     const invar_rl_sample *sample;
     const struct invar_sampling_params *sampling; /* sampling params of the sample */
-    struct invar_ngram_proposer *seen;            /* n-gram table; NULL for other proposers */
-    int64_t job;                                  /* index of the sequence in the scheduler */
+    struct invar_ngram_proposer *ngrams;          /* n-gram table; NULL for other proposers */
+    int64_t seq;                                  /* index of the sequence in the scheduler */
     int64_t max_tokens;                           /* largest number of draft tokens; may be 0 */
     int32_t *tokens; /* (max_tokens) out; directly after the sample's own tokens */
     int64_t count;   /* out: number of draft tokens written; 0 on entry */
@@ -37,14 +37,14 @@ typedef struct invar_draft_request {
  * A proposer. `make` answers `count` requests with `self` as its state; NULL if nothing is drafted.
  */
 typedef struct invar_draft_proposer {
-    invar_status (*make)(void *self, invar_draft_request *guesses, int64_t count);
+    invar_status (*propose)(void *self, invar_draft_request *guesses, int64_t count);
     void *self;
 } invar_draft_proposer;
 
 /* Returns true if a draft token is accepted when `token` was sampled. */
-static inline bool invar_draft_accepted(int32_t guess, int32_t token)
+static inline bool invar_draft_accepted(int32_t draft, int32_t token)
 {
-    return guess == token;
+    return draft == token;
 }
 
 #ifdef __cplusplus

@@ -229,16 +229,18 @@ static invar_status put_sample(invar_json_text *text, const invar_rl_sample *s)
     return text->status;
 }
 
-void invar_rollout_end(char out[INVAR_ROLLOUT_END_SIZE], int64_t samples, invar_sha256 *sha)
+void invar_rollout_file_format_trailer(char out[INVAR_ROLLOUT_FILE_TRAILER_SIZE], int64_t samples,
+                                       invar_sha256 *sha)
 {
     uint8_t sum[INVAR_SHA256_BYTES];
-    int used = snprintf(out, INVAR_ROLLOUT_END_SIZE,
+    int used = snprintf(out, INVAR_ROLLOUT_FILE_TRAILER_SIZE,
                         "{\"end\":true,\"samples\":%" PRId64 ",\"sha256\":\"", samples);
 
     invar_sha256_final(sum, sha);
     for (size_t i = 0; i < sizeof sum; i++)
-        used += snprintf(out + used, INVAR_ROLLOUT_END_SIZE - (size_t)used, "%02x", sum[i]);
-    snprintf(out + used, INVAR_ROLLOUT_END_SIZE - (size_t)used, "\"}\n");
+        used +=
+            snprintf(out + used, INVAR_ROLLOUT_FILE_TRAILER_SIZE - (size_t)used, "%02x", sum[i]);
+    snprintf(out + used, INVAR_ROLLOUT_FILE_TRAILER_SIZE - (size_t)used, "\"}\n");
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -266,7 +268,7 @@ static invar_status flush_line(file_output *out)
 static invar_status put_file(file_output *out, const invar_rollout_header *header,
                              const invar_rl_sample *samples, int64_t count)
 {
-    char end[INVAR_ROLLOUT_END_SIZE];
+    char end[INVAR_ROLLOUT_FILE_TRAILER_SIZE];
 
     invar_sha256_init(&out->sha);
     put_header(&out->text, header);
@@ -275,7 +277,7 @@ static invar_status put_file(file_output *out, const invar_rollout_header *heade
         INVAR_TRY(put_sample(&out->text, &samples[i]));
         INVAR_TRY(flush_line(out));
     }
-    invar_rollout_end(end, count, &out->sha);
+    invar_rollout_file_format_trailer(end, count, &out->sha);
     invar_json_text_append(&out->text, end, strlen(end));
     return flush_line(out);
 }

@@ -532,7 +532,7 @@ static size_t find_last_line(const char *text, size_t bytes)
 static invar_status check_trailer(int64_t *samples_out, const char *where, const char *text,
                                   size_t bytes, size_t at)
 {
-    char end[INVAR_ROLLOUT_END_SIZE];
+    char end[INVAR_ROLLOUT_FILE_TRAILER_SIZE];
     int64_t lines = 0;
     invar_sha256 sha;
 
@@ -541,7 +541,7 @@ static invar_status check_trailer(int64_t *samples_out, const char *where, const
     *samples_out = lines - 1;
     invar_sha256_init(&sha);
     invar_sha256_update(&sha, text, at);
-    invar_rollout_end(end, lines - 1, &sha);
+    invar_rollout_file_format_trailer(end, lines - 1, &sha);
     if (lines > 0 && strlen(end) == bytes - at && memcmp(end, text + at, bytes - at) == 0)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,

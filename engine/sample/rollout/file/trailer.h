@@ -14,13 +14,14 @@
 extern "C" {
 #endif
 
-#define INVAR_ROLLOUT_END_SIZE 160
+#define INVAR_ROLLOUT_FILE_TRAILER_SIZE 160
 
 /*
  * Writes the trailer with its newline. `sha` must have hashed all bytes before the trailer; it is
  * finalized here and cannot be used again.
  */
-void invar_rollout_end(char out[INVAR_ROLLOUT_END_SIZE], int64_t samples, invar_sha256 *sha);
+void invar_rollout_file_format_trailer(char out[INVAR_ROLLOUT_FILE_TRAILER_SIZE], int64_t samples,
+                                       invar_sha256 *sha);
 
 #ifdef __cplusplus
 }

@@ -52,9 +52,9 @@ static bool check_request(void *payload, invar_http_transaction *e)
     const invar_metrics_server *s = payload;
     static const char none[] = "there is /metrics alone\n", other[] = "/metrics takes GET alone\n";
 
-    if (!invar_server_asked_here(e->host, s->port)) {
-        char text[INVAR_SERVER_NOT_HERE_SIZE];
-        invar_server_not_here(text, s->port);
+    if (!invar_server_host_is_loopback(e->host, s->port)) {
+        char text[INVAR_SERVER_HOST_ERROR_SIZE];
+        invar_server_host_error(text, s->port);
         set_text_response(e, 403, PLAIN, text, strlen(text));
         return false;
     }
@@ -84,13 +84,13 @@ static invar_status start_listener(invar_metrics_server *s, int64_t port)
     const invar_serve_settings settings = {
         .port = (uint16_t)port,
         .connections = CONNECTIONS,
-        .client_seconds = CLIENT_SECONDS,
+        .client_timeout_s = CLIENT_SECONDS,
         .handler = {.payload = s, .admit = check_request, .answer = answer_metrics}};
-    char why[INVAR_SERVE_WHY_SIZE] = "";
+    char why[INVAR_SERVE_REASON_SIZE] = "";
     uint16_t at; // not used: s->port is set before requests arrive on other threads
 
     s->port = settings.port;
-    s->listener = invar_server_start_here(s->http, &settings, &at, why);
+    s->listener = invar_server_start_loopback(s->http, &settings, &at, why);
     if (s->listener)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_IO, 0,

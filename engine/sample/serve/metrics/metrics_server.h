@@ -27,10 +27,10 @@ typedef struct invar_metrics_server invar_metrics_server;
 invar_status invar_metrics_server_open(invar_metrics_server **out, int64_t port) INVAR_MUST_USE;
 
 /* Sets the text of all further responses, which is copied. */
-invar_status invar_metrics_server_set(invar_metrics_server *scrape, const char *text,
+invar_status invar_metrics_server_set(invar_metrics_server *server, const char *text,
                                       size_t bytes) INVAR_MUST_USE;
-/* Closes the server after all responses are sent. `scrape` may be NULL. */
-void invar_metrics_server_close(invar_metrics_server *scrape);
+/* Closes the server after all responses are sent. `server` may be NULL. */
+void invar_metrics_server_close(invar_metrics_server *server);
 
 #ifdef __cplusplus
 }

@@ -11,7 +11,7 @@
 
 #include "base/invar_banned.h"
 
-void invar_server_metrics_reply(invar_server_metrics *m, int route, int code)
+void invar_server_metrics_add_response(invar_server_metrics *m, int route, int code)
 {
     INVAR_CHECK(route >= 0 && route < INVAR_SERVER_METRICS_ROUTES);
     // the code is 0 if the client disconnected before the response
@@ -19,12 +19,13 @@ void invar_server_metrics_reply(invar_server_metrics *m, int route, int code)
         m->replies[route][code]++;
 }
 
-void invar_server_metrics_ticket(invar_server_metrics *m, const invar_generation_request *ticket)
+void invar_server_metrics_add_request(invar_server_metrics *m,
+                                      const invar_generation_request *request)
 {
-    for (int64_t i = 0; i < ticket->n_prompts; i++)
-        m->prompt_tokens += ticket->prompts[i].count;
-    for (int64_t i = 0; ticket->choices && i < ticket->n_prompts * ticket->n; i++)
-        m->generated_tokens += ticket->choices[i].count;
+    for (int64_t i = 0; i < request->n_prompts; i++)
+        m->prompt_tokens += request->prompts[i].count;
+    for (int64_t i = 0; request->choices && i < request->n_prompts * request->n; i++)
+        m->generated_tokens += request->choices[i].count;
 }
 
 static void write_replies(invar_json_text *out, const invar_server_metrics *m,
@@ -54,19 +55,19 @@ static void write_one(invar_json_text *out, const char *name, const char *type, 
 
 void invar_server_metrics_write(invar_json_text *out, const invar_server_metrics *m,
                                 const char *const *routes, int n_routes,
-                                const invar_server_info *facts, int64_t load)
+                                const invar_server_info *server_info, int64_t load)
 {
     char weights[INVAR_DIGEST_HEX_SIZE];
-    const invar_prometheus_label info[] = {{"model", facts->model},
+    const invar_prometheus_label info[] = {{"model", server_info->model},
                                            {"weights", weights},
-                                           {"numerics", facts->numerics},
-                                           {"format", facts->format}};
+                                           {"numerics", server_info->numerics},
+                                           {"format", server_info->format}};
 
-    invar_digest_format(weights, &facts->weights);
+    invar_digest_format(weights, &server_info->weights);
     invar_prometheus_family(out, "invar_serve_info", "gauge", "What is served; always 1.");
     invar_prometheus_value(out, "invar_serve_info", info, 4, 1.0);
     write_one(out, "invar_serve_start_timestamp_seconds", "gauge",
-              "Unix time at which the server began.", (double)facts->started);
+              "Unix time at which the server began.", (double)server_info->started);
     write_one(out, "invar_serve_requests_in_flight", "gauge",
               "Requests for tokens that are not done.", (double)load);
     write_one(out, "invar_serve_prompt_tokens_total", "counter",

@@ -25,19 +25,19 @@ typedef struct invar_server_metrics {
 } invar_server_metrics;
 
 /* Counts a response with HTTP status `code`; 0 if the client disconnected before the response. */
-void invar_server_metrics_reply(invar_server_metrics *meter, int route, int code);
+void invar_server_metrics_add_response(invar_server_metrics *metrics, int route, int code);
 
 /* Adds the tokens of a request, which must have ended. */
-void invar_server_metrics_ticket(invar_server_metrics *meter,
-                                 const invar_generation_request *ticket);
+void invar_server_metrics_add_request(invar_server_metrics *metrics,
+                                      const invar_generation_request *request);
 
 /*
  * Writes all metrics. `routes` (n_routes) are the paths of the routes; the last one stands for all
  * other paths. `load` is the number of generation requests in progress.
  */
-void invar_server_metrics_write(invar_json_text *out, const invar_server_metrics *meter,
+void invar_server_metrics_write(invar_json_text *out, const invar_server_metrics *metrics,
                                 const char *const *routes, int n_routes,
-                                const invar_server_info *facts, int64_t load);
+                                const invar_server_info *server_info, int64_t load);
 
 #ifdef __cplusplus
 }

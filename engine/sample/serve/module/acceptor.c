@@ -115,7 +115,7 @@ static bool has_more(const pending *p, const invar_framing *f)
     int arrived = 0;
 
     return !f->chunked && ioctl(p->fd, FIONREAD, &arrived) == 0 &&
-           (uint64_t)arrived > f->head + f->body;
+           (uint64_t)arrived > f->head_bytes + f->body_bytes;
 }
 
 /* Terminates the value inside of a->head; the byte after it belongs to the end of its line. */
@@ -140,14 +140,14 @@ static void read_head(invar_acceptor *a, pending *p, int64_t now)
         return;
     }
     invar_framing_read(&f, a->head, (size_t)bytes);
-    if (!f.wrong && f.head > 0 && has_more(p, &f))
-        f.wrong = "there are bytes behind it";
-    if (f.wrong || (f.head == 0 && (size_t)bytes > HEAD_BYTES)) {
-        reject_connection(a, p, f.wrong ? "400 Bad Request" : "431 Request Header Fields Too Large",
-                          f.wrong ? f.wrong : "its head is too long");
+    if (!f.error && f.head_bytes > 0 && has_more(p, &f))
+        f.error = "there are bytes behind it";
+    if (f.error || (f.head_bytes == 0 && (size_t)bytes > HEAD_BYTES)) {
+        reject_connection(a, p, f.error ? "400 Bad Request" : "431 Request Header Fields Too Large",
+                          f.error ? f.error : "its head is too long");
         return;
     }
-    p->ready = f.head > 0;
+    p->ready = f.head_bytes > 0;
     p->keyed = p->ready && has_key(a, &f);
     p->read_delay_ms = p->read_delay_ms * 2 < INVAR_ACCEPTOR_TICK_MS ? p->read_delay_ms * 2
                                                                      : INVAR_ACCEPTOR_TICK_MS;
@@ -295,7 +295,7 @@ static void accept_some(invar_acceptor *a, int64_t now)
     for (int i = 0; i < ACCEPTS_PER_ROUND && !a->full && client_waits(a); i++) {
         pending *p;
 
-        a->full = a->count == a->options.most && !drop_oldest(a);
+        a->full = a->count == a->options.max_connections && !drop_oldest(a);
         if (a->full)
             return;
         p = &a->table[a->count];
@@ -378,7 +378,7 @@ static void *acceptor_thread(void *payload)
 
 static bool open_listener(invar_acceptor *a, uint16_t *port_out)
 {
-    invar_address at = a->options.at;
+    invar_address at = a->options.address;
     bool six = at.any.sa_family == AF_INET6;
     socklen_t bytes = six ? sizeof at.six : sizeof at.four;
     const int one = 1;
@@ -419,9 +419,9 @@ invar_acceptor *invar_acceptor_open(uint16_t *port_out, const invar_acceptor_opt
     a->options = *options;
     a->listener = a->event = -1;
     (void)pthread_mutex_init(&a->lock, NULL);
-    if (invar_alloc((void **)&a->table, options->most, sizeof *a->table, "connections") !=
-            INVAR_OK ||
-        invar_alloc((void **)&a->polls, (size_t)options->most + 2, sizeof *a->polls,
+    if (invar_alloc((void **)&a->table, options->max_connections, sizeof *a->table,
+                    "connections") != INVAR_OK ||
+        invar_alloc((void **)&a->polls, (size_t)options->max_connections + 2, sizeof *a->polls,
                     "connections") != INVAR_OK ||
         !open_listener(a, port_out) || (a->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
         free_acceptor(a);

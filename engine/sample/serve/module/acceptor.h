@@ -34,9 +34,10 @@ typedef union invar_address {
 } invar_address;
 
 typedef struct invar_acceptor_options {
-    invar_address at;
-    unsigned most;     /* capacity of the table: connections that wait for their head or for room */
-    int64_t client_ms; /* time that a client has to send its head and to be passed on, in
+    invar_address address;
+    unsigned max_connections; /* capacity of the table: connections that wait for their head or for
+                            room */
+    int64_t client_ms;        /* time that a client has to send its head and to be passed on, in
                           milliseconds */
     void *payload;
     /*

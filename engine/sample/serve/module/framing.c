@@ -76,7 +76,7 @@ static const char *read_length(invar_framing *out, text_view value)
     for (size_t i = 0; i < value.bytes; i++) {
         if (value.at[i] < '0' || value.at[i] > '9')
             return "its Content-Length is no number";
-        out->body = 10 * out->body + (uint64_t)(value.at[i] - '0');
+        out->body_bytes = 10 * out->body_bytes + (uint64_t)(value.at[i] - '0');
     }
     return NULL;
 }
@@ -126,17 +126,17 @@ void invar_framing_read(invar_framing *out, const char *data, size_t bytes)
     size_t at = 0;
 
     *out = (invar_framing){0};
-    while (!out->wrong && out->head == 0) {
+    while (!out->error && out->head_bytes == 0) {
         const char *newline = at < bytes ? memchr(data + at, '\n', bytes - at) : NULL;
         text_view line = {data + at, newline ? (size_t)(newline - data) - at : 0};
 
         if (!newline)
             return;
-        out->wrong = read_line(out, &seen, line, at == 0);
+        out->error = read_line(out, &seen, line, at == 0);
         at += line.bytes + 1;
-        if (line.bytes == 1 && !out->wrong)
-            out->head = at;
+        if (line.bytes == 1 && !out->error)
+            out->head_bytes = at;
     }
-    if (!out->wrong && seen.encodings > 0 && seen.lengths > 0)
-        out->wrong = "it has Transfer-Encoding and Content-Length";
+    if (!out->error && seen.encodings > 0 && seen.lengths > 0)
+        out->error = "it has Transfer-Encoding and Content-Length";
 }

@@ -19,10 +19,10 @@ extern "C" {
 #endif
 
 typedef struct invar_framing {
-    const char *wrong; /* reason to reject the head, static text; NULL if it is valid so far */
-    size_t head;       /* bytes of the head, including its empty line; 0 if its end has not
+    const char *error;   /* reason to reject the head, static text; NULL if it is valid so far */
+    size_t head_bytes;   /* bytes of the head, including its empty line; 0 if its end has not
                           arrived */
-    uint64_t body;     /* bytes of the body; 0 if the body is chunked */
+    uint64_t body_bytes; /* bytes of the body; 0 if the body is chunked */
     bool chunked;
     const char *authorization; /* value of the first header Authorization, inside of `data`, not
                                   terminated; NULL if absent */

@@ -375,9 +375,10 @@ static pending_request *begin_request(server *s, struct MHD_Connection *connecti
         .content_type = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Type"),
         .connection = connection};
     for (; length && *length >= '0' && *length <= '9'; length++)
-        q->exchange.announced = q->exchange.announced > UINT64_MAX / 16
-                                    ? UINT64_MAX / 16
-                                    : 10 * q->exchange.announced + (uint64_t)(*length - '0');
+        q->exchange.content_length =
+            q->exchange.content_length > UINT64_MAX / 16
+                ? UINT64_MAX / 16
+                : 10 * q->exchange.content_length + (uint64_t)(*length - '0');
     return q;
 }
 
@@ -401,7 +402,7 @@ static void set_refused(pending_request *q, bool refused)
  */
 static size_t body_capacity(const pending_request *q, size_t bytes)
 {
-    uint64_t announced = q->exchange.announced;
+    uint64_t announced = q->exchange.content_length;
     size_t most = announced > 0 ? (size_t)announced : q->owner->most_body;
     size_t room = q->room ? q->room : FIRST_BYTES;
 
@@ -462,7 +463,7 @@ static enum MHD_Result on_head(pending_request *q, struct MHD_Connection *connec
     server *s = q->owner;
 
     set_refused(q, !s->handler.admit(s->handler.payload, &q->exchange));
-    if (q->refused && q->exchange.announced > s->most_body) {
+    if (q->refused && q->exchange.content_length > s->most_body) {
         set_due(s, connection, true);
         return send_reply(q, connection);
     }
@@ -493,7 +494,7 @@ static enum MHD_Result on_request(void *payload, struct MHD_Connection *connecti
         return send_reply(q, connection);
     q->exchange.body = q->body ? q->body : "";
     if (q->too_long)
-        q->exchange.announced = UINT64_MAX; // makes `admit` reject the request
+        q->exchange.content_length = UINT64_MAX; // makes `admit` reject the request
     if (!q->too_long || s->handler.admit(s->handler.payload, &q->exchange))
         s->handler.answer(s->handler.payload, &q->exchange);
     return send_reply(q, connection);
@@ -557,7 +558,7 @@ static struct MHD_Daemon *start_daemon(server *s, const invar_serve_settings *se
 
     return MHD_start_daemon(flags, 0, NULL, NULL, on_request, s, MHD_OPTION_CONNECTION_LIMIT,
                             s->connections + SPARE_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-                            settings->client_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                            settings->client_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                             HEAD_BYTES, MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES,
                             MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
                             MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_END);
@@ -588,7 +589,7 @@ static bool start_acceptor_and_daemon(server *s, const invar_serve_settings *set
                                       const invar_address *at, uint16_t *port_out)
 {
     unsigned files = max_connections();
-    invar_acceptor_options options = {.at = *at,
+    invar_acceptor_options options = {.address = *at,
                                       .client_ms = s->client_ms,
                                       .payload = s,
                                       .knows = s->handler.knows ? is_valid_key : NULL,
@@ -597,7 +598,8 @@ static bool start_acceptor_and_daemon(server *s, const invar_serve_settings *set
                                       .tick = end_overdue_connections};
 
     s->connections = min_unsigned(settings->connections, files / 2);
-    options.most = min_unsigned(s->connections + SPARE_CONNECTIONS, files - s->connections);
+    options.max_connections =
+        min_unsigned(s->connections + SPARE_CONNECTIONS, files - s->connections);
 
     s->acceptor = invar_acceptor_open(port_out, &options);
     if (!s->acceptor)
@@ -611,26 +613,27 @@ static bool start_acceptor_and_daemon(server *s, const invar_serve_settings *set
 }
 
 static void *start_server(const invar_serve_settings *settings, uint16_t *port_out,
-                          char why[INVAR_SERVE_WHY_SIZE])
+                          char why[INVAR_SERVE_REASON_SIZE])
 {
     server *s = NULL;
     invar_address at;
 
     if (!parse_host(&at, settings->host, settings->port)) {
-        (void)snprintf(why, INVAR_SERVE_WHY_SIZE, "it is no number of an address, as 127.0.0.1 is");
+        (void)snprintf(why, INVAR_SERVE_REASON_SIZE,
+                       "it is no number of an address, as 127.0.0.1 is");
         return NULL;
     }
     if (invar_alloc((void **)&s, 1, sizeof *s, "an HTTP server") != INVAR_OK) {
-        (void)snprintf(why, INVAR_SERVE_WHY_SIZE, "there is no memory");
+        (void)snprintf(why, INVAR_SERVE_REASON_SIZE, "there is no memory");
         return NULL;
     }
     memset(s, 0, sizeof *s);
     s->handler = settings->handler;
-    s->most_body = settings->most_body;
-    s->client_ms = (int64_t)settings->client_seconds * 1000;
+    s->most_body = settings->max_body_bytes;
+    s->client_ms = (int64_t)settings->client_timeout_s * 1000;
     (void)pthread_mutex_init(&s->lock, NULL);
     if (!start_acceptor_and_daemon(s, settings, &at, port_out)) {
-        (void)snprintf(why, INVAR_SERVE_WHY_SIZE, "%s",
+        (void)snprintf(why, INVAR_SERVE_REASON_SIZE, "%s",
                        errno ? strerror(errno) : "libmicrohttpd does not say why");
         stop_server(s);
         return NULL;

@@ -20,7 +20,7 @@ extern "C" {
 
 #define INVAR_SERVE_ABI 5
 #define INVAR_SERVE_TABLE invar_serve_v1 /* symbol of the table */
-#define INVAR_SERVE_WHY_SIZE 256
+#define INVAR_SERVE_REASON_SIZE 256
 
 /* An HTTP request and the response to it. */
 typedef struct invar_http_transaction {
@@ -29,7 +29,7 @@ typedef struct invar_http_transaction {
     const char *host;          /* header Host; NULL if absent */
     const char *authorization; /* header Authorization; NULL if absent */
     const char *content_type;  /* header Content-Type; NULL if absent */
-    uint64_t announced;        /* bytes of the body, from the header Content-Length; 0 if absent */
+    uint64_t content_length;   /* bytes of the body, from the header Content-Length; 0 if absent */
     const char *body;
     size_t bytes;
     const void *connection; /* argument of `alive` */
@@ -84,8 +84,8 @@ typedef struct invar_serve_settings {
     const char *host; /* numeric address: 127.0.0.1, ::1, 0.0.0.0 */
     uint16_t port;    /* 0 for any free port */
     unsigned connections;
-    size_t most_body;        /* limit of a request body, in bytes */
-    unsigned client_seconds; /* time limit for a client to send its request and to read the next
+    size_t max_body_bytes;     /* limit of a request body, in bytes */
+    unsigned client_timeout_s; /* time limit for a client to send its request and to read the next
                                 bytes of a response, in seconds */
     invar_serve_handler handler;
 } invar_serve_settings;
@@ -97,7 +97,7 @@ typedef struct invar_serve_table {
      * `why`, if it cannot start.
      */
     void *(*start)(const invar_serve_settings *settings, uint16_t *port_out,
-                   char why[INVAR_SERVE_WHY_SIZE]);
+                   char why[INVAR_SERVE_REASON_SIZE]);
     /* Stops accepting connections. */
     void (*stop_accepting)(void *server);
     /* Waits until all responses are sent or broken off at their next read, and frees the server. */

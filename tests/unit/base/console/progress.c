@@ -229,7 +229,7 @@ static invar_progress_options terminal(int columns, bool colour)
                                     .total = 10,
                                     .mode = INVAR_PROGRESS_MODE_TERMINAL,
                                     .columns = columns,
-                                    .colour = colour};
+                                    .color = colour};
 }
 
 static void test_base_progress__terminal_overwrites_one_line(void **state)
@@ -404,18 +404,18 @@ static void test_base_progress__knows_a_terminal(void **state)
     setenv("TERM", "xterm", 1);
     unsetenv("NO_COLOR");
     assert_true(invar_term_live(stream));
-    assert_true(invar_term_colour(stream));
+    assert_true(invar_term_has_color(stream));
     assert_false(invar_term_live(file));
-    assert_false(invar_term_colour(file));
+    assert_false(invar_term_has_color(file));
     setenv("NO_COLOR", "", 1);
-    assert_true(invar_term_colour(stream));
+    assert_true(invar_term_has_color(stream));
     setenv("NO_COLOR", "1", 1);
     assert_true(invar_term_live(stream));
-    assert_false(invar_term_colour(stream));
+    assert_false(invar_term_has_color(stream));
     unsetenv("NO_COLOR");
     setenv("TERM", "dumb", 1);
     assert_false(invar_term_live(stream));
-    assert_false(invar_term_colour(stream));
+    assert_false(invar_term_has_color(stream));
     unsetenv("TERM");
     assert_false(invar_term_live(stream));
     assert_int_equal(invar_term_width(file), 80);

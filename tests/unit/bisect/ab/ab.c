@@ -439,19 +439,20 @@ static void test_ab_headline__verdicts(void **state)
     pairs[0].only[INVAR_AB_B] = 3;
     invar_ab_headline(line, &answer);
     assert_non_null(strstr(line, "A has 0 more and B 3"));
-    answer.place = (invar_divergence){
+    answer.divergence = (invar_divergence){
         .known = true, .step = 7, .layer = 0, .point = "p", .op = "o", .before = "0", .after = "1"};
     invar_ab_headline(line, &answer);
     assert_non_null(strstr(line, "different: from step 7, point p"));
     assert_non_null(strstr(line, "in 2 of 2 seeds"));
     answer.verdict = INVAR_AB_UNTESTABLE;
     answer.side = INVAR_AB_B;
-    (void)snprintf(answer.story, sizeof answer.story, "exit code 2: no rule");
+    (void)snprintf(answer.failure_reason, sizeof answer.failure_reason, "exit code 2: no rule");
     invar_ab_headline(line, &answer);
     assert_string_equal(line, "untestable: B: exit code 2: no rule");
     answer.verdict = INVAR_AB_NONDETERMINISTIC;
     answer.side = INVAR_AB_A;
-    answer.gates[0] = (invar_aa_check){.ran = true, .seed = 5, .varied_keys = "x", .headline = "h"};
+    answer.aa_checks[0] =
+        (invar_aa_check){.ran = true, .seed = 5, .varied_keys = "x", .headline = "h"};
     invar_ab_headline(line, &answer);
     assert_string_equal(line, "nondeterministic: A against itself, seed 5, again with x: h");
 }

@@ -135,8 +135,8 @@ static void test_ci_pending__reviewed_and_accepted(void **state)
     write_run(c.new_golden, c.new_points, &changed);
     assert_ok(invar_ci_review(&result, &c));
     assert_int_equal(result.verdict, INVAR_CI_CHANGED);
-    assert_true(result.first == 4 && result.place.known && result.same_identity);
-    assert_string_equal(result.place.point, "layer.1.mlp.out");
+    assert_true(result.first == 4 && result.divergence.known && result.same_identity);
+    assert_string_equal(result.divergence.point, "layer.1.mlp.out");
     assert_fails(invar_ci_accept(&c, "  "), INVAR_E_INVALID, "reason");
     assert_fails(invar_ci_accept(&c, "a\tb"), INVAR_E_INVALID, "one line");
     assert_ok(invar_ci_accept(&c, "why"));
@@ -180,7 +180,7 @@ static void test_ci_chaos__is_drawn_and_never_the_same_twice(void **state)
         {"C", "tr_TR.utf8", "ca_ES.utf8@with-a-name-of-39-characters"}, 3};
     static invar_chaos drawn, again;
     static invar_chaos_run a, b;
-    char seen[64][INVAR_CI_STORY];
+    char seen[64][INVAR_CI_REASON_SIZE];
 
     (void)state;
     for (int i = 0; i < 64; i++) {
@@ -188,21 +188,21 @@ static void test_ci_chaos__is_drawn_and_never_the_same_twice(void **state)
         invar_chaos_compose(&a, &drawn, INVAR_CHAOS_ALL);
         invar_chaos_generate(&again, &locales, 7, "moe", i);
         invar_chaos_compose(&b, &again, INVAR_CHAOS_ALL);
-        assert_string_equal(a.told, b.told);
+        assert_string_equal(a.description, b.description);
         assert_string_equal(a.flags[0], b.flags[0]);
-        assert_non_null(strstr(a.told, "threads "));
-        assert_non_null(strstr(a.told, "LC_ALL="));
-        assert_true(strlen(a.told) + 1 < sizeof a.told); // all of it was said
-        memcpy(seen[i], a.told, sizeof seen[i]);
+        assert_non_null(strstr(a.description, "threads "));
+        assert_non_null(strstr(a.description, "LC_ALL="));
+        assert_true(strlen(a.description) + 1 < sizeof a.description); // all of it was said
+        memcpy(seen[i], a.description, sizeof seen[i]);
         for (int k = 0; k < i; k++)
             assert_string_not_equal(seen[i], seen[k]);
     }
     invar_chaos_generate(&drawn, &locales, 8, "moe", 0);
     invar_chaos_compose(&a, &drawn, INVAR_CHAOS_ALL);
-    assert_string_not_equal(a.told, seen[0]);
+    assert_string_not_equal(a.description, seen[0]);
     // one alone, with what it needs
     invar_chaos_compose(&a, &drawn, 1);
-    assert_string_equal(a.told, drawn.items[1].description);
+    assert_string_equal(a.description, drawn.items[1].description);
     assert_true(strncmp(a.flags[1], "--use-dynamic-batch-size=", 25) == 0);
     assert_true(!a.flags[2] && !a.environment[0] && !a.prefix && !a.same_addresses);
 }
@@ -228,14 +228,14 @@ static invar_ci_result hostile(const invar_ci_case *item, char *headline, size_t
                          .line = 17,
                          .compared = 5,
                          .steps = 5,
-                         .place = {.known = true, .step = 3, .layer = -1}};
+                         .divergence = {.known = true, .step = 3, .layer = -1}};
 
     for (size_t i = 0; i + 1 < size && i < 255; i++)
         headline[i] = (char)(i + 1);
     memcpy(r.headline, headline, 256);
     memcpy(r.reason, headline, 256);
     memcpy(r.varied, headline, 256);
-    memcpy(r.place.point, headline, 256);
+    memcpy(r.divergence.point, headline, 256);
     return r;
 }
 

@@ -67,7 +67,8 @@ static invar_bisect_state_trial a_trial(int number)
     if (number % 3 != 2)
         (void)snprintf(t.trial.value, sizeof t.trial.value, "value-%d", number);
     (void)snprintf(t.trial.ledger, sizeof t.trial.ledger, "/tmp/a b/%d.db", number);
-    (void)snprintf(t.trial.story, sizeof t.trial.story, number % 3 == 2 ? "why\nnot \\ so" : "");
+    (void)snprintf(t.trial.failure_reason, sizeof t.trial.failure_reason,
+                   number % 3 == 2 ? "why\nnot \\ so" : "");
     return t;
 }
 
@@ -84,7 +85,7 @@ static void check_trials(const invar_bisect_state *state, size_t expected)
         assert_string_equal(trials[i].trial.verdict, t.trial.verdict);
         assert_string_equal(trials[i].trial.value, t.trial.value);
         assert_string_equal(trials[i].trial.ledger, t.trial.ledger);
-        assert_string_equal(trials[i].trial.story, t.trial.story);
+        assert_string_equal(trials[i].trial.failure_reason, t.trial.failure_reason);
         assert_int_equal(trials[i].attempt, t.attempt);
         assert_int_equal(trials[i].trial.diverged_at, t.trial.diverged_at);
         assert_int_equal(trials[i].trial.exit_code, t.trial.exit_code);

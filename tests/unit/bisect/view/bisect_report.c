@@ -118,7 +118,7 @@ static void fill_trials(sample *s)
         set(t->subject, i == 2 ? "subject of <trial> 2" : "");
     }
     s->trials[3].exit_code = 2;
-    set(s->trials[3].story, "exit code 2: fold.c:3: error: " HOSTILE);
+    set(s->trials[3].failure_reason, "exit code 2: fold.c:3: error: " HOSTILE);
 }
 
 /* An answer with this verdict. */
@@ -135,7 +135,7 @@ static invar_bisect_result *make(sample *s, invar_bisect_verdict verdict)
     set(a->good, id('a'));
     set(a->bad, id('b'));
     a->range = 40;
-    a->first_parted = 7;
+    a->first_diverging_step = 7;
     a->trials = s->trials;
     a->n_trials = TRIALS;
     a->search_trials = 6;
@@ -153,7 +153,7 @@ static invar_bisect_result *make(sample *s, invar_bisect_verdict verdict)
     for (int i = 0; i < 2; i++) {
         set(s->changes[i].before, i ? "bbbbbbbb2" : "aaaaaaaa1");
         set(s->changes[i].after, i ? "cccccccc3" : "bbbbbbbb2");
-        fill_place(&s->changes[i].place);
+        fill_place(&s->changes[i].divergence);
     }
     fill_commit(&s->suspects[0], 'e', "first suspect");
     fill_commit(&s->suspects[1], 'f', "second suspect");
@@ -162,7 +162,7 @@ static invar_bisect_result *make(sample *s, invar_bisect_verdict verdict)
         a->n_changes = verdict == INVAR_BISECT_FOUND ? 1 : 2;
     }
     if (verdict == INVAR_BISECT_FOUND) {
-        fill_place(&a->place);
+        fill_place(&a->divergence);
         a->confirmed = a->has_third_value = true;
     }
     if (verdict == INVAR_BISECT_SUSPECTS) {
@@ -261,8 +261,8 @@ static void test_answer__text_says_only_what_is_known(void **state)
 
     (void)state;
     a->confirmed = a->has_third_value = false;
-    a->place.known = false;
-    a->first_parted = -1;
+    a->divergence.known = false;
+    a->first_diverging_step = -1;
     s.changes[0].commit.files = 2;
     s.changes[0].merge = true;
     s.changes[0].n_untested_before = 3;
@@ -276,11 +276,12 @@ static void test_answer__text_says_only_what_is_known(void **state)
     assert_lacks(text, "more; git show");
     free(text);
 
-    a->place.known = true; // not in a tensor
-    a->place.before[0] = a->place.after[0] = a->place.phase[0] = a->place.op[0] = '\0';
-    a->place.layer = -1;
-    set(a->place.kind, "metric");
-    set(a->place.point, "train/grad_norm");
+    a->divergence.known = true; // not in a tensor
+    a->divergence.before[0] = a->divergence.after[0] = a->divergence.phase[0] =
+        a->divergence.op[0] = '\0';
+    a->divergence.layer = -1;
+    set(a->divergence.kind, "metric");
+    set(a->divergence.point, "train/grad_norm");
     text = text_of(a, print_plain);
     assert_has(text, "step 7, train/grad_norm, not a tensor but metric\n");
     assert_lacks(text, "tensor     ");

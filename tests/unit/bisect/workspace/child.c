@@ -99,13 +99,13 @@ static void test_child__tells_how_it_ended(void **state)
     assert_int_equal(r.output_bytes, 12);
     assert_true(r.peak_bytes > 100000);
     assert_log("out\nerr\n  \n\n");
-    invar_child_tell(story, &r, 0);
+    invar_child_describe(story, &r, 0);
     assert_string_equal(story, "exit code 3: err");
 
     r = run("kill -SEGV $$");
     assert_int_equal(r.end, INVAR_CHILD_SIGNALLED);
     assert_int_equal(r.code, SIGSEGV);
-    invar_child_tell(story, &r, 0);
+    invar_child_describe(story, &r, 0);
     assert_string_equal(story, "killed by signal 11, SIGSEGV");
 
     r = run("true");
@@ -207,7 +207,7 @@ static void test_child__missing_program_is_a_result(void **state)
     assert_ok(invar_child_run(&r, &(invar_child_request){.words = words, .lock = -1}));
     assert_int_equal(r.end, INVAR_CHILD_MISSING);
     assert_int_equal(r.code, ENOENT);
-    invar_child_tell(story, &r, 0);
+    invar_child_describe(story, &r, 0);
     assert_string_equal(story, "cannot be run: /no/such/program: No such file or directory");
     (void)memset(deep, 'd', sizeof deep - 1);
     deep[0] = '/';
@@ -324,7 +324,7 @@ static void test_child__ends_in_time(void **state)
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
     assert_int_equal(r.code, 128 + SIGTERM);
     assert_true(r.seconds >= 0.2 && r.seconds < 30);
-    invar_child_tell(story, &r, 0.2);
+    invar_child_describe(story, &r, 0.2);
     assert_string_equal(story, "no end within 0.2 s: waiting");
 
     // one that cleans up when it is asked to end has the time for it, and its tools have
@@ -418,7 +418,7 @@ static void test_child__leaves_nothing_behind(void **state)
 /* kill -9 of whoever runs a child: the kernel ends the child, a sweep what that had started. */
 static void test_child__does_not_outlive_us(void **state)
 {
-    char script[512], name[INVAR_USER_SIZE], other[INVAR_USER_SIZE];
+    char script[512], name[INVAR_PROCESS_TAG_SIZE], other[INVAR_PROCESS_TAG_SIZE];
     pid_t user, child, orphan, bystander;
 
     (void)state;
@@ -437,13 +437,13 @@ static void test_child__does_not_outlive_us(void **state)
     }
     child = pid_in("child");
     orphan = pid_in("orphan");
-    invar_user_self(name);
-    assert_true(invar_user_lives(name));
-    invar_user_self(other);
+    invar_process_tag_self(name);
+    assert_true(invar_process_tag_lives(name));
+    invar_process_tag_self(other);
     other[24] = other[24] == '0' ? '1' : '0'; // the number, but another start
-    assert_false(invar_user_lives(other));
-    assert_false(invar_user_lives("garbage"));
-    assert_false(invar_user_lives(""));
+    assert_false(invar_process_tag_lives(other));
+    assert_false(invar_process_tag_lives("garbage"));
+    assert_false(invar_process_tag_lives(""));
 
     snprintf(other, sizeof other, "%08x", (unsigned)user);
     memcpy(name, other, 8);
@@ -451,8 +451,8 @@ static void test_child__does_not_outlive_us(void **state)
     assert_true(invar_test_dies(child));
     assert_true(invar_test_dies(user)); // not reaped yet: a zombie
     assert_int_equal(kill(orphan, 0), 0);
-    invar_user_sweep("garbage");
-    invar_user_sweep("");
+    invar_process_tag_sweep("garbage");
+    invar_process_tag_sweep("");
     assert_int_equal(kill(orphan, 0), 0);
     snprintf(script, sizeof script, "/proc/%d/environ", (int)orphan);
     {
@@ -465,8 +465,8 @@ static void test_child__does_not_outlive_us(void **state)
         snprintf(name, sizeof name, "%s", mark + 12);
         invar_free(text);
     }
-    assert_false(invar_user_lives(name));
-    invar_user_sweep(name);
+    assert_false(invar_process_tag_lives(name));
+    invar_process_tag_sweep(name);
     assert_true(invar_test_dies(orphan));
     assert_int_equal(kill(bystander, 0), 0); // nobody else's
     kill(bystander, SIGKILL);

@@ -266,7 +266,7 @@ static void test_workshop__run_that_differs_is_a_result(void **state)
 
     assert_int_equal(a.state, INVAR_RUN_DONE);
     assert_int_equal(a.exit_code, 1);
-    assert_non_null(strstr(a.story, "exit code 1"));
+    assert_non_null(strstr(a.failure_reason, "exit code 1"));
     a = run_mode(s, &built, "differs");
     assert_true(a.cached);
     assert_int_equal(a.exit_code, 1);
@@ -285,7 +285,7 @@ static void test_workshop__failed_run_is_made_again(void **state)
             invar_run_result a = run_mode(s, &built, modes[i]);
             assert_int_equal(a.state, INVAR_RUN_FAILED);
             assert_false(a.cached);
-            assert_non_null(strstr(a.story, stories[i]));
+            assert_non_null(strstr(a.failure_reason, stories[i]));
             assert_contains(below(a.folder, "run.log"), "[train]");
         }
     }
@@ -305,7 +305,7 @@ static void test_workshop__endless_run_ends(void **state)
     request.timeout = 0.5;
     a = run(s, &request);
     assert_int_equal(a.state, INVAR_RUN_FAILED);
-    assert_non_null(strstr(a.story, "no end within 0.5 s"));
+    assert_non_null(strstr(a.failure_reason, "no end within 0.5 s"));
     request.stop = &stop;
     a = run(s, &request);
     assert_int_equal(a.state, INVAR_RUN_STOPPED);
@@ -401,7 +401,7 @@ static void test_workshop__unfinished_run_is_not_believed(void **state)
     invar_revision_build built = build(s, first, BUILD);
     invar_run_result a = run_mode(s, &built, "steps");
     invar_workspace *shop;
-    char left[INVAR_PATH_SIZE + 64], used[INVAR_PATH_SIZE + 64], self[INVAR_USER_SIZE];
+    char left[INVAR_PATH_SIZE + 64], used[INVAR_PATH_SIZE + 64], self[INVAR_PROCESS_TAG_SIZE];
 
     for (size_t i = 0; i < sizeof damage / sizeof damage[0]; i++) {
         shell(NULL, a.folder, damage[i]);
@@ -412,7 +412,7 @@ static void test_workshop__unfinished_run_is_not_believed(void **state)
     }
     // what a dead user was making goes; what a living one is, stays
     snprintf(left, sizeof left, "%s.%08x-%016x-00000000.tmp", a.folder, 0x3ffffff, 1);
-    invar_user_self(self);
+    invar_process_tag_self(self);
     snprintf(used, sizeof used, "%s.%s-00000000.tmp", a.folder, self);
     assert_ok(invar_held_folder_make(below(left, "x")));
     assert_ok(invar_held_folder_make(used));

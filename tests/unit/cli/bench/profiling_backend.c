@@ -153,11 +153,11 @@ static void test_meter__counts_memory_by_its_name(void **state)
     size_t each = ROWS * COLS * sizeof(float);
     float *more = taken(b, "operands, too");
 
-    assert_int_equal(invar_profiling_backend_taken(b->meter, "operands"), 2 * each);
-    assert_int_equal(invar_profiling_backend_taken(b->meter, NULL), 3 * each);
+    assert_int_equal(invar_profiling_backend_allocated_bytes(b->meter, "operands"), 2 * each);
+    assert_int_equal(invar_profiling_backend_allocated_bytes(b->meter, NULL), 3 * each);
     invar_device_free(&b->dev, more);
-    assert_int_equal(invar_profiling_backend_taken(b->meter, "operands"), each);
-    assert_int_equal(invar_profiling_backend_taken(b->meter, "others"), 0);
+    assert_int_equal(invar_profiling_backend_allocated_bytes(b->meter, "operands"), each);
+    assert_int_equal(invar_profiling_backend_allocated_bytes(b->meter, "others"), 0);
 }
 
 /* As add, but nothing is written. */
@@ -175,10 +175,10 @@ static void test_meter__exchanges_what_is_behind(void **state)
 
     other.ops[INVAR_OP_ADD].run = lazy;
     assert_ok(invar_device_zero(&b->dev, b->y, sizeof zeros));
-    invar_profiling_backend_exchange(b->meter, &other);
+    invar_profiling_backend_set_target(b->meter, &other);
     add(out, b);
     assert_memory_equal(out, zeros, sizeof out);
-    invar_profiling_backend_exchange(b->meter, invar_far_backend());
+    invar_profiling_backend_set_target(b->meter, invar_far_backend());
     add(out, b);
     assert_true(out[0] == -3.5f);
 }

@@ -83,18 +83,18 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
 
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
     assert_int_equal(stored.replies.count, 4);
-    assert_ok(invar_plugin_begin_step(offline, 0, invar_recorded_replies_replies(&stored)));
+    assert_ok(invar_plugin_begin_step(offline, 0, invar_recorded_replies_get(&stored)));
     assert_ok(ask(again, loss_again, offline));
     assert_memory_equal(reward, again, sizeof reward);
     assert_memory_equal(loss, loss_again, sizeof loss);
 
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 1)); // a step without replies
-    assert_non_null(invar_recorded_replies_replies(&stored));
+    assert_non_null(invar_recorded_replies_get(&stored));
     assert_int_equal(stored.replies.count, 0);
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 2)); // no such step
-    assert_null(invar_recorded_replies_replies(&stored));
+    assert_null(invar_recorded_replies_get(&stored));
     assert_ok(invar_recorded_replies_read(&stored, ledger, 2, 0)); // no such run
-    assert_null(invar_recorded_replies_replies(&stored));
+    assert_null(invar_recorded_replies_get(&stored));
     invar_ledger_close(ledger);
 
     // a second life executes step 0 again; what it replied is what counts then
@@ -103,7 +103,7 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
     assert_ok(invar_ledger_define(ledger, NULL, 0));
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
     assert_int_equal(stored.replies.count, 4); // of the first life
-    assert_ok(invar_plugin_begin_step(live, 0, invar_recorded_replies_replies(&stored)));
+    assert_ok(invar_plugin_begin_step(live, 0, invar_recorded_replies_get(&stored)));
     assert_ok(ask(again, loss_again, live));
     append(ledger, 0, live);
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));

@@ -115,7 +115,7 @@ static void test_ext_turn__plain_answers_become_a_line(void **state)
 
     (void)state;
     memset(next, 0, sizeof next);
-    invar_turn_write_next(&line, said, COUNT, names);
+    invar_turn_actions_write(&line, said, COUNT, names);
     assert_ok(line.status);
     assert_ok(invar_plugin_generate_read("leader", line.data, line.bytes, COUNT, next));
     assert_string_equal(next[0].text, "\"x\"\n");

@@ -389,9 +389,9 @@ static void test_engine_safetensors__rounds_f32_to_bf16(void **state)
     for (int i = 0; i < N; i++)
         values[i] = invar_test_normal(5, (uint64_t)i, 3);
     assert_ok(invar_safetensors_create(&writer, scratch, list, 2, NULL, 0));
-    assert_ok(invar_safetensors_put_f32(writer, values, N));
-    assert_ok(invar_safetensors_put_f32(writer, values, 1));
-    assert_ok(invar_safetensors_put_f32(writer, values + 1, N - 1));
+    assert_ok(invar_safetensors_write_f32(writer, values, N));
+    assert_ok(invar_safetensors_write_f32(writer, values, 1));
+    assert_ok(invar_safetensors_write_f32(writer, values + 1, N - 1));
     assert_ok(invar_safetensors_commit(writer));
     invar_safetensors_writer_close(writer);
     assert_ok(invar_safetensors_open(&file, scratch));
@@ -465,7 +465,7 @@ static void test_engine_safetensors__writer_wants_all_data_and_no_more(void **st
     assert_fails(invar_safetensors_commit(writer), INVAR_E_INVALID,
                  "tensor 'a': its data are missing");
     assert_ok(invar_safetensors_write(writer, values, 1));
-    assert_fails(invar_safetensors_put_f32(writer, values, 1), INVAR_E_INVALID,
+    assert_fails(invar_safetensors_write_f32(writer, values, 1), INVAR_E_INVALID,
                  "tensor 'b': f32 goes into");
     assert_ok(invar_safetensors_write(writer, values, 0));
     assert_true(invar_path_exists(partial));

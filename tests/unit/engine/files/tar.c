@@ -68,7 +68,7 @@ static void test_engine_tar__comes_back(void **state)
         char *text;
 
         make("a.tar", data, sizes[i]);
-        assert_true(invar_tar_is(below(path, "a.tar")));
+        assert_true(invar_tar_is_archive(below(path, "a.tar")));
         assert_ok(invar_held_folder_remove(below(out, "out")));
         assert_ok(invar_held_folder_make(out));
         assert_ok(invar_tar_unpack(&list, path, out));
@@ -208,10 +208,10 @@ static void test_engine_tar__knows_an_archive(void **state)
     path_text path;
 
     (void)state;
-    assert_false(invar_tar_is(below(path, "missing")));
-    assert_false(invar_tar_is(folder));
+    assert_false(invar_tar_is_archive(below(path, "missing")));
+    assert_false(invar_tar_is_archive(folder));
     assert_ok(invar_file_write(below(path, "text"), "some text", 9));
-    assert_false(invar_tar_is(path));
+    assert_false(invar_tar_is_archive(path));
 }
 
 static int set_up(void **state)

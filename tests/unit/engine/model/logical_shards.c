@@ -57,7 +57,7 @@ static invar_status check_others(const lesson *l, const invar_model *model)
     bool equal;
 
     other.tensor = model->part.tensors - 1 - model->part.tensor;
-    box = invar_model_partition_box(&other, &model->spec, p);
+    box = invar_model_partition_shard(&other, &model->spec, p);
     if (model->part.tensors == 1 || p->local.experts == 0 || box.rows != p->local.rows)
         return INVAR_OK;
     INVAR_TRY(divided_compare(&equal, p, &box, &l->of.one->params[p - model->params].weight,

@@ -119,8 +119,8 @@ static invar_status learn(outcome *out, const lesson *l, const invar_model *mode
     status = invar_trainer_score(trainer, model, l->samples->items, l->samples->count, out->scores,
                                  NULL);
     if (status == INVAR_OK)
-        status = invar_trainer_learn(trainer, model, l->samples->items, l->samples->count, &loss,
-                                     grads, &result);
+        status = invar_trainer_forward_backward(trainer, model, l->samples->items,
+                                                l->samples->count, &loss, grads, &result);
     invar_trainer_free(trainer);
     return status == INVAR_OK ? read_logits(out, l, model, dev) : status;
 }
@@ -130,7 +130,7 @@ static invar_status box_of(float **out, size_t *bytes_out, const invar_param *p,
 {
     *bytes_out = (size_t)invar_param_elements(p) * sizeof **out;
     INVAR_TRY(invar_alloc((void **)out, *bytes_out, 1, "a part of a parameter"));
-    invar_param_shard_take(*out, p, &p->local, whole);
+    invar_param_shard_extract(*out, p, &p->local, whole);
     return INVAR_OK;
 }
 
@@ -216,10 +216,10 @@ static void check_sizes(lesson *l, const char *name, invar_layout_sizes sizes, u
     rank_run runs[MAX_RANKS];
     int ranks;
 
-    sizes.pipeline = sizes.chunks = 1;
+    sizes.pipeline = sizes.virtual_stages = 1;
     sizes.sequence = l->sizes.sequence;
     l->sizes = sizes;
-    ranks = invar_layout_parts(&sizes);
+    ranks = invar_layout_model_ranks(&sizes);
     run_ranks(runs, ranks, schedule, 0, one_rank, l);
     for (int r = 0; r < ranks; r++)
         if (runs[r].status != INVAR_OK)
@@ -452,7 +452,8 @@ static void test_part_ranks__sums_by_rank_differ(void **state)
     lesson_init(&l, &samples, *state, INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, false);
     expect(&l, &whole, &grads);
     l.spec.logical_tp = 2;
-    l.sizes = (invar_layout_sizes){.tensor = 2, .expert_tensor = 1, .pipeline = 1, .chunks = 1};
+    l.sizes =
+        (invar_layout_sizes){.tensor = 2, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1};
     run_ranks(runs, 2, 0, 0, one_rank, &l);
     for (int r = 0; r < 2; r++)
         assert_int_equal(runs[r].status, INVAR_E_CORRUPT);

@@ -32,7 +32,7 @@ static int64_t check_param(const invar_model *model, const invar_param *p,
 
         for (part.tensor = 0; part.tensor < part.tensors; part.tensor++) {
             invar_param own = *p;
-            own.local = boxes[part.tensor] = invar_model_partition_box(&part, &model->spec, p);
+            own.local = boxes[part.tensor] = invar_model_partition_shard(&part, &model->spec, p);
             sum += invar_param_elements(&own);
             whole += invar_param_elements(&own) == all;
             for (int32_t t = 0; t < part.tensor; t++)
@@ -50,14 +50,14 @@ static void check_first(const invar_model *model, const invar_param *p,
                         const invar_model_partition *any)
 {
     for (int64_t expert = 0; expert < p->stack; expert++)
-        for (int32_t v = 0; v < p->cut.shards; v++) {
+        for (int32_t v = 0; v < p->split.shards; v++) {
             invar_param_shard box = {0};
             int32_t n = -1;
 
             while (!invar_param_shard_has(&box, expert, v)) {
                 invar_model_partition part = invar_model_partition_numbered(any, ++n);
                 assert_true(n < invar_model_partition_ranks(any));
-                box = invar_model_partition_box(&part, &model->spec, p);
+                box = invar_model_partition_shard(&part, &model->spec, p);
             }
             assert_int_equal(invar_model_partition_first(any, &model->spec, p, expert, v), n);
         }
@@ -75,7 +75,7 @@ static void check_all(invar_test_model kind, invar_format format, const invar_de
                                       .expert_tensors = s->expert_tensor,
                                       .experts = 1,
                                       .stages = s->pipeline,
-                                      .chunks = s->chunks};
+                                      .chunks = s->virtual_stages};
 
         assert_ok(invar_model_partition_check(&part, &spec, model->params, model->n_params,
                                               format > INVAR_FORMAT_BF16));
@@ -125,10 +125,10 @@ static void test_part__eleven_atoms(void **state)
     for (int32_t t = 0; t < 4; t++) {
         invar_model_partition part = {
             .tensor = t, .tensors = 4, .expert_tensors = 4, .experts = 1, .stages = 1, .chunks = 1};
-        invar_param_shard box = invar_model_partition_box(&part, &spec, model->embedding);
+        invar_param_shard box = invar_model_partition_shard(&part, &spec, model->embedding);
         assert_int_equal(box.row, 256 * atoms[t]);
         assert_int_equal(box.rows, 256 * (atoms[t + 1] - atoms[t]));
-        assert_int_equal(box.piece, 2 * t);
+        assert_int_equal(box.first_shard, 2 * t);
     }
     invar_model_free(model);
 }
@@ -148,10 +148,10 @@ static void test_part__boxes_go_out_and_in(void **state)
     for (size_t b = 0; b < sizeof boxes / sizeof *boxes; b++) {
         int64_t count = boxes[b].experts * boxes[b].rows * boxes[b].cols, kept = 0;
 
-        invar_param_shard_take(box, &p, &boxes[b], whole);
+        invar_param_shard_extract(box, &p, &boxes[b], whole);
         assert_true(divided_box_equal(&p, &boxes[b], whole, box));
         memset(back, 0, sizeof back);
-        invar_param_shard_put(back, &p, &boxes[b], box);
+        invar_param_shard_insert(back, &p, &boxes[b], box);
         for (int i = 0; i < 105; i++) {
             assert_true(back[i] == 0.0f || back[i] == whole[i]);
             kept += back[i] == whole[i];

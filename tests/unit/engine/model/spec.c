@@ -197,7 +197,7 @@ static void test_engine_spec__reads_qwen3_moe(void **state)
     assert_int_equal(s.experts, 128);
     assert_int_equal(s.experts_per_token, 8);
     assert_int_equal(s.expert_intermediate, 768);
-    assert_true(s.normalise_experts && s.qk_norm && !s.qkv_bias && !s.tied);
+    assert_true(s.normalize_experts && s.qk_norm && !s.qkv_bias && !s.tied);
     for (int i = 0; i < INVAR_SPEC_MAX_LAYERS; i++)
         assert_int_equal(s.sparse[i], i < 48);
     assert_round_trip(&s);
@@ -256,7 +256,7 @@ static void test_engine_spec__has_the_defaults_of_transformers(void **state)
     assert_ok(read_text(&s, MOE ", \"num_local_experts\": 6}"));
     assert_int_equal(s.head_dim, 4);
     assert_int_equal(s.experts, 6);
-    assert_false(s.normalise_experts);
+    assert_false(s.normalize_experts);
 }
 
 static void test_engine_spec__reads_windows(void **state)

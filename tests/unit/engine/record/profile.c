@@ -207,7 +207,7 @@ static void test_graphs(void **state)
     (void)state;
     invar_op_runner_init(&caller, &t.dev);
     assert_ok(invar_cuda_graph_cache_new(&tape, &t.dev));
-    caller.tape = tape;
+    caller.graph_cache = tape;
     for (int pass = 0; pass < 9; pass++) {
         int64_t graphs = invar_far_counted().graph_runs;
 

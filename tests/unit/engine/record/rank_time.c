@@ -57,7 +57,7 @@ static void keep(told *out, int step, const invar_rank_times *all)
         row->host = text[2];
     }
     out->n_rows[step] = all->n_rows;
-    out->n_slices[step] = all->n_slices;
+    out->n_slices[step] = all->n_intervals;
 }
 
 static invar_status gather_bytes(const invar_layout *layout, const char *phase, size_t bytes)
@@ -114,7 +114,7 @@ static invar_status two_steps(told *out, const invar_layout *layout, invar_rank_
         if (rank == 0)
             keep(out, step, &all);
         else
-            out->others[rank] += all.n_rows + all.n_slices;
+            out->others[rank] += all.n_rows + all.n_intervals;
     }
     return INVAR_OK;
 }
@@ -255,7 +255,7 @@ static invar_status many_kinds(rank_run *run)
         status = invar_rank_timer_collect(&all, work);
     for (size_t i = 0; i < all.n_rows; i++)
         out->sent[all.rows[i].rank] += all.rows[i].sent;
-    out->n_slices[0] += all.n_slices;
+    out->n_slices[0] += all.n_intervals;
     out->n_rows[0] += all.n_rows;
     invar_rank_timer_free(work);
     return status;
@@ -283,7 +283,7 @@ static void test_work__of_one_rank_there_is_none(void **state)
     invar_rank_timer_begin(NULL, "train");
     invar_rank_timer_end(NULL);
     assert_ok(invar_rank_timer_collect(&all, NULL));
-    assert_int_equal(all.n_rows + all.n_slices, 0);
+    assert_int_equal(all.n_rows + all.n_intervals, 0);
     invar_rank_timer_free(NULL);
 }
 
@@ -301,7 +301,7 @@ static invar_status traced_step(const invar_layout *layout, invar_trace *trace, 
         nap(PAUSE_MS);
     status = gather_bytes(layout, "gradients", 100);
     invar_trace_end(trace);
-    return status == INVAR_OK ? invar_trace_work(&rows, &count, trace) : status;
+    return status == INVAR_OK ? invar_trace_collect_rank_times(&rows, &count, trace) : status;
 }
 
 static invar_status traced(rank_run *run)
@@ -317,7 +317,7 @@ static invar_status traced(rank_run *run)
     INVAR_TRY(invar_trace_open(&trace, rank == 0 ? t->trace : ""));
     status = invar_rank_timer_new(&work, &layout, true);
     if (status == INVAR_OK)
-        invar_trace_watch(trace, work);
+        invar_trace_set_rank_timer(trace, work);
     for (int i = 0; i < 2 && status == INVAR_OK; i++)
         status = traced_step(&layout, trace, rank);
     if (status == INVAR_OK)

@@ -155,7 +155,7 @@ static invar_status push(void *payload, int64_t first, int64_t count, const floa
                          const float *entropy, float *dnow, float *dentropy)
 {
     const scene *s = payload;
-    int64_t tokens = s->flat.start[first + count] - s->flat.start[first];
+    int64_t tokens = s->flat.offsets[first + count] - s->flat.offsets[first];
 
     (void)now, (void)entropy, (void)dentropy;
     fill(dnow, tokens, (uint64_t)first);
@@ -321,7 +321,7 @@ static void test_recorder__speaks_and_notes(void **state)
 
     open_scene(&s, *state, "lines", &(invar_recorder_options){.level = INVAR_PROBE_STEP});
     invar_recorder_print(&s.recorder, "nobody listens");
-    s.recorder.options.say = listen;
+    s.recorder.options.print_line = listen;
     s.recorder.options.payload = heard;
     invar_recorder_print(&s.recorder, "heard");
     assert_string_equal(heard, "heard");

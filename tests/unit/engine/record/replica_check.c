@@ -60,7 +60,7 @@ static invar_status make_step(rank_run *run)
     const fault *f = run->payload;
     int rank = invar_comm_rank(run->comm);
     bool odd = rank == f->rank;
-    invar_recorder r = {.recorded = -1};
+    invar_recorder r = {.last_recorded_step = -1};
     invar_digest digests[POINTS];
     invar_ledger_metric metric = {"train/loss", odd && f->point == POINTS ? 2.0 : 1.0};
     invar_probe_result result = {.points = points, .digests = digests, .count = POINTS};
@@ -79,7 +79,7 @@ static invar_status make_step(rank_run *run)
     if (rank == 0)
         status = open_ledger(&r, f->path);
     if (status == INVAR_OK)
-        status = invar_replicas_compare(&r, &step, &result);
+        status = invar_replica_check(&r, &step, &result);
     run->digest = r.ranks_diverged;
     invar_ledger_close(r.ledger);
     return status;

@@ -100,13 +100,13 @@ static void test_rl_advantage__branches_are_episodes(void **state)
     }
     halves = f.batch;
     halves.samples = 2 * SAMPLES;
-    halves.start = start;
+    halves.offsets = start;
     halves.reward = reward;
     assert_ok(invar_rl_advantages(advantage, apart, &halves, &options));
-    f.batch.begins = begins;
+    f.batch.branch_start = begins;
     assert_ok(invar_rl_advantages(advantage, returns, &f.batch, &options));
     invar_assert_bits_f32(returns, apart, f.tokens, "branches");
-    f.batch.begins = NULL; // the control: one episode is something else
+    f.batch.branch_start = NULL; // the control: one episode is something else
     assert_ok(invar_rl_advantages(advantage, returns, &f.batch, &options));
     assert_true(invar_bits_differ(returns, apart, (size_t)f.tokens * sizeof(float)));
 }

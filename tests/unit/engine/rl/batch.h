@@ -49,7 +49,7 @@ static inline void fixture_init(fixture *f, uint64_t seed, int64_t longest)
         f->returns[t] = invar_test_normal(seed + 11, n, 1.0f);
     }
     f->batch = (invar_rl_batch){.samples = SAMPLES,
-                                .start = f->start,
+                                .offsets = f->start,
                                 .group = f->group,
                                 .mask = f->mask,
                                 .reward = f->reward,

@@ -202,7 +202,7 @@ static float slope_of(float log_ratio, float advantage, const invar_rl_options *
     static const int64_t start[] = {0, 1};
     static const uint8_t mask[] = {1};
     float old = -1.0f, now = old + log_ratio, slope;
-    invar_rl_batch batch = {.samples = 1, .start = start, .mask = mask, .old_logp = &old};
+    invar_rl_batch batch = {.samples = 1, .offsets = start, .mask = mask, .old_logp = &old};
     invar_loss *loss;
 
     assert_ok(invar_loss_new(&loss, &batch, options, &advantage, NULL));

@@ -56,7 +56,7 @@ static void test_flat__arrays(void **state)
     assert_ok(invar_token_arrays_make(&f, &s.list, &(invar_token_array_flags){.critic = true}));
     assert_int_equal(f.samples, SAMPLES);
     assert_int_equal(f.tokens, 8);
-    assert_memory_equal(f.start, start, sizeof start);
+    assert_memory_equal(f.offsets, start, sizeof start);
     assert_memory_equal(f.group, group, sizeof group);
     assert_memory_equal(f.mask, mask, sizeof mask);
     assert_memory_equal(f.sampled_mask, drawn, sizeof drawn);
@@ -88,7 +88,7 @@ static void test_flat__a_step_is_a_view(void **state)
     invar_token_arrays_starts(other, &f, 0, 4); // another view leaves the first one as it is
     (void)invar_token_arrays_batch(&f, 0, 4, other);
     assert_int_equal(b.samples, 2);
-    assert_memory_equal(b.start, ((int64_t[]){0, 1, 4}), 3 * sizeof(int64_t));
+    assert_memory_equal(b.offsets, ((int64_t[]){0, 1, 4}), 3 * sizeof(int64_t));
     assert_int_equal(b.group[1], 6);
     assert_ptr_equal(b.rollout_logp, f.rollout_logp + 2);
     assert_ptr_equal(b.old_logp, f.score_logp + 2);
@@ -165,32 +165,32 @@ static void test_flat__finds_the_worst_token(void **state)
     make(&s);
     assert_ok(invar_token_arrays_make(&f, &s.list, &(invar_token_array_flags){0}));
     memcpy(b, a, sizeof b);
-    assert_ok(invar_token_arrays_gap(&gap, &f, 0, SAMPLES, a, b));
+    assert_ok(invar_token_arrays_logp_diff(&gap, &f, 0, SAMPLES, a, b));
     assert_true(gap.max == 0.0f && gap.p50 == 0.0f && gap.p99 == 0.0f);
     assert_true(gap.differ == 0 && gap.sample == -1 && gap.position == -1);
     b[4] -= 0.5f;
     b[7] += 0.25f;
-    assert_ok(invar_token_arrays_gap(&gap, &f, 0, SAMPLES, a, b));
+    assert_ok(invar_token_arrays_logp_diff(&gap, &f, 0, SAMPLES, a, b));
     assert_true(gap.max == 0.5f && gap.p50 == 0.0f && gap.p99 == 0.5f);
     assert_true(gap.differ == 2 && gap.sample == 2 && gap.position == 1);
-    gap = invar_token_arrays_worst(&f, 3, 1, a, b);
+    gap = invar_token_arrays_max_logp_diff(&f, 3, 1, a, b);
     assert_true(gap.max == 0.25f && gap.sample == 0 && gap.position == 1);
-    assert_ok(invar_token_arrays_gap(&gap, &f, 0, 2, a, b)); // of the range alone
+    assert_ok(invar_token_arrays_logp_diff(&gap, &f, 0, 2, a, b)); // of the range alone
     assert_int_equal(gap.differ, 0);
     for (int i = 0; i < 8; i++)
         b[i] = a[i] - (float)(i + 1);
-    assert_ok(invar_token_arrays_gap(&gap, &f, 0, SAMPLES, a, b));
+    assert_ok(invar_token_arrays_logp_diff(&gap, &f, 0, SAMPLES, a, b));
     assert_true(gap.p50 == 4.0f && gap.p99 == 8.0f && gap.differ == 8);
     // no number is no agreement; neither is the other zero, whose distance is 0
     memcpy(b, a, sizeof b);
     b[2] = NAN;
     b[5] += 1000.0f;
-    assert_ok(invar_token_arrays_gap(&gap, &f, 0, SAMPLES, a, b));
+    assert_ok(invar_token_arrays_logp_diff(&gap, &f, 0, SAMPLES, a, b));
     assert_true(gap.sample == 1 && gap.position == 0 && gap.max > 1e30f);
     memcpy(b, a, sizeof b);
     a[1] = 0.0f;
     b[1] = -0.0f;
-    assert_ok(invar_token_arrays_gap(&gap, &f, 0, SAMPLES, a, b));
+    assert_ok(invar_token_arrays_logp_diff(&gap, &f, 0, SAMPLES, a, b));
     assert_true(gap.differ == 1 && gap.max == 0.0f);
     invar_token_arrays_release(&f);
 }
@@ -208,16 +208,16 @@ static void test_flat__what_was_not_drawn_is_not_compared(void **state)
     assert_ok(invar_token_arrays_make(&f, &s.list, &(invar_token_array_flags){0}));
     memcpy(b, a, sizeof b);
     b[4] = 0.0f;
-    assert_ok(invar_token_arrays_gap(&gap, &f, 0, SAMPLES, a, b));
+    assert_ok(invar_token_arrays_logp_diff(&gap, &f, 0, SAMPLES, a, b));
     assert_true(gap.differ == 0 && gap.max == 0.0f && gap.sample == -1);
     for (int i = 0; i < 8; i++)
         b[i] = i == 4 ? 0.0f : a[i] - (float)(i + 1); // 1, 2, 3, 4, 6, 7, 8
-    assert_ok(invar_token_arrays_gap(&gap, &f, 0, SAMPLES, a, b));
+    assert_ok(invar_token_arrays_logp_diff(&gap, &f, 0, SAMPLES, a, b));
     assert_true(gap.differ == 7 && gap.max == 8.0f && gap.p50 == 4.0f && gap.p99 == 8.0f);
     // its neighbour is compared
     memcpy(b, a, sizeof b);
     b[5] += 0.5f;
-    gap = invar_token_arrays_worst(&f, 0, SAMPLES, a, b);
+    gap = invar_token_arrays_max_logp_diff(&f, 0, SAMPLES, a, b);
     assert_true(gap.differ == 1 && gap.sample == 2 && gap.position == 2);
     invar_token_arrays_release(&f);
 }

@@ -160,7 +160,7 @@ static void load(problem *p, const json_t *item)
     for (int64_t t = 0; t < p->tokens; t++)
         p->mask[t] = (uint8_t)mask[t];
     p->batch = (invar_rl_batch){.samples = (int64_t)read_floats(p->reward, batch, "reward"),
-                                .start = p->start,
+                                .offsets = p->start,
                                 .group = p->group,
                                 .mask = p->mask,
                                 .reward = p->reward,

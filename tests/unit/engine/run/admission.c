@@ -170,16 +170,16 @@ static void test_admission__refuses_by_disk(void **state)
     const pair keys[] = {{"num-rollout", "2"}, {NULL, NULL}};
     invar_disk disk = {.save = "/x/checkpoints",
                        .checkpoint = 3 << 20,
-                       .most = 6,
+                       .max_checkpoints = 6,
                        .by_time = 2,
-                       .more = 4,
-                       .least = 4,
+                       .n_remaining = 4,
+                       .n_required = 4,
                        .keep = 3};
     invar_recipe *recipe = recipe_of(keys);
     invar_admission facts = {.recipe = recipe, .disk = &disk};
 
     (void)state;
-    assert_int_equal(invar_disk_bytes(&disk, disk.more), 12 << 20);
+    assert_int_equal(invar_disk_bytes(&disk, disk.n_remaining), 12 << 20);
     disk.free = -1;
     assert_ok(invar_admission_check(&facts));
     disk.free = (12 << 20) - 4 * INVAR_DISK_SLACK;
@@ -194,11 +194,11 @@ static void test_admission__refuses_by_disk(void **state)
     facts.replay = true;
     assert_ok(invar_admission_check(&facts));
     facts.replay = false;
-    disk.more = disk.least = 0; // all is done
+    disk.n_remaining = disk.n_required = 0; // all is done
     disk.free = 0;
     assert_ok(invar_admission_check(&facts));
-    disk.more = INT64_MAX;
-    assert_int_equal(invar_disk_bytes(&disk, disk.more), INT64_MAX);
+    disk.n_remaining = INT64_MAX;
+    assert_int_equal(invar_disk_bytes(&disk, disk.n_remaining), INT64_MAX);
     invar_recipe_free(recipe);
 }
 
@@ -208,9 +208,9 @@ static void test_admission__the_first_checkpoint_is_enough(void **state)
     const pair keys[] = {{"num-rollout", "2"}, {NULL, NULL}};
     invar_disk disk = {.save = "/x/checkpoints",
                        .checkpoint = 3 << 20,
-                       .most = 100000000,
-                       .more = 100000000,
-                       .least = 1,
+                       .max_checkpoints = 100000000,
+                       .n_remaining = 100000000,
+                       .n_required = 1,
                        .free = 3 << 20};
     invar_recipe *recipe = recipe_of(keys);
     invar_admission facts = {.recipe = recipe, .disk = &disk};

@@ -233,10 +233,10 @@ static void test_formats__memory_has_the_second_weights(void **state)
 
     (void)state;
     assert_ok(invar_memory_planning_run(&view, recipe, 0));
-    for (int i = 0; i < view.budget.n_items; i++)
-        if (strcmp(view.budget.items[i].name, "rollout: weights") == 0)
-            bytes = view.budget.items[i].bytes;
-    assert_true(bytes > 0 && bytes < view.budget.items[0].bytes / 2); // fp8 without masters
+    for (int i = 0; i < view.plan.n_items; i++)
+        if (strcmp(view.plan.items[i].name, "rollout: weights") == 0)
+            bytes = view.plan.items[i].bytes;
+    assert_true(bytes > 0 && bytes < view.plan.items[0].bytes / 2); // fp8 without masters
     invar_memory_planning_release(&view);
     invar_recipe_free(recipe);
 }

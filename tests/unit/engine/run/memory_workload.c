@@ -35,9 +35,9 @@ static size_t most_of_ranks(size_t *first, invar_memory_planning *v,
     *first = 0;
     for (int r = 0; r < ranks; r++) {
         assert_ok(invar_memory_planning_plan_rank(v, sizes, ranks, r));
-        most = v->budget.need > most ? v->budget.need : most;
-        if (r % (ranks / sizes->pipeline) == 0 && v->budget.need > *first)
-            *first = v->budget.need;
+        most = v->plan.need > most ? v->plan.need : most;
+        if (r % (ranks / sizes->pipeline) == 0 && v->plan.need > *first)
+            *first = v->plan.need;
     }
     return most;
 }
@@ -48,7 +48,7 @@ static size_t most_of_stages(invar_memory_planning *v, const invar_layout_sizes 
 
     for (int s = 0; s<sizes->pipeline; s += sizes->pipeline> 1 ? sizes->pipeline - 1 : 1) {
         assert_ok(invar_memory_planning_plan_stage(v, sizes, ranks, s));
-        most = v->budget.need > most ? v->budget.need : most;
+        most = v->plan.need > most ? v->plan.need : most;
         assert_int_equal(v->layout.data.rank, 0);
     }
     return most;

@@ -59,7 +59,7 @@ static invar_status fill_moments(invar_optimizer *o, const invar_model *model)
         for (size_t k = 0; k < all; k++)
             whole[k] = (float)((size_t)i * 1000003 + k);
         if (p->local.experts > 0)
-            invar_param_shard_take(own, p, &p->local, whole);
+            invar_param_shard_extract(own, p, &p->local, whole);
         status = invar_optimizer_load(o, model, i / 2, i % 2 == 1, own);
         free(whole);
     }
@@ -70,7 +70,7 @@ static void list(content *c)
 {
     static const char *const sets[SETS] = {"model", "model.exp_avg", "model.exp_avg_sq"};
     const invar_model *model = c->model;
-    const invar_device *place = invar_optimizer_place(c->optimizer);
+    const invar_device *place = invar_optimizer_device(c->optimizer);
     const invar_device *home = c->masters.tensors ? NULL : &model->dev;
 
     c->tensors = calloc((size_t)(SETS * model->n_params), sizeof *c->tensors);
@@ -83,8 +83,8 @@ static void list(content *c)
             const invar_tensor *of = set == 0   ? master
                                      : set == 1 ? &c->optimizer->m[i]
                                                 : &c->optimizer->v[i];
-            c->tensors[c->count] =
-                (invar_checkpoint_tensor){sets[set], p->name, invar_param_whole(p, NULL), NULL};
+            c->tensors[c->count] = (invar_checkpoint_tensor){
+                sets[set], p->name, invar_param_full_tensor(p, NULL), NULL};
             c->sources[c->count++] =
                 (invar_full_param_source){model, i, of, set == 0 ? home : place};
         }

@@ -103,7 +103,7 @@ static traffic due_block(const plan *p, int rank, const size_t *bytes, make_move
     invar_bucket_plan x;
 
     assert_ok(invar_bucket_plan_init(&x, bytes, INVAR_LAYOUT_BUCKET, p->ranks, rank));
-    for (int64_t i = 0; i < x.pieces; i++) {
+    for (int64_t i = 0; i < x.n_buckets; i++) {
         make(&move, &x, i);
         add_move(&due, move, rank, p->ranks);
     }
@@ -155,7 +155,7 @@ static void due_units(traffic *tokens, traffic *grads, const plan *p, int64_t st
         for (int r = 0; r <= p->ranks; r++)
             first[r] = units.unit_sample[r < left ? u + r : units.units];
         add_tokens(tokens, p, step, first, rank);
-        for (int64_t i = 0; i < x.pieces; i++) {
+        for (int64_t i = 0; i < x.n_buckets; i++) {
             invar_bucket_plan_scatter(&move, &x, i, (int)(left < p->ranks ? left : p->ranks));
             add_move(grads, move, rank, p->ranks);
         }
@@ -232,7 +232,7 @@ static void plan_slices(plan *out, const invar_run_context *session, const invar
 static void plan_model(plan *out, const invar_recipe *recipe)
 {
     const invar_layout_sizes whole = {
-        .tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .expert = 1};
+        .tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .expert = 1};
     invar_run_context session;
     invar_layout layout;
 

@@ -33,10 +33,10 @@ static void test_settings__rollouts(void **state)
     const pair given[] = {{"num-rollout", "9"}, {NULL, NULL}};
 
     (void)state;
-    assert_int_equal(settings_of(epochs, 10, -1).course.rollouts, 7); // the rest is left out
-    assert_int_equal(settings_of(epochs, 0, -1).course.rollouts, 0);  // of files, nobody knows
-    assert_int_equal(settings_of(given, 10, 5).course.rollouts, 9);
-    assert_int_equal(settings_of(given, 10, 5).course.until, 5);
+    assert_int_equal(settings_of(epochs, 10, -1).run_schedule.rollouts, 7); // the rest is left out
+    assert_int_equal(settings_of(epochs, 0, -1).run_schedule.rollouts, 0); // of files, nobody knows
+    assert_int_equal(settings_of(given, 10, 5).run_schedule.rollouts, 9);
+    assert_int_equal(settings_of(given, 10, 5).run_schedule.until, 5);
 }
 
 static void test_settings__batches(void **state)

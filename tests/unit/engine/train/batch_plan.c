@@ -69,15 +69,15 @@ static void test_engine_plan__micro_batches_keep_the_samples(void **state)
     (void)state;
     assert_ok(invar_batch_plan_make(&plan, tokens, 7, &(invar_batch_plan_options){10, 1, 5, 0}));
     assert_list(plan.unit_sample, (const int64_t[]){0, 2, 4, 6, 7}, 5);
-    assert_int_equal(plan.count, 2);
-    assert_list(plan.unit, (const int64_t[]){0, 2, 4}, 3);
-    assert_list(plan.sample, (const int64_t[]){0, 4, 7}, 3);
+    assert_int_equal(plan.n_micro_batches, 2);
+    assert_list(plan.first_unit, (const int64_t[]){0, 2, 4}, 3);
+    assert_list(plan.first_sample, (const int64_t[]){0, 4, 7}, 3);
     assert_int_equal(plan.max_tokens, 20);
     invar_batch_plan_release(&plan);
     // a unit with more is one by itself
     assert_ok(invar_batch_plan_make(&plan, tokens, 7, &(invar_batch_plan_options){10, 1, 1, 0}));
-    assert_int_equal(plan.count, 4);
-    assert_list(plan.sample, (const int64_t[]){0, 2, 4, 6, 7}, 5);
+    assert_int_equal(plan.n_micro_batches, 4);
+    assert_list(plan.first_sample, (const int64_t[]){0, 2, 4, 6, 7}, 5);
     invar_batch_plan_release(&plan);
 }
 
@@ -89,9 +89,9 @@ static void test_engine_plan__dynamic_micro_batches_keep_the_limit(void **state)
 
     (void)state;
     assert_ok(invar_batch_plan_make(&plan, tokens, 10, &(invar_batch_plan_options){12, 5, 0, 10}));
-    assert_int_equal(plan.count, 3);
-    assert_list(plan.unit, (const int64_t[]){0, 2, 3, 5}, 4);
-    assert_list(plan.sample, (const int64_t[]){0, 4, 6, 10}, 4);
+    assert_int_equal(plan.n_micro_batches, 3);
+    assert_list(plan.first_unit, (const int64_t[]){0, 2, 3, 5}, 4);
+    assert_list(plan.first_sample, (const int64_t[]){0, 4, 6, 10}, 4);
     assert_int_equal(plan.max_tokens, 12);
     invar_batch_plan_release(&plan);
 }
@@ -103,8 +103,8 @@ static void test_engine_plan__without_limits_all_is_one_micro_batch(void **state
 
     (void)state;
     assert_ok(invar_batch_plan_make(&plan, tokens, 3, &(invar_batch_plan_options){1, 1, 0, 0}));
-    assert_int_equal(plan.count, 1);
-    assert_list(plan.sample, (const int64_t[]){0, 3}, 2);
+    assert_int_equal(plan.n_micro_batches, 1);
+    assert_list(plan.first_sample, (const int64_t[]){0, 3}, 2);
     invar_batch_plan_release(&plan);
 }
 
@@ -115,8 +115,8 @@ static void test_engine_plan__no_samples_no_micro_batches(void **state)
     (void)state;
     assert_ok(invar_batch_plan_make(&plan, NULL, 0, &(invar_batch_plan_options){4, 4, 2, 100}));
     assert_int_equal(plan.units, 0);
-    assert_int_equal(plan.count, 0);
-    assert_int_equal(plan.sample[0], 0);
+    assert_int_equal(plan.n_micro_batches, 0);
+    assert_int_equal(plan.first_sample[0], 0);
     invar_batch_plan_release(&plan);
 }
 
@@ -157,15 +157,15 @@ static void check_plan(const invar_batch_plan *plan, const int64_t *tokens,
                        const invar_batch_plan_options *o)
 {
     check_units(plan, tokens, o);
-    assert_int_equal(plan->unit[0], 0);
-    assert_int_equal(plan->unit[plan->count], plan->units);
-    for (int64_t b = 0; b < plan->count; b++) {
-        int64_t first = plan->unit[b], end = plan->unit[b + 1], rows, samples;
+    assert_int_equal(plan->first_unit[0], 0);
+    assert_int_equal(plan->first_unit[plan->n_micro_batches], plan->units);
+    for (int64_t b = 0; b < plan->n_micro_batches; b++) {
+        int64_t first = plan->first_unit[b], end = plan->first_unit[b + 1], rows, samples;
         assert_true(first < end); // none is empty: with the ends above, each unit comes once
-        assert_int_equal(plan->sample[b], plan->unit_sample[first]);
-        assert_int_equal(plan->sample[b + 1], plan->unit_sample[end]);
-        rows = sum(tokens, plan->sample[b], plan->sample[b + 1]);
-        samples = plan->sample[b + 1] - plan->sample[b];
+        assert_int_equal(plan->first_sample[b], plan->unit_sample[first]);
+        assert_int_equal(plan->first_sample[b + 1], plan->unit_sample[end]);
+        rows = sum(tokens, plan->first_sample[b], plan->first_sample[b + 1]);
+        samples = plan->first_sample[b + 1] - plan->first_sample[b];
         assert_true(rows <= plan->max_tokens);
         assert_true(o->micro_batch == 0 || samples <= o->micro_batch || end - first == 1);
         assert_true(o->max_tokens == 0 || rows <= o->max_tokens || end - first == 1);
@@ -196,7 +196,7 @@ static void test_engine_plan__covers_all_units_once_in_order(void **state)
         assert_ok(invar_batch_plan_make(&plan, tokens, samples, &options));
         assert_int_equal(plan.samples, samples);
         check_plan(&plan, tokens, &options);
-        several += plan.count > 1;
+        several += plan.n_micro_batches > 1;
         full += plan.units < samples;
         invar_batch_plan_release(&plan);
     }

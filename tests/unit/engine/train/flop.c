@@ -135,7 +135,7 @@ static void test_flop__branches_do_not_see_each_other(void **state)
     model = make(INVAR_TEST_MODEL_DENSE, false, &dev);
     s = &model->spec;
     parts.branch_starts = &cut;
-    parts.n_cuts = 1;
+    parts.n_branch_starts = 1;
     for (int64_t layer = 0; layer < s->layers; layer++)
         less += attention(s, layer, 30) - attention(s, layer, 12) - attention(s, layer, 18);
     assert_true(less > 0.0);

@@ -85,7 +85,7 @@ static invar_probe_result step(scene *s, bool rest)
     differentiate(s);
     assert_ok(invar_learner_step(&s->learner, 3, rest));
     invar_probe_begin(s->probe, NULL);
-    assert_ok(invar_learner_points(&s->learner, s->probe));
+    assert_ok(invar_learner_record_points(&s->learner, s->probe));
     assert_ok(invar_probe_finish(&points, s->probe));
     assert_ok(invar_learner_end_step(&s->learner, &points));
     return points;
@@ -106,7 +106,7 @@ static void test_learner__knows_its_weights(void **state)
     invar_learner_options visiting = options;
     scene s;
 
-    visiting.piece = INVAR_ALIGN;
+    visiting.offload_chunk_bytes = INVAR_ALIGN;
     for (int i = 0; i < 2; i++) {
         invar_digest before, after, known;
 

@@ -124,7 +124,7 @@ static void test_micro_batch__cuts_branches(void **state)
     (void)state;
     make(&s);
     s.samples[2].branch_starts = cuts;
-    s.samples[2].n_cuts = 1;
+    s.samples[2].n_branch_starts = 1;
     assert_ok(invar_micro_batch_fill(
         &batch, s.samples,
         &(invar_micro_batch_plan){

@@ -72,8 +72,8 @@ static invar_status same_moments(const invar_optimizer *one, const invar_optimiz
     bool whole = !o->divided || rank == 0;
 
     for (int64_t i = 0; i < o->params; i++)
-        if (whole ? differ(&one->m[i], &o->m[i], invar_optimizer_place(o)) ||
-                        differ(&one->v[i], &o->v[i], invar_optimizer_place(o))
+        if (whole ? differ(&one->m[i], &o->m[i], invar_optimizer_device(o)) ||
+                        differ(&one->v[i], &o->v[i], invar_optimizer_device(o))
                   : o->m[i].data || o->v[i].data)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has other moments", rank);
     return INVAR_OK;
@@ -88,9 +88,10 @@ static invar_status count_due(uint64_t due[2], const invar_layout *layout, const
     uint64_t sent, received;
     invar_comm_transfer move;
     invar_bucket_plan x;
-    invar_status status = invar_bucket_plan_init(&x, bytes, layout->bucket, data->size, data->rank);
+    invar_status status =
+        invar_bucket_plan_init(&x, bytes, layout->bucket_bytes, data->size, data->rank);
 
-    for (int64_t i = 0; status == INVAR_OK && i < x.pieces; i++) {
+    for (int64_t i = 0; status == INVAR_OK && i < x.n_buckets; i++) {
         make(&move, &x, i);
         move.phase = "plan";
         status = invar_comm_transfer_bytes(&sent, &received, &move, data->rank, data->size);
@@ -165,7 +166,7 @@ static invar_status first_steps(const lesson *l, int r)
 /* All rows of a parameter, which each rank reads together with the others. */
 static invar_status read_param(const lesson *l, const invar_model *model, int64_t i)
 {
-    invar_tensor is = invar_param_here(&model->params[i], NULL);
+    invar_tensor is = invar_param_local_tensor(&model->params[i], NULL);
     invar_status status;
 
     is.data = malloc(invar_host_staging_span(&is));
@@ -247,7 +248,7 @@ static invar_status rank_part(rank_run *run)
 
     invar_layout_init(&layout, run->comm, SECONDS);
     if (l->bucket)
-        layout.bucket = l->bucket;
+        layout.bucket_bytes = l->bucket;
     status = invar_test_model_part(&l->models[r], l->start, &layout, &l->devs[r]);
     if (status == INVAR_OK)
         status = fill_grads(&l->grads[r], l->models[r]);

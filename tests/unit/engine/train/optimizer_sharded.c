@@ -58,7 +58,7 @@ static invar_status put_gradient(const invar_grads *grads, const invar_param *p,
     float *own = malloc(count * sizeof *own);
     invar_status status;
 
-    invar_param_shard_take(own, p, &p->local, whole);
+    invar_param_shard_extract(own, p, &p->local, whole);
     status = invar_device_upload(&grads->dev, to->data, own, count * sizeof *own);
     free(own);
     return status;
@@ -246,9 +246,9 @@ static void test_optimizer_divided__steps_as_one(void **state)
 static void test_optimizer_divided__owners(void **state)
 {
     static const divided_world worlds[] = {
-        {3, {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .expert = 1}},
-        {8, {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .expert = 1}},
-        {8, {.tensor = 1, .expert_tensor = 1, .pipeline = 2, .chunks = 2, .expert = 1}}};
+        {3, {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .expert = 1}},
+        {8, {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .expert = 1}},
+        {8, {.tensor = 1, .expert_tensor = 1, .pipeline = 2, .virtual_stages = 2, .expert = 1}}};
 
     for (int w = 0; w < (int)(sizeof worlds / sizeof *worlds); w++)
         check(w == 1 ? INVAR_TEST_MODEL_EXPERTS : INVAR_TEST_MODEL_DENSE,

@@ -75,7 +75,7 @@ static invar_status plan_step(traffic out[2], const lesson *l, const invar_layou
     for (int64_t i = 0; i < SAMPLES; i++)
         rows[i] = invar_micro_batch_rows(&l->samples->items[i]);
     INVAR_TRY(invar_batch_plan_make(&plan, rows, SAMPLES, &l->options.plan));
-    status = invar_bucket_plan_init(&x, owned->bytes, layout->bucket, data->size, data->rank);
+    status = invar_bucket_plan_init(&x, owned->bytes, layout->bucket_bytes, data->size, data->rank);
     for (int64_t first = 0; status == INVAR_OK && first < plan.units; first += data->size) {
         int64_t left = plan.units - first;
         for (int64_t r = 0; r < data->size; r++) {
@@ -83,12 +83,12 @@ static invar_status plan_step(traffic out[2], const lesson *l, const invar_layou
             of[r][1] = plan.unit_sample[r < left ? first + r + 1 : plan.units];
         }
         status = plan_tokens(&out[0], l, data, of, times);
-        for (int64_t i = 0; status == INVAR_OK && i < x.pieces; i++) {
+        for (int64_t i = 0; status == INVAR_OK && i < x.n_buckets; i++) {
             invar_bucket_plan_scatter(&move, &x, i, (int)(left < data->size ? left : data->size));
             status = plan_move(&out[1], &move, data);
         }
     }
-    for (int64_t i = 0; status == INVAR_OK && i < x.pieces; i++) {
+    for (int64_t i = 0; status == INVAR_OK && i < x.n_buckets; i++) {
         invar_bucket_plan_gather(&move, &x, i);
         status = plan_move(&out[0], &move, data);
     }
@@ -163,7 +163,7 @@ static invar_status rank_part(rank_run *run)
 
     invar_layout_init(&layout, run->comm, SECONDS);
     if (l->bucket)
-        layout.bucket = l->bucket;
+        layout.bucket_bytes = l->bucket;
     status = run_rank(l, &layout);
     if (status != INVAR_OK)
         invar_comm_abort(run->comm, invar_error_last()->message);
@@ -362,7 +362,8 @@ static void test_ranks__refuses(void **state)
     assert_ok(invar_trainer_new(&trainer, dev, &options));
     assert_ok(invar_grads_new(&grads, model));
     grads->overwrite_next = false;
-    assert_fails(invar_trainer_learn(trainer, model, samples.items, SAMPLES, &loss, grads, &result),
+    assert_fails(invar_trainer_forward_backward(trainer, model, samples.items, SAMPLES, &loss,
+                                                grads, &result),
                  INVAR_E_INVALID, "gradients of zero only");
     invar_grads_free(grads);
     invar_trainer_free(trainer);

@@ -56,7 +56,7 @@ static invar_status rank_part(rank_run *run)
 
     invar_layout_init(&layout, run->comm, SECONDS);
     if (s->l->bucket)
-        layout.bucket = s->l->bucket;
+        layout.bucket_bytes = s->l->bucket;
     status = invar_layout_divide(&layout, &s->sizes);
     if (status == INVAR_OK)
         status = run_stage(s, &layout, invar_comm_rank(run->comm));
@@ -77,7 +77,7 @@ static void all_equal(stage_run *s, const shape *by, uint64_t schedule)
     rank_run runs[MAX_RANKS];
 
     s->sizes.pipeline = by->stages;
-    s->sizes.chunks = by->chunks;
+    s->sizes.virtual_stages = by->chunks;
     run_ranks(runs, by->ranks, schedule, 0, rank_part, s);
     for (int r = 0; r < by->ranks; r++)
         if (runs[r].status != INVAR_OK)
@@ -287,7 +287,7 @@ static void test_stages__loss_fails(void **state)
     lesson_init(&l, model, &samples, dev);
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
     l.failing = 1;
-    s.sizes.pipeline = s.sizes.chunks = 2;
+    s.sizes.pipeline = s.sizes.virtual_stages = 2;
     run_ranks(runs, 2, 0, 0, rank_part, &s);
     for (int r = 0; r < 2; r++) {
         assert_int_equal(runs[r].status, r == 1 ? INVAR_E_STATE : INVAR_E_IO);

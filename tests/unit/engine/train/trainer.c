@@ -66,8 +66,8 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
     assert_true(invar_trainer_tokens(samples->items, samples->count) <= MOST);
     assert_ok(invar_grads_new(&out->grads, model));
     assert_ok(invar_trainer_new(&trainer, dev, options));
-    assert_ok(invar_trainer_learn(trainer, model, samples->items, samples->count, &loss, out->grads,
-                                  &out->result));
+    assert_ok(invar_trainer_forward_backward(trainer, model, samples->items, samples->count, &loss,
+                                             out->grads, &out->result));
     assert_int_equal(p.next, samples->count);
     assert_int_equal(p.calls, out->result.micro_batches);
     invar_trainer_free(trainer);
@@ -403,7 +403,7 @@ static invar_status learn_slowly(rank_run *run)
     const invar_trainer_loss loss = {.run = dawdle, .payload = s->samples.items};
     invar_layout world;
     invar_trainer_options options = {
-        .plan = {1, 1, 1, 0}, .temperature = 1.0f, .tick = beat, .payload = &world};
+        .plan = {1, 1, 1, 0}, .temperature = 1.0f, .on_progress = beat, .payload = &world};
     float now[MOST];
     invar_trainer_result result = {.train_logp = now};
     invar_trainer *trainer = NULL;
@@ -415,15 +415,15 @@ static invar_status learn_slowly(rank_run *run)
         INVAR_TRY(invar_grads_new(&grads, s->model));
         status = invar_trainer_new(&trainer, s->dev, &options);
         if (status == INVAR_OK)
-            status = invar_trainer_learn(trainer, s->model, s->samples.items, s->samples.count,
-                                         &loss, grads, &result);
+            status = invar_trainer_forward_backward(trainer, s->model, s->samples.items,
+                                                    s->samples.count, &loss, grads, &result);
         invar_trainer_free(trainer);
         invar_grads_free(grads);
     }
     INVAR_TRY(status);
     return invar_comm_run(run->comm, &(invar_comm_transfer){.op = INVAR_COMM_BARRIER,
                                                             .phase = "step",
-                                                            .timeout_s = world.seconds});
+                                                            .timeout_s = world.timeout_s});
 }
 
 static void test_trainer__a_slow_rank_is_awaited(void **state)

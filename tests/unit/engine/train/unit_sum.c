@@ -136,7 +136,7 @@ static invar_status rank_part(rank_run *run)
     invar_status status;
 
     invar_layout_init(&layout, run->comm, SECONDS);
-    layout.bucket = s->bucket;
+    layout.bucket_bytes = s->bucket;
     INVAR_TRY(invar_test_model_part(&model, s->model, &layout, s->dev));
     status = invar_grads_new(&grads, model);
     if (status == INVAR_OK)

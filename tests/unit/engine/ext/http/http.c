@@ -62,7 +62,7 @@ static void test_http__answers(void **state)
     int waits = 0;
 
     (void)state;
-    invar_http_watch(http, count_wait, &waits);
+    invar_http_set_wait_callback(http, count_wait, &waits);
     assert_ok(post(http, e, 6));
     for (size_t i = 0; i < 6; i++) {
         assert_int_equal(e[i].reply_bytes, expected[i] ? strlen(expected[i]) : 0);
@@ -184,7 +184,7 @@ static void test_http__steady_answer(void **state)
     server = serve(&port, "HTTP/1.1 200 OK\r\nContent-Length: 54\r\n\r\n1.25", 50);
     (void)snprintf(url, sizeof url, "http://127.0.0.1:%d/", port);
     assert_ok(invar_http_open(&http, &o));
-    invar_http_watch(http, count_wait, &waits);
+    invar_http_set_wait_callback(http, count_wait, &waits);
     assert_ok(post(http, &e, 1));
     assert_memory_equal(e.reply, "1.25 ", 5);
     assert_true(waits >= 10); // of about fifty pieces, none of them a second late
@@ -220,13 +220,13 @@ static void test_http__refusals(void **state)
 /* A question may have a limit of its own. */
 static void test_http__limit_of_a_question(void **state)
 {
-    invar_http_exchange e[] = {{.body = "ok", .most_bytes = 3}, {.body = "ok"}};
+    invar_http_exchange e[] = {{.body = "ok", .max_response_bytes = 3}, {.body = "ok"}};
     invar_http *http = open_fake(1);
 
     (void)state;
     assert_ok(post(http, e, 2));
     release(e, 2);
-    e[0] = (invar_http_exchange){.body = "ok", .most_bytes = 2};
+    e[0] = (invar_http_exchange){.body = "ok", .max_response_bytes = 2};
     assert_fails(post(http, e, 1), INVAR_E_CORRUPT, "is longer than 2 bytes");
     release(e, 1);
     invar_http_close(http);

@@ -31,7 +31,7 @@ static invar_status read_with(float *out, const char *tokens_text, const char *n
 {
     const invar_logprob_request q = {tokens, COUNT, FIRST, 12};
     const invar_logprob_expectation e = {"opd-teacher-url", temperature, &words, print};
-    char line[4096], now[INVAR_REMOTE_TEACHER_PRINT_SIZE];
+    char line[4096], now[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
 
     (void)snprintf(line, sizeof line,
                    "{\"choices\":[{\"logprobs\":{\"tokens\":[%s],\"token_logprobs\":[%s]}}]%s}",
@@ -128,7 +128,7 @@ static void test_teacher__other_forms(void **state)
                                           "{\"error\":{\"message\":\"no\"}}"};
     const invar_logprob_request q = {tokens, COUNT, FIRST, -1};
     const invar_logprob_expectation e = {"opd-teacher-url", 1, &words, NULL};
-    char print[INVAR_REMOTE_TEACHER_PRINT_SIZE];
+    char print[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
     float out[COUNT - FIRST];
 
     (void)state;

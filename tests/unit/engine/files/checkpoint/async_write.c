@@ -46,11 +46,11 @@ static void test_engine_checkpoint__a_thread_writes_the_same_bytes(void **state)
     assert_ok(invar_checkpoint_writer_new(&writer, NULL));
     for (int rows = ROWS; rows <= 4 * ROWS; rows += ROWS) {
         assert_ok(invar_checkpoint_write(&once, in[0], ckpt_make(&data, rows, rows), NULL));
-        assert_ok(invar_checkpoint_begin(writer, in[1], &data.content, NULL));
-        invar_checkpoint_await_copy(writer);
-        assert_false(invar_checkpoint_copying(writer));
+        assert_ok(invar_checkpoint_writer_begin(writer, in[1], &data.content, NULL));
+        invar_checkpoint_writer_await_copy(writer);
+        assert_false(invar_checkpoint_writer_copying(writer));
         memset(&data, 0x5A, offsetof(ckpt_data, tensors));
-        assert_ok(invar_checkpoint_finish(&behind, writer));
+        assert_ok(invar_checkpoint_writer_finish(&behind, writer));
         assert_memory_equal(&once, &behind, sizeof once);
         for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
             for (int j = 0; j < 2; j++)
@@ -71,28 +71,28 @@ static void test_engine_checkpoint__a_thread_makes_none_before_the_second_call(v
 
     (void)state;
     assert_ok(invar_checkpoint_writer_new(&writer, NULL));
-    assert_ok(invar_checkpoint_finish(NULL, writer)); // nothing was begun
-    invar_checkpoint_await_copy(writer);
-    assert_false(invar_checkpoint_copying(writer));
-    assert_false(invar_checkpoint_ready(writer));
+    assert_ok(invar_checkpoint_writer_finish(NULL, writer)); // nothing was begun
+    invar_checkpoint_writer_await_copy(writer);
+    assert_false(invar_checkpoint_writer_copying(writer));
+    assert_false(invar_checkpoint_writer_ready(writer));
     assert_ok(invar_checkpoint_write(NULL, save, ckpt_make(&data, 0, ROWS), &options));
-    assert_ok(invar_checkpoint_begin(writer, save, ckpt_make(&data, 1, ROWS), &options));
-    while (!invar_checkpoint_ready(writer))
+    assert_ok(invar_checkpoint_writer_begin(writer, save, ckpt_make(&data, 1, ROWS), &options));
+    while (!invar_checkpoint_writer_ready(writer))
         sched_yield();
     assert_true(there("iter_0000001.tmp/hashes.xxh"));
     assert_false(there("iter_0000001"));
     assert_int_equal(open_latest(), 0);
     assert_int_equal(rows_of(ledger, "restore-points"), 1);
     assert_int_equal(rows_of(ledger, "checkpoint-pending"), 0);
-    assert_fails(invar_checkpoint_begin(writer, save, ckpt_make(&data, 2, ROWS), &options),
+    assert_fails(invar_checkpoint_writer_begin(writer, save, ckpt_make(&data, 2, ROWS), &options),
                  INVAR_E_STATE, "the one before has not been finished");
-    assert_ok(invar_checkpoint_finish(NULL, writer));
-    assert_false(invar_checkpoint_ready(writer));
+    assert_ok(invar_checkpoint_writer_finish(NULL, writer));
+    assert_false(invar_checkpoint_writer_ready(writer));
     assert_int_equal(open_latest(), 1);
     assert_false(there("iter_0000000")); // one is kept
     assert_int_equal(rows_of(ledger, "restore-points"), 2);
     // never finished: nothing is left of it
-    assert_ok(invar_checkpoint_begin(writer, save, ckpt_make(&data, 2, ROWS), &options));
+    assert_ok(invar_checkpoint_writer_begin(writer, save, ckpt_make(&data, 2, ROWS), &options));
     invar_checkpoint_writer_free(writer);
     assert_false(there("iter_0000002.tmp"));
     assert_int_equal(open_latest(), 1);
@@ -111,13 +111,14 @@ static void test_engine_checkpoint__a_thread_refuses_the_same(void **state)
     assert_ok(invar_checkpoint_writer_new(&writer, NULL));
     ckpt_make(&data, 1, ROWS);
     data.tensors[0].name = "";
-    assert_fails(invar_checkpoint_begin(writer, save, &data.content, &options), INVAR_E_INVALID,
-                 "name");
-    assert_ok(invar_checkpoint_begin(writer, save, ckpt_make(&data, 3, ROWS), &options));
-    assert_fails(invar_checkpoint_finish(NULL, writer), INVAR_E_INVALID, "the last step is 2");
+    assert_fails(invar_checkpoint_writer_begin(writer, save, &data.content, &options),
+                 INVAR_E_INVALID, "name");
+    assert_ok(invar_checkpoint_writer_begin(writer, save, ckpt_make(&data, 3, ROWS), &options));
+    assert_fails(invar_checkpoint_writer_finish(NULL, writer), INVAR_E_INVALID,
+                 "the last step is 2");
     assert_false(there("iter_0000003.tmp"));
-    assert_ok(invar_checkpoint_begin(writer, save, ckpt_make(&data, 2, ROWS), &options));
-    assert_ok(invar_checkpoint_finish(NULL, writer));
+    assert_ok(invar_checkpoint_writer_begin(writer, save, ckpt_make(&data, 2, ROWS), &options));
+    assert_ok(invar_checkpoint_writer_finish(NULL, writer));
     assert_int_equal(open_latest(), 2);
     invar_checkpoint_writer_free(writer);
     invar_checkpoint_writer_free(NULL);
@@ -127,7 +128,7 @@ static void test_engine_checkpoint__a_thread_refuses_the_same(void **state)
 /* What the caller does to the path concerns the two calls alone; where it was written is known. */
 static void test_engine_checkpoint__a_thread_has_a_path_of_its_own(void **state)
 {
-    invar_checkpoint_options options = {.claimed = true};
+    invar_checkpoint_options options = {.save_exists = true};
     invar_checkpoint_writer *writer;
     char moved[sizeof save], at[sizeof save];
 
@@ -137,20 +138,20 @@ static void test_engine_checkpoint__a_thread_has_a_path_of_its_own(void **state)
     assert_ok(invar_held_folder_make(save));
     assert_ok(invar_checkpoint_writer_new(&writer, NULL));
     assert_string_equal(invar_checkpoint_writer_save(writer), "");
-    assert_ok(invar_checkpoint_begin(writer, at, ckpt_make(&data, 1, ROWS), &options));
+    assert_ok(invar_checkpoint_writer_begin(writer, at, ckpt_make(&data, 1, ROWS), &options));
     memcpy(at, moved, sizeof at);
-    while (!invar_checkpoint_ready(writer))
+    while (!invar_checkpoint_writer_ready(writer))
         sched_yield();
     assert_string_equal(invar_checkpoint_writer_save(writer), save);
     assert_true(there("iter_0000001.tmp/hashes.xxh"));
     assert_int_equal(rename(save, moved), 0);
-    assert_ok(invar_checkpoint_finish(NULL, writer)); // moved before the second call
+    assert_ok(invar_checkpoint_writer_finish(NULL, writer)); // moved before the second call
     assert_string_equal(invar_checkpoint_writer_save(writer), moved);
     // moved before the files were written
     memcpy(at, save, sizeof at);
-    assert_ok(invar_checkpoint_begin(writer, at, ckpt_make(&data, 2, ROWS), &options));
+    assert_ok(invar_checkpoint_writer_begin(writer, at, ckpt_make(&data, 2, ROWS), &options));
     memcpy(at, moved, sizeof at);
-    assert_fails(invar_checkpoint_finish(NULL, writer), INVAR_E_NOTFOUND, "cannot be read");
+    assert_fails(invar_checkpoint_writer_finish(NULL, writer), INVAR_E_NOTFOUND, "cannot be read");
     assert_string_equal(invar_checkpoint_writer_save(writer), save);
     assert_false(invar_path_exists(save));
     memcpy(save, moved, sizeof save);

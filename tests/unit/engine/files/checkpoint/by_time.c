@@ -64,7 +64,7 @@ static void test_engine_checkpoint__all_others_stay(void **state)
 static void write_end(int64_t step)
 {
     assert_ok(invar_checkpoint_write(NULL, save, ckpt_make(&data, step, ROWS),
-                                     &(invar_checkpoint_options){.ends = true}));
+                                     &(invar_checkpoint_options){.is_last = true}));
 }
 
 /* Of those saved by time alone, and of these only what is older. */

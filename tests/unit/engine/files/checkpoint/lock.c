@@ -79,7 +79,7 @@ static void test_engine_checkpoint__refuses_an_owner_that_is_none(void **state)
 static void test_engine_checkpoint__writes_where_its_folder_is(void **state)
 {
     invar_checkpoint_lock claim;
-    invar_checkpoint_options options = {.claimed = true};
+    invar_checkpoint_options options = {.save_exists = true};
     char moved[sizeof save];
 
     (void)state;

@@ -326,7 +326,7 @@ static void write_edited(const char *folder, const char *name, const edit *e)
         bool added = i >= count - e->n_more;
         int64_t elements = added ? list[i].shape[0] * list[i].shape[1] : list[i].elements;
         assert_ok(added ? invar_safetensors_write(writer, zeros, elements)
-                        : invar_safetensors_put_f32(writer, data[i], elements));
+                        : invar_safetensors_write_f32(writer, data[i], elements));
     }
     assert_ok(invar_safetensors_commit(writer));
     invar_safetensors_writer_close(writer);

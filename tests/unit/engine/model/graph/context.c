@@ -53,9 +53,9 @@ static invar_status trade(const invar_layout *layout, invar_op_runner *caller)
     float own[ROWS * COLS], back[ROWS * COLS], columns[ROWS * COLS];
     invar_tensor blocks = invar_tensor_2d(own, INVAR_DTYPE_F32, rows, COLS);
     invar_transfer_runner mover = {.layout = layout};
-    invar_graph_transfer move = {.kind = INVAR_GRAPH_TRANSFER_SPREAD,
+    invar_graph_transfer move = {.kind = INVAR_GRAPH_TRANSFER_ROWS_TO_COLUMNS,
                                  .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
-                                 .whole =
+                                 .full =
                                      invar_tensor_2d(columns, INVAR_DTYPE_F32, ROWS, share.count),
                                  .local = blocks,
                                  .start = starts};
@@ -65,9 +65,9 @@ static invar_status trade(const invar_layout *layout, invar_op_runner *caller)
     status = invar_transfer_runner_run(&mover, caller, &move);
     if (status == INVAR_OK)
         status = check_columns(columns, rank);
-    move.kind = INVAR_GRAPH_TRANSFER_RETURN;
-    move.local = move.whole;
-    move.whole = invar_tensor_2d(back, INVAR_DTYPE_F32, rows, COLS);
+    move.kind = INVAR_GRAPH_TRANSFER_COLUMNS_TO_ROWS;
+    move.local = move.full;
+    move.full = invar_tensor_2d(back, INVAR_DTYPE_F32, rows, COLS);
     if (status == INVAR_OK)
         status = invar_transfer_runner_run(&mover, caller, &move);
     if (status == INVAR_OK && memcmp(own, back, (size_t)(rows * COLS) * sizeof *own) != 0)
@@ -79,7 +79,7 @@ static invar_status trade(const invar_layout *layout, invar_op_runner *caller)
 static invar_status one_rank(rank_run *run)
 {
     static const invar_layout_sizes sizes = {
-        .tensor = 1, .expert_tensor = 1, .context = RANKS, .pipeline = 1, .chunks = 1};
+        .tensor = 1, .expert_tensor = 1, .context = RANKS, .pipeline = 1, .virtual_stages = 1};
     invar_device dev = {.backend = invar_backend_cpu()};
     invar_layout layout;
     invar_op_runner caller;

@@ -38,7 +38,7 @@ static int setup(void **state)
     assert_ok(invar_device_open(&t.dev));
     invar_op_runner_init(&t.caller, &t.dev);
     assert_ok(invar_cuda_graph_cache_new(&t.tape, &t.dev));
-    t.caller.tape = t.tape;
+    t.caller.graph_cache = t.tape;
     t.before = invar_far_counted();
     for (int i = 0; i < BLOCKS; i++)
         t.blocks[i] = taken(N * sizeof(float));
@@ -93,7 +93,7 @@ static void expect(int block, float value)
 {
     float got[N];
 
-    assert_ok(invar_op_runner_get(&t.caller, got, t.blocks[block], sizeof got));
+    assert_ok(invar_op_runner_download(&t.caller, got, t.blocks[block], sizeof got));
     for (int i = 0; i < N; i++)
         assert_true(got[i] == value);
 }

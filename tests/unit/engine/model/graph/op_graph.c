@@ -58,9 +58,9 @@ static void write_sums(sums *s, uint64_t seed)
 static float run_sums(const sums *s, const invar_device *dev, bool poison)
 {
     float one[WIDTH], *block, result;
-    const void *given[INVAR_OP_GRAPH_MAX_GIVEN] = {one};
+    const void *given[INVAR_OP_GRAPH_MAX_INPUTS] = {one};
     invar_op_runner caller;
-    invar_graph_exec_args run = {.caller = &caller, .given = given, .poison = poison};
+    invar_graph_exec_args run = {.op_runner = &caller, .inputs = given, .poison = poison};
     invar_tensor last;
 
     for (int i = 0; i < WIDTH; i++)
@@ -93,16 +93,16 @@ static void test_program__planned_memory_changes_no_result(void **state)
         assert_true(run_sums(&s, dev, false) == s.expected[MOST - 1]);
         block = s.program->block;
         planned += block;
-        for (int32_t i = 0; i < s.program->n_rooms; i++)
-            apart += invar_aligned(s.program->rooms[i].bytes);
+        for (int32_t i = 0; i < s.program->n_buffers; i++)
+            apart += invar_aligned(s.program->buffers[i].bytes);
         assert_ok(invar_op_graph_plan(s.program)); // a pure function
         assert_int_equal(s.program->block, block);
         invar_op_graph_eliminate_dead(s.program, 0);
-        for (int32_t i = 0; i < s.program->n_calls; i++)
-            dropped += s.program->calls[i].dropped;
+        for (int32_t i = 0; i < s.program->n_nodes; i++)
+            dropped += s.program->nodes[i].dropped;
         assert_true(run_sums(&s, dev, false) == s.expected[MOST - 1]);
-        for (int32_t i = 0; i < s.program->n_rooms; i++) // the control: two places for all
-            s.program->rooms[i].offset = (size_t)(i % 2) * 512;
+        for (int32_t i = 0; i < s.program->n_buffers; i++) // the control: two places for all
+            s.program->buffers[i].offset = (size_t)(i % 2) * 512;
         wrong += run_sums(&s, dev, false) != s.expected[MOST - 1];
         invar_op_graph_free(s.program);
     }
@@ -127,8 +127,8 @@ static void test_program__poison_shows_a_use_of_what_is_dead(void **state)
         write_sums(&s, seed);
         assert_ok(invar_op_graph_plan(s.program));
         assert_true(run_sums(&s, dev, true) == s.expected[MOST - 1]);
-        last = &s.program->rooms[invar_op_graph_room_of(s.at[MOST - 1].data)];
-        last->last = s.program->n_calls - 1; // the host touches it after that
+        last = &s.program->buffers[invar_op_graph_buffer_of(s.at[MOST - 1].data)];
+        last->last = s.program->n_nodes - 1; // the host touches it after that
         assert_true(run_sums(&s, dev, false) == s.expected[MOST - 1]);
         noticed += isnan(run_sums(&s, dev, true));
         invar_op_graph_free(s.program);
@@ -141,9 +141,9 @@ static void assert_dropped(invar_op_graph *p, int32_t first, const char *kept)
 {
     invar_op_graph_end_section(p);
     invar_op_graph_eliminate_dead(p, first);
-    assert_int_equal(p->n_calls, strlen(kept));
-    for (int32_t i = 0; i < p->n_calls; i++)
-        assert_int_equal(p->calls[i].dropped, kept[i] != 'x');
+    assert_int_equal(p->n_nodes, strlen(kept));
+    for (int32_t i = 0; i < p->n_nodes; i++)
+        assert_int_equal(p->nodes[i].dropped, kept[i] != 'x');
     invar_op_graph_free(p);
 }
 
@@ -163,7 +163,8 @@ static void test_program__calls_that_nobody_wants_are_dropped(void **state)
         INVAR_APPEND(p, -1, ADD, add, .out = c, .a = a, .b = x);
         if (which == 2 || which == 3)
             invar_op_graph_point(
-                p, &(invar_graph_point){.name = "c", .layer = -1, .again = which == 2, .rows = c});
+                p, &(invar_graph_point){
+                       .name = "c", .layer = -1, .recomputed = which == 2, .rows = c});
         if (which == 4)
             invar_op_graph_host_access(p, &b);
         assert_dropped(p, which == 5 ? 1 : 0,
@@ -187,13 +188,14 @@ static void test_program__calls_whose_results_move_stay(void **state)
         all = room(p);
         INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
         INVAR_APPEND(p, -1, ADD, add, .out = b, .a = x, .b = x);
-        invar_op_graph_move(p, &(invar_graph_transfer){
-                                   .kind = INVAR_GRAPH_TRANSFER_SHARES, .whole = all, .local = a});
+        invar_op_graph_transfer(p, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
+                                                           .full = all,
+                                                           .local = a});
         INVAR_APPEND(p, -1, ADD, add, .out = c, .a = all, .b = x);
         if (which == 0)
             invar_op_graph_host_access(p, &c);
         invar_op_graph_eliminate_dead(p, 0);
-        assert_int_equal(p->moves[0].dropped, which);
+        assert_int_equal(p->transfers[0].dropped, which);
         assert_dropped(p, 0, which == 0 ? "x.x" : "...");
     }
     (void)state;
@@ -219,7 +221,7 @@ static void test_program__rows_have_room_for_more(void **state)
             int64_t rows = stretched ? cases[i].room : cases[i].rows;
 
             assert_int_equal(t.shape[0], cases[i].rows);
-            assert_int_equal(p->rooms[invar_op_graph_room_of(t.data)].bytes, rows * 8 * 4);
+            assert_int_equal(p->buffers[invar_op_graph_buffer_of(t.data)].bytes, rows * 8 * 4);
         }
     }
     invar_op_graph_clear(p);
@@ -260,12 +262,12 @@ static void test_program__points_know_what_they_are_computed_from(void **state)
     static const invar_graph_point source = {.name = "x", .layer = -1};
     const invar_device *dev = *state;
     float one[WIDTH] = {0};
-    const void *given[INVAR_OP_GRAPH_MAX_GIVEN] = {one};
+    const void *given[INVAR_OP_GRAPH_MAX_INPUTS] = {one};
     const int64_t start[] = {0, 1};
     const invar_row_offsets samples = {start, 1};
-    const invar_forward_hooks probe = {.take = take};
+    const invar_forward_hooks probe = {.on_value = take};
     invar_graph_exec_args run = {
-        .given = given, .probe = &probe, .samples = &samples, .there = &samples};
+        .inputs = given, .hooks = &probe, .samples = &samples, .device_samples = &samples};
     invar_tensor x, a, b, d, e, f, half, wide;
     invar_op_graph *p;
     invar_op_runner caller;
@@ -291,15 +293,15 @@ static void test_program__points_know_what_they_are_computed_from(void **state)
     INVAR_APPEND(p, -1, ADD, add, .out = d, .a = b, .b = half);
     invar_op_graph_point(p, &(invar_graph_point){.name = "d", .layer = -1, .rows = d});
     INVAR_APPEND(p, -1, ADD, add, .out = e, .a = x, .b = x);
-    invar_op_graph_point(p,
-                         &(invar_graph_point){.name = "b", .layer = -1, .again = true, .rows = e});
+    invar_op_graph_point(
+        p, &(invar_graph_point){.name = "b", .layer = -1, .recomputed = true, .rows = e});
     INVAR_APPEND(p, -1, ADD, add, .out = f, .a = e, .b = e);
     invar_op_graph_point(p, &(invar_graph_point){.name = "f", .layer = -1, .rows = f});
     invar_op_graph_end_section(p);
     assert_ok(invar_op_graph_plan(p));
     assert_ok(invar_alloc(&block, p->block, 1, "a block"));
     run.block = block;
-    run.caller = &caller;
+    run.op_runner = &caller;
     invar_op_runner_init(&caller, dev);
     shown.count = 0;
     assert_ok(invar_op_graph_run(p, 0, &run));

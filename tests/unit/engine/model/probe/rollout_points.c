@@ -43,7 +43,7 @@ static void take(scene *s, const char *name, bool stream, const invar_tensor *ro
     invar_observed_value value = {.name = {.layer = 3},
                                   .op = "add",
                                   .is_residual = stream,
-                                  .caller = &s->caller,
+                                  .op_runner = &s->caller,
                                   .rows = rows,
                                   .owners = owners};
 

@@ -23,7 +23,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 static void imagine(invar_layout *layout, int ranks, int rank)
 {
     const invar_layout_sizes by = {
-        .tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .expert = 1};
+        .tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .expert = 1};
 
     assert_ok(invar_layout_simulate(layout, &by, ranks, rank));
 }
@@ -79,7 +79,7 @@ static void check_control(const invar_model *one, invar_model *model, const inva
     invar_param_loader_init(&f, model, dev);
     for (int64_t i = 0; i < 2; i++) {
         const invar_param *p = &model->params[i * model->first[1]]; // embedding, norm
-        assert_ok(invar_param_loader_room_all(&values, &f, p));
+        assert_ok(invar_param_loader_buffer_all(&values, &f, p));
         memcpy(values, one->params[p - model->params].master.data,
                (size_t)invar_param_elements(p) * sizeof *values);
         values[invar_param_elements(p) - 1] = wrong;
@@ -171,9 +171,9 @@ static void test_masters__take_a_share_of_memory(void **state)
             invar_phase_arena_init(&stage, *state, 0);
             assert_ok(
                 invar_model_new_weights(&weights, &spec, INVAR_FORMAT_BF16, &layout, &stage.dev));
-            alone = stage.overflow_bytes;
+            alone = stage.allocated_bytes;
             assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, &layout, &stage.dev));
-            taken = stage.overflow_bytes - 2 * alone;
+            taken = stage.allocated_bytes - 2 * alone;
             sum += taken;
             assert_true(s == 0 || taken <= all / (size_t)sizes[s] + 3 * block);
             invar_model_free(model);

@@ -58,7 +58,7 @@ static invar_status list_owned(invar_zero_ranges *out)
 static size_t place_of(const invar_zero_comm *s, size_t at)
 {
     const invar_zero_ranges *o = &s->owned;
-    int rank = s->exchange.rank;
+    int rank = s->plan.rank;
     int64_t i = rank > 0 ? o->end[rank - 1] : 0;
 
     for (; at >= o->ranges[i].bytes; i++)
@@ -69,10 +69,10 @@ static size_t place_of(const invar_zero_comm *s, size_t at)
 /* All ranks give a block: each gets its slice of every one of them. */
 static invar_status scatter(invar_zero_comm *s, const char *block, unsigned char *host)
 {
-    int rank = s->exchange.rank;
+    int rank = s->plan.rank;
 
-    for (int64_t piece = 0; piece < s->exchange.pieces; piece++) {
-        invar_byte_range own = invar_bucket_plan_piece(&s->exchange, rank, piece);
+    for (int64_t piece = 0; piece < s->plan.n_buckets; piece++) {
+        invar_byte_range own = invar_bucket_plan_bucket_range(&s->plan, rank, piece);
 
         INVAR_TRY(invar_zero_comm_scatter(s, "scatter", block, piece, RANKS));
         for (int r = 0; r < RANKS; r++) {
@@ -100,7 +100,7 @@ static invar_status check_whole(const unsigned char *host, const char *what, int
 
 static invar_status move_all(invar_zero_comm *s, char *block, char *slice, unsigned char *host)
 {
-    int rank = s->exchange.rank;
+    int rank = s->plan.rank;
 
     for (size_t i = 0; i < BYTES; i++)
         host[i] = byte_of(rank, i);
@@ -162,7 +162,7 @@ static invar_status part(rank_run *run)
     invar_status status;
 
     invar_layout_init(&layout, run->comm, SECONDS);
-    layout.bucket = 2 * RANKS * INVAR_TREE_LEAF_BYTES * (run->seed & 1); // 0: leaf by leaf
+    layout.bucket_bytes = 2 * RANKS * INVAR_TREE_LEAF_BYTES * (run->seed & 1); // 0: leaf by leaf
     w->moved[rank] = 0;
     status = invar_device_open(&dev);
     if (status == INVAR_OK)

@@ -28,7 +28,7 @@ static void check_border(const invar_param *p, int64_t row)
     int64_t into = row - invar_logical_shard_rows(p, invar_logical_shard_at(p, row)).first;
 
     assert_int_equal(row * invar_param_row_elements(p) * (int64_t)sizeof(float) % INVAR_ALIGN, 0);
-    if (p->cut.shards > 1 && p->cut.columns)
+    if (p->split.shards > 1 && p->split.columns)
         assert_int_equal(into, 0);
     else
         assert_int_equal(into * invar_param_row_elements(p) % INVAR_LOGICAL_SHARD_LEAF_ELEMENTS, 0);
@@ -125,10 +125,10 @@ static invar_model *imagine(invar_layout *layout, const invar_model_spec *spec, 
 static void test_owners__rows_have_one(void **state)
 {
     static const invar_layout_sizes by[] = {
-        {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .expert = 1},
-        {.tensor = 2, .expert_tensor = 2, .pipeline = 1, .chunks = 1, .expert = 1},
-        {.tensor = 1, .expert_tensor = 1, .pipeline = 2, .chunks = 2, .expert = 1},
-        {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .expert = 3}};
+        {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .expert = 1},
+        {.tensor = 2, .expert_tensor = 2, .pipeline = 1, .virtual_stages = 1, .expert = 1},
+        {.tensor = 1, .expert_tensor = 1, .pipeline = 2, .virtual_stages = 2, .expert = 1},
+        {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .expert = 3}};
     int shared = 0;
 
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++)
@@ -154,7 +154,7 @@ static void test_owners__ends_of_a_pipeline(void **state)
 {
     invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16);
     const invar_layout_sizes by = {
-        .tensor = 1, .expert_tensor = 1, .pipeline = 4, .chunks = 1, .expert = 1};
+        .tensor = 1, .expert_tensor = 1, .pipeline = 4, .virtual_stages = 1, .expert = 1};
 
     assert_true(spec.tied);
     for (int d = 0; d < 3; d++) {

@@ -36,7 +36,7 @@ static invar_status wait(void *self, invar_comm_request *ticket)
 
 static void beat(void *self)
 {
-    threads->beat(self);
+    threads->send_heartbeat(self);
 }
 
 static invar_status hear(void *self)
@@ -51,7 +51,7 @@ static void tell(void *self, invar_comm_failure *failure)
 
 static void revive(void *self)
 {
-    threads->revive(self);
+    threads->recover(self);
 }
 
 static void leave(void *self)

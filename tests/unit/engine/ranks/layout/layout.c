@@ -44,14 +44,14 @@ static void test_layout__one_rank_divides_nothing(void **state)
     invar_comm *comm, *pair[2];
 
     (void)state;
-    assert_false(invar_layout_divides(NULL));
+    assert_false(invar_layout_has_data_parallel(NULL));
     assert_ok(invar_comm_self(&comm));
     invar_layout_init(&layout, comm, 0);
-    assert_false(invar_layout_divides(&layout));
+    assert_false(invar_layout_has_data_parallel(&layout));
     invar_comm_free(comm);
     assert_ok(invar_comm_threads(pair, 2, 0));
     invar_layout_init(&layout, pair[1], 2.5);
-    assert_true(invar_layout_divides(&layout) && layout.seconds == 2.5);
+    assert_true(invar_layout_has_data_parallel(&layout) && layout.timeout_s == 2.5);
     assert_true(layout.data.comm == pair[1] && layout.data.rank == 1 && layout.data.size == 2);
     invar_comm_free(pair[0]);
     invar_comm_free(pair[1]);
@@ -59,10 +59,10 @@ static void test_layout__one_rank_divides_nothing(void **state)
 
 /* Ranks of the world as Megatron numbers them: tensor changes fastest, then data, then pipeline. */
 static const invar_layout_sizes axes = {
-    .tensor = 2, .expert_tensor = 1, .pipeline = 2, .chunks = 3};
+    .tensor = 2, .expert_tensor = 1, .pipeline = 2, .virtual_stages = 3};
 /* And between tensor and data the context. */
 static const invar_layout_sizes contexts = {
-    .tensor = 2, .expert_tensor = 1, .context = 2, .pipeline = 1, .chunks = 1};
+    .tensor = 2, .expert_tensor = 1, .context = 2, .pipeline = 1, .virtual_stages = 1};
 
 static invar_status check_axis(const invar_layout_axis *axis, int rank, int size, int world)
 {
@@ -153,8 +153,12 @@ static void test_layout__refuses_a_world_that_is_no_multiple(void **state)
 /* The place of every rank is the one that it has among ranks that are there. */
 static void test_layout__of_imagined_ranks(void **state)
 {
-    static const invar_layout_sizes sizes_of = {
-        .tensor = 2, .expert_tensor = 2, .expert = 3, .context = 2, .pipeline = 2, .chunks = 2};
+    static const invar_layout_sizes sizes_of = {.tensor = 2,
+                                                .expert_tensor = 2,
+                                                .expert = 3,
+                                                .context = 2,
+                                                .pipeline = 2,
+                                                .virtual_stages = 2};
     invar_layout layout;
 
     (void)state;

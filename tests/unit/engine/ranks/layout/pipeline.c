@@ -170,11 +170,11 @@ static invar_status hand_on(const invar_layout *layout)
         size_t bytes = (size_t)(1 + 37 * i % 11 * 1000);
         void *room, *got;
 
-        status = invar_pipeline_room(&room, &ways[w], bytes);
+        status = invar_pipeline_send_buffer(&room, &ways[w], bytes);
         if (status != INVAR_OK)
             break;
         memset(room, 16 * i + axis->rank, bytes);
-        status = invar_pipeline_pending_send_on(&ways[w], bytes);
+        status = invar_pipeline_send(&ways[w], bytes);
         if (status == INVAR_OK)
             status = invar_pipeline_receive(&got, &ways[w], bytes);
         for (size_t b = 0; b < bytes && status == INVAR_OK; b++)
@@ -193,7 +193,7 @@ static invar_status share_last(const invar_layout *layout)
 {
     int number = 7 + layout->pipeline.rank;
 
-    INVAR_TRY(invar_pipeline_share(layout, "a number", &number, sizeof number));
+    INVAR_TRY(invar_pipeline_broadcast_last(layout, "a number", &number, sizeof number));
     if (number != 7 + layout->pipeline.size - 1)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "not the last stage's number");
     return INVAR_OK;
@@ -206,10 +206,11 @@ static invar_status rank_part(rank_run *run)
     invar_status status;
 
     invar_layout_init(&layout, run->comm, SECONDS);
-    status = invar_layout_divide(
-        &layout,
-        &(invar_layout_sizes){
-            .tensor = 1, .expert = 1, .expert_tensor = 1, .pipeline = *stages, .chunks = 1});
+    status = invar_layout_divide(&layout, &(invar_layout_sizes){.tensor = 1,
+                                                                .expert = 1,
+                                                                .expert_tensor = 1,
+                                                                .pipeline = *stages,
+                                                                .virtual_stages = 1});
     if (status == INVAR_OK)
         status = hand_on(&layout);
     if (status == INVAR_OK)

@@ -96,7 +96,7 @@ static invar_status collect(rank_run *run)
         for (size_t i = 0; i < pile.bytes[r] && right; i++)
             right = equal("byte", *at++, 'a' + r);
     }
-    invar_ranks_pile_release(&pile);
+    invar_rank_gathered_release(&pile);
     return right ? INVAR_OK : INVAR_FAIL(INVAR_E_CORRUPT, 0, "wrong");
 }
 
@@ -115,7 +115,7 @@ static void test_agree__rank_0_collects(void **state)
     assert_ok(invar_ranks_gather(&pile, NULL, "x", "own", 4));
     assert_int_equal(pile.bytes[0], 4);
     assert_string_equal(pile.data, "own");
-    invar_ranks_pile_release(&pile);
+    invar_rank_gathered_release(&pile);
 }
 
 static void test_agree__all_ranks_come_to_the_same(void **state)

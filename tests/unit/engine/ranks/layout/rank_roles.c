@@ -15,8 +15,8 @@
 static invar_rank_role_sizes sizes_of(int tensor, int pipeline, int rollout_ranks, int each)
 {
     return (invar_rank_role_sizes){
-        .train = {.tensor = tensor, .expert_tensor = 1, .pipeline = pipeline, .chunks = 1},
-        .rollout = {.tensor = each, .expert_tensor = 1, .pipeline = 1, .chunks = 1},
+        .train = {.tensor = tensor, .expert_tensor = 1, .pipeline = pipeline, .virtual_stages = 1},
+        .rollout = {.tensor = each, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1},
         .rollout_ranks = rollout_ranks};
 }
 
@@ -24,7 +24,7 @@ static void refuses(const char *text, int ranks, invar_rank_role_sizes sizes)
 {
     invar_rank_roles sides;
 
-    assert_int_equal(invar_rank_roles_outline(&sides, &sizes, ranks), INVAR_E_INVALID);
+    assert_int_equal(invar_rank_roles_init_sizes(&sides, &sizes, ranks), INVAR_E_INVALID);
     assert_non_null(strstr(invar_error_last()->message, text));
 }
 
@@ -44,7 +44,7 @@ static void test_sides__outlines_have_the_sizes(void **state)
     invar_rank_roles sides;
 
     (void)state;
-    assert_ok(invar_rank_roles_outline(&sides, &sizes, 14));
+    assert_ok(invar_rank_roles_init_sizes(&sides, &sizes, 14));
     assert_int_equal(sides.first_rollout_rank, 8);
     assert_int_equal(sides.train.data.size, 2);
     assert_int_equal(sides.rollout.data.size, 2);
@@ -60,15 +60,15 @@ static void test_sides__engines_give_once(void **state)
     (void)state;
     assert_int_equal(invar_layout_engine_count(&all), 5);
     for (int r = 0; r < 5; r++)
-        assert_true(invar_layout_engine_of(&all, r) == r && invar_layout_engine_gives(&all, r));
+        assert_true(invar_layout_engine_of(&all, r) == r && invar_layout_engine_sends(&all, r));
     all.rollout_group.size = 11;
     all.engines = (invar_layout_engines){.first = 3, .ranks_per_engine = 2};
     assert_int_equal(invar_layout_engine_count(&all), 4);
     for (int r = 0; r < 11; r++) {
         int engine = invar_layout_engine_of(&all, r);
         assert_true((engine < 0) == (r < 3) && engine < 4);
-        assert_true(engine >= 0 || !invar_layout_engine_gives(&all, r));
-        if (invar_layout_engine_gives(&all, r))
+        assert_true(engine >= 0 || !invar_layout_engine_sends(&all, r));
+        if (invar_layout_engine_sends(&all, r))
             given[engine]++;
     }
     for (int e = 0; e < 4; e++)

@@ -42,9 +42,9 @@ static void test_hold__one_at_a_time_also_in_one_process(void **state)
     for (int i = 0; i < 2; i++) {
         assert_ok(invar_lock_file_check(path));
         assert_false(invar_path_exists(lock)); // a check makes nothing
-        assert_ok(invar_lock_file_take(&first, path));
+        assert_ok(invar_lock_file_acquire(&first, path));
         assert_fails(invar_lock_file_check(path), INVAR_E_BUSY, "another run writes it now");
-        assert_fails(invar_lock_file_take(&second, path), INVAR_E_BUSY,
+        assert_fails(invar_lock_file_acquire(&second, path), INVAR_E_BUSY,
                      "another run writes it now");
         invar_lock_file_release(&second); // which has nothing
         assert_fails(invar_lock_file_check(path), INVAR_E_BUSY, "another run writes it now");
@@ -57,7 +57,7 @@ static bool take(const void *payload)
 {
     invar_lock_file hold;
 
-    return invar_lock_file_take(&hold, payload) == INVAR_OK;
+    return invar_lock_file_acquire(&hold, payload) == INVAR_OK;
 }
 
 static void test_hold__ends_with_the_process(void **state)
@@ -66,12 +66,12 @@ static void test_hold__ends_with_the_process(void **state)
     pid_t child = invar_test_holder_start(take, path);
 
     (void)state;
-    assert_fails(invar_lock_file_take(&hold, path), INVAR_E_BUSY,
+    assert_fails(invar_lock_file_acquire(&hold, path), INVAR_E_BUSY,
                  "a.prom: another run writes it now");
     invar_test_holder_kill(child);
     assert_true(invar_path_exists(lock));
     assert_ok(invar_lock_file_check(path));
-    assert_ok(invar_lock_file_take(&hold, path));
+    assert_ok(invar_lock_file_acquire(&hold, path));
     invar_lock_file_release(&hold);
     assert_false(invar_path_exists(lock));
 }
@@ -81,7 +81,7 @@ static void refused(void)
     invar_lock_file hold;
 
     assert_fails(invar_lock_file_check(path), INVAR_E_IO, "its lock");
-    assert_fails(invar_lock_file_take(&hold, path), INVAR_E_IO, "a.prom-lock");
+    assert_fails(invar_lock_file_acquire(&hold, path), INVAR_E_IO, "a.prom-lock");
     assert_true(invar_path_exists(lock));
     assert_int_equal(remove(lock), 0);
 }

@@ -92,7 +92,7 @@ static void make_plans(scene *out, const invar_recipe *recipe)
     for (int r = 0; r < out->ranks; r++) {
         assert_ok(invar_memory_planning_plan_rank(&view, &sizes, out->ranks, r));
         for (int s = 0; s < STEPS; s++)
-            assert_ok(invar_comm_volume_make(&out->plan[s][r], &view.ask, &view.budget.choice,
+            assert_ok(invar_comm_volume_make(&out->plan[s][r], &view.workload, &view.plan.choice,
                                              out->samples[s], SAMPLES));
     }
     invar_memory_planning_release(&view);
@@ -305,7 +305,7 @@ static size_t learning_of(const invar_recipe *recipe, int ranks)
     assert_ok(invar_train_settings_sizes(&sizes, recipe));
     assert_ok(invar_memory_planning_open(&view, recipe, (size_t)1 << 40));
     assert_ok(invar_memory_planning_plan_rank(&view, &sizes, ranks, 0));
-    bytes = view.budget.learning;
+    bytes = view.plan.learning;
     invar_memory_planning_release(&view);
     return bytes;
 }

@@ -55,14 +55,15 @@ static bool equal(const invar_comm_volume *a, const invar_comm_volume *b)
 /* The step of the longest samples, unit by unit, with so many samples less. */
 static void make_whole(invar_comm_volume *out, const invar_memory_planning *v, int64_t less)
 {
-    int64_t longest = invar_memory_plan_longest(&v->ask), count = v->ask.step_samples - less;
+    int64_t longest = invar_memory_plan_longest(&v->workload),
+            count = v->workload.step_samples - less;
     invar_rl_sample samples[MOST_SAMPLES];
 
-    assert_true(count <= MOST_SAMPLES && v->ask.response < longest);
+    assert_true(count <= MOST_SAMPLES && v->workload.response < longest);
     for (int64_t i = 0; i < count; i++)
         samples[i] =
-            (invar_rl_sample){.n_tokens = longest, .prompt_tokens = longest - v->ask.response};
-    assert_ok(invar_comm_volume_make(out, &v->ask, &v->budget.choice, samples, count));
+            (invar_rl_sample){.n_tokens = longest, .prompt_tokens = longest - v->workload.response};
+    assert_ok(invar_comm_volume_make(out, &v->workload, &v->plan.choice, samples, count));
 }
 
 static void compare(int ranks, const run_pair *more)
@@ -76,7 +77,7 @@ static void compare(int ranks, const run_pair *more)
     assert_ok(invar_memory_planning_open(&view, recipe, (size_t)1 << 40));
     for (int r = 0; r < ranks; r += ranks - 1) {
         assert_ok(invar_memory_planning_plan_rank(&view, &sizes, ranks, r));
-        assert_ok(invar_comm_volume_make_longest(&fast, &view.ask, &view.budget.choice));
+        assert_ok(invar_comm_volume_make_longest(&fast, &view.workload, &view.plan.choice));
         make_whole(&whole, &view, 0);
         assert_true(fast.count > 0);
         assert_true(equal(&fast, &whole));

@@ -131,8 +131,8 @@ static size_t measure(invar_model *model, invar_grads *grads, const invar_device
     invar_counted.most = invar_counted.taken;
     assert_ok(invar_trainer_new(&trainer, dev, &o));
     if (learn)
-        assert_ok(invar_trainer_learn(trainer, model, samples.items, samples.count, &loss, grads,
-                                      &result));
+        assert_ok(invar_trainer_forward_backward(trainer, model, samples.items, samples.count,
+                                                 &loss, grads, &result));
     else
         assert_ok(invar_trainer_score(trainer, model, samples.items, samples.count, now, NULL));
     invar_trainer_free(trainer);
@@ -200,8 +200,8 @@ static invar_status take_part(partner *p, invar_trainer *trainer, const invar_rl
 
     INVAR_TRY(invar_trainer_score(trainer, p->model, samples->items, samples->count, now, NULL));
     INVAR_TRY(invar_grads_new(&grads, p->model));
-    status = invar_trainer_learn(trainer, p->model, samples->items, samples->count, &loss, grads,
-                                 &result);
+    status = invar_trainer_forward_backward(trainer, p->model, samples->items, samples->count,
+                                            &loss, grads, &result);
     invar_grads_free(grads);
     return status;
 }
@@ -277,7 +277,8 @@ static void test_budget__ranks_take_what_was_planned(void **state)
 /* Of two ranks one trains and one samples: both buckets of either, no fuller than all weights. */
 static void compare_sync(bool far, bool samples, size_t bucket)
 {
-    const invar_layout_sizes whole = {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1};
+    const invar_layout_sizes whole = {
+        .tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1};
     const invar_rank_role_sizes sizes = {.train = whole, .rollout = whole, .rollout_ranks = 1};
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, true);
     invar_device dev = device_of(far);
@@ -290,10 +291,10 @@ static void compare_sync(bool far, bool samples, size_t bucket)
 
     ask.samples_alone = samples;
     ask.learns = !samples;
-    ask.bucket = bucket;
+    ask.bucket_bytes = bucket;
     assert_ok(invar_memory_plan_make(&alone, &ask, PLENTY));
-    assert_ok(invar_rank_roles_imagine(&sides, &sizes, 2, samples));
-    ask.sides = &sides;
+    assert_ok(invar_rank_roles_simulate(&sides, &sizes, 2, samples));
+    ask.roles = &sides;
     assert_ok(invar_memory_plan_make(&b, &ask, PLENTY));
     assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, NULL, &dev));
     before = invar_counted.taken;
@@ -471,7 +472,7 @@ static void test_budget__smaller_batches_need_no_more(void **state)
 static void test_budget__fewer_divided_rows_need_no_more(void **state)
 {
     static const invar_layout_sizes sizes = {
-        .tensor = 4, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .sequence = true};
+        .tensor = 4, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .sequence = true};
     invar_device dev = device_of(false);
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
     invar_memory_workload ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);

@@ -37,7 +37,7 @@ static void test_stage__counts_without_memory(void **state)
     invar_phase_arena_init(&other, &cpu, 1);
     a = taken(&s, 1);
     b = taken(&s, (size_t)1 << 40); // nobody has that much
-    assert_int_equal(s.overflow_bytes, UNIT + ((size_t)1 << 40));
+    assert_int_equal(s.allocated_bytes, UNIT + ((size_t)1 << 40));
     assert_true(taken(&other, 1) != a);
     invar_device_free(&s.dev, a);
     c = taken(&s, 0); // the first gap, and never nothing

@@ -10,7 +10,8 @@
 #include "base/alloc.h"
 #include "tests/support.h"
 
-static const invar_agent_limits limits = {.vocab = 13, .context = 16, .calls = 3, .branches = 2};
+static const invar_agent_limits limits = {
+    .vocab = 13, .context = 16, .max_calls = 3, .max_branches = 2};
 
 /* A call whose tokens are the characters of both texts, with log-probs -1, -2, ... */
 static invar_agent_call *add(invar_agent_session *s, const char *prompt, const char *response,
@@ -158,7 +159,7 @@ static void test_session__fills_a_sample(void **state)
     assert_memory_equal(sample.tokens, ((int32_t[]){1, 2, 3, 4, 5, 1, 3, 9, 8}), 36);
     assert_memory_equal(sample.mask, ((uint8_t[]){1, 0, 1, 1, 0, 0, 1, 1}), 8);
     assert_memory_equal(sample.logp, ((float[]){-1, 0, -1, -2, 0, 0, -1, -2}), 32);
-    assert_int_equal(sample.n_cuts, 1);
+    assert_int_equal(sample.n_branch_starts, 1);
     assert_int_equal(sample.branch_starts[0], 5);
     assert_int_equal(sample.turns, 3);
     assert_string_equal(sample.response, "24598");

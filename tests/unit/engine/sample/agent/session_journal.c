@@ -14,7 +14,8 @@
 #include "base/file.h"
 #include "tests/support.h"
 
-static const invar_agent_limits limits = {.vocab = 13, .context = 16, .calls = 2, .branches = 1};
+static const invar_agent_limits limits = {
+    .vocab = 13, .context = 16, .max_calls = 2, .max_branches = 1};
 static const invar_session_journal_id now = {.run = {{1}}, .weights = {{2}}, .number = 3};
 static const char old_head[] = "{\"invar_sessions\":1,\"rollout\":3,"
                                "\"run\":\"01000000000000000000000000000000\","

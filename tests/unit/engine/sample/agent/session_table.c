@@ -14,7 +14,7 @@ enum { LONG = 1 << 20, LARGE_TOKEN = 100000000 }; /* ten bytes each, in a record
 
 static const invar_sampling_params sampling = {
     .temperature = 1.0f, .top_p = 1.0f, .max_response = 1};
-static const invar_agent_server_options options = {.max_calls = 8, .branches = 8};
+static const invar_agent_server_options options = {.max_calls = 8, .max_branches = 8};
 static const invar_agent_batch_options order = {.sampling = &sampling};
 static const int32_t few[] = {1, 2, 3};
 static const invar_rl_sample sample = {.index = 7};
@@ -56,9 +56,9 @@ static invar_status ask(scene *s, const char *key)
     memcpy(ids, few, sizeof few);
     assert_ok(invar_generation_request_init(&ticket, 1, 1));
     asked.body = json_object();
-    status = invar_desks_gate.begin(&visit, &s->desks, key, &asked, &ticket);
+    status = invar_session_table_hooks.begin(&visit, &s->desks, key, &asked, &ticket);
     if (status == INVAR_OK)
-        invar_desks_gate.leave(visit);
+        invar_session_table_hooks.end(visit);
     json_decref(asked.body);
     invar_generation_request_release(&ticket);
     return status;

@@ -260,7 +260,8 @@ static char *forge(size_t *bytes_out, const char *text, size_t bytes, const char
         end--;
     head = (size_t)(at - text);
     tail = (size_t)(end - at) - strlen(from);
-    assert_ok(invar_alloc((void **)&out, bytes + strlen(to) + INVAR_ROLLOUT_END_SIZE, 1, "text"));
+    assert_ok(invar_alloc((void **)&out, bytes + strlen(to) + INVAR_ROLLOUT_FILE_TRAILER_SIZE, 1,
+                          "text"));
     memcpy(out, text, head);
     memcpy(out + head, to, strlen(to));
     memcpy(out + head + strlen(to), at + strlen(from), tail);
@@ -269,7 +270,7 @@ static char *forge(size_t *bytes_out, const char *text, size_t bytes, const char
         lines += out[i] == '\n';
     invar_sha256_init(&sha);
     invar_sha256_update(&sha, out, head);
-    invar_rollout_end(out + head, (int64_t)lines - 1, &sha);
+    invar_rollout_file_format_trailer(out + head, (int64_t)lines - 1, &sha);
     *bytes_out = head + strlen(out + head);
     return out;
 }

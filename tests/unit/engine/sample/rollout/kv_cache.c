@@ -87,12 +87,12 @@ static void test_cache__takes_all_or_nothing(void **state)
         assert_false(seen[pages[i]]);
         seen[pages[i]] = true;
     }
-    assert_int_equal(cache->most_used, 7);
+    assert_int_equal(cache->max_used, 7);
     invar_kv_cache_free_pages(cache, pages, 7);
     assert_int_equal(cache->n_free, 7);
-    assert_int_equal(cache->most_used, 7);
+    assert_int_equal(cache->max_used, 7);
     invar_kv_cache_reset(cache);
-    assert_int_equal(cache->most_used, 0);
+    assert_int_equal(cache->max_used, 0);
     invar_kv_cache_free(cache);
 }
 

@@ -144,7 +144,7 @@ static void sample_as_one(scene *s, const shape *shapes, size_t count)
                                         .expert = now->expert,
                                         .expert_tensor = 1,
                                         .pipeline = now->pipeline,
-                                        .chunks = now->chunks};
+                                        .virtual_stages = now->chunks};
         run_ranks(runs, now->ranks, i, 0, rank_part, s);
         for (int r = 0; r < now->ranks; r++)
             if (runs[r].status != INVAR_OK)

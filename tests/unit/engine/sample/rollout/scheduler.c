@@ -91,13 +91,13 @@ static float *place(const fake *f, int64_t job, int64_t row)
 static void put_in(fake *f, const invar_seq_slice *turn)
 {
     for (int64_t row = turn->first; row < turn->first + turn->count; row++)
-        *place(f, turn->job, row) = tag(f, turn->job, row);
+        *place(f, turn->seq, row) = tag(f, turn->seq, row);
 }
 
 static void look_back(const fake *f, const invar_seq_slice *turn)
 {
     for (int64_t row = 0; row < turn->first + turn->count; row++)
-        assert_true(*place(f, turn->job, row) == tag(f, turn->job, row));
+        assert_true(*place(f, turn->seq, row) == tag(f, turn->seq, row));
 }
 
 static void end_sequence(fake *f, int64_t job)
@@ -109,25 +109,25 @@ static void end_sequence(fake *f, int64_t job)
 /* What the caller does after a pass: sequences end; a prompt ends those that need no more. */
 static void after(fake *f, const invar_seq_slice *turn)
 {
-    const invar_seq *job = &f->jobs[turn->job];
+    const invar_seq *job = &f->jobs[turn->seq];
     int64_t behind = turn->first + turn->count;
 
     for (int64_t row = turn->first; row < behind; row++) {
-        bool before = row < f->seen[turn->job] ||
-                      (f->prompt_tag[turn->job] != turn->job && row < f->prompt[turn->job]);
+        bool before = row < f->seen[turn->seq] ||
+                      (f->prompt_tag[turn->seq] != turn->seq && row < f->prompt[turn->seq]);
         // nothing new is taken for old, nor the other way round
         assert_true(before == (row < job->n_recompute));
         f->again += before;
     }
-    if (behind > f->seen[turn->job])
-        f->seen[turn->job] = behind;
-    for (int64_t i = 1; i <= job->n_sharing && f->seen[turn->job] == job->prefill; i++)
-        if (f->length[turn->job + i] == job->prefill)
-            end_sequence(f, turn->job + i);
-    if (job->n_sharing > 0 && f->seen[turn->job] == job->prefill)
-        f->ended[turn->job] = f->passes;
-    else if (job->n_sharing == 0 && behind == f->length[turn->job])
-        end_sequence(f, turn->job);
+    if (behind > f->seen[turn->seq])
+        f->seen[turn->seq] = behind;
+    for (int64_t i = 1; i <= job->n_sharing && f->seen[turn->seq] == job->prefill; i++)
+        if (f->length[turn->seq + i] == job->prefill)
+            end_sequence(f, turn->seq + i);
+    if (job->n_sharing > 0 && f->seen[turn->seq] == job->prefill)
+        f->ended[turn->seq] = f->passes;
+    else if (job->n_sharing == 0 && behind == f->length[turn->seq])
+        end_sequence(f, turn->seq);
 }
 
 static bool gave_way(const fake *f)
@@ -144,9 +144,9 @@ static void check_pass(const fake *f, const invar_seq_slice *turns, int64_t coun
 
     assert_true(count <= f->schedule.concurrency);
     for (int64_t i = 0; i < count; i++) {
-        const invar_seq *job = &f->jobs[turns[i].job];
+        const invar_seq *job = &f->jobs[turns[i].seq];
 
-        assert_true(i == 0 || turns[i].job > turns[i - 1].job);
+        assert_true(i == 0 || turns[i].seq > turns[i - 1].seq);
         if (turns[i].first < job->prefill)
             known += turns[i].count;
         else
@@ -157,23 +157,23 @@ static void check_pass(const fake *f, const invar_seq_slice *turns, int64_t coun
     // those that give way are out of a pass that was to be theirs, too
     assert_true(!f->schedule.separate_prefill || others == 0 || known <= 2 * others || gave_way(f));
     assert_true(known + others + ahead <=
-                invar_scheduler_most_rows(f->schedule.chunk, f->schedule.concurrency,
-                                          f->schedule.lookahead, f->schedule.separate_prefill));
+                invar_scheduler_max_rows(f->schedule.chunk, f->schedule.concurrency,
+                                         f->schedule.lookahead, f->schedule.separate_prefill));
 }
 
 /* Some of the rows ahead turn out to be wrong, and are cut. */
 static void guess(fake *f, const invar_seq_slice *turns, int64_t i)
 {
     const invar_seq_slice *turn = &turns[i];
-    const invar_seq *job = &f->jobs[turn->job];
+    const invar_seq *job = &f->jobs[turn->seq];
     int64_t right = 1 + invar_test_random(91, f->luck++) % turn->count;
-    int64_t left = f->length[turn->job] - turn->first;
+    int64_t left = f->length[turn->seq] - turn->first;
 
     if (turn->first < job->prefill)
         return;
     right = right < left ? right : left;
     for (int64_t row = turn->first + right; row < turn->first + turn->count; row++)
-        *place(f, turn->job, row) = -1.0f;
+        *place(f, turn->seq, row) = -1.0f;
     if (right < turn->count)
         invar_scheduler_truncate(&f->schedule, i, right);
     assert_int_equal(job->n_pages, invar_kv_cache_pages_for(f->cache, job->done));
@@ -238,7 +238,7 @@ static void test_schedule__mixes_prefill_and_decode(void **state)
 
         for (int i = 0; i < 6; i++) {
             assert_true(pass(&f));
-            assert_memory_equal(f.schedule.turns, expected[i],
+            assert_memory_equal(f.schedule.slices, expected[i],
                                 (size_t)counts[i] * sizeof(invar_seq_slice));
         }
     }
@@ -271,7 +271,7 @@ static void test_schedule__keeps_much_prefill_apart(void **state)
     f.schedule.separate_prefill = true;
     for (int i = 0; i < 7; i++) {
         assert_true(pass(&f));
-        assert_memory_equal(f.schedule.turns, expected[i],
+        assert_memory_equal(f.schedule.slices, expected[i],
                             (size_t)counts[i] * sizeof(invar_seq_slice));
     }
     assert_false(pass(&f));
@@ -290,9 +290,8 @@ static void test_schedule__a_prompt_is_put_in_once(void **state)
         assert_int_equal(f.rows, 6 + 0 + 3 + 2 + 1 + 0);
         assert_int_equal(f.passes, 1 + 3 + 1);
         // full pages are there once
-        assert_true(f.cache->most_used <=
-                    invar_kv_cache_pages_for(f.cache, 6) +
-                        5 * (invar_kv_cache_pages_for(f.cache, 9) - 6 / size));
+        assert_true(f.cache->max_used <= invar_kv_cache_pages_for(f.cache, 6) +
+                                             5 * (invar_kv_cache_pages_for(f.cache, 9) - 6 / size));
         fake_release(&f);
     }
 }
@@ -354,7 +353,7 @@ static void test_schedule__the_last_one_gives_way(void **state)
     assert_ok(invar_scheduler_init(&f.schedule, f.cache, f.jobs, 2, 2, 3));
     for (int i = 0; i < 11; i++) {
         assert_true(pass(&f));
-        assert_memory_equal(f.schedule.turns, expected[i],
+        assert_memory_equal(f.schedule.slices, expected[i],
                             (size_t)counts[i] * sizeof(invar_seq_slice));
     }
     assert_false(pass(&f));
@@ -568,24 +567,24 @@ static void test_schedule__jobs_come_and_go(void **state)
     assert_ok(invar_scheduler_add(&f.schedule, f.jobs, 3));
     assert_ok(invar_scheduler_next(&turns, &count, &f.schedule));
     assert_int_equal(count, 2); // the first job, and the prompt
-    assert_int_equal(turns[1].job, 1);
+    assert_int_equal(turns[1].seq, 1);
     invar_scheduler_cancel(&f.schedule, 2);
     assert_int_equal(f.jobs[1].n_pending_shares, 1);
     invar_scheduler_cancel(&f.schedule, 3);
-    assert_int_equal(f.jobs[1].state, INVAR_SEQ_OVER); // with the last who wanted it
+    assert_int_equal(f.jobs[1].state, INVAR_SEQ_FINISHED); // with the last who wanted it
     assert_int_equal(f.cache->n_free, 20 - 2);
     add_group(&f, 2, 4, 2); // jobs 4 to 6
     add(&f, 2, 3, 3, 0);
     assert_ok(invar_scheduler_add(&f.schedule, f.jobs, 4));
     invar_scheduler_compact(places, &f.schedule);
-    assert_int_equal(f.schedule.n_jobs, 5);
+    assert_int_equal(f.schedule.n_seqs, 5);
     for (int i = 0; i < 8; i++)
         assert_int_equal(places[i], i == 0 ? 0 : i < 4 ? -1 : i - 3);
     assert_int_equal(f.jobs[2].parent, 1);
     assert_int_equal(f.jobs[3].parent, 1);
     assert_ok(invar_scheduler_next(&turns, &count, &f.schedule));
     assert_int_equal(count, 3); // the first job, the new prompt, and the last job
-    assert_int_equal(turns[2].job, 4);
+    assert_int_equal(turns[2].seq, 4);
     for (int64_t i = 0; i < 5; i++)
         if (f.jobs[i].n_sharing == 0)
             invar_scheduler_cancel(&f.schedule, i);

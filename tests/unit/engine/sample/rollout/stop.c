@@ -537,7 +537,7 @@ static void test_stop__a_tick_sees_progress_and_may_end_it(void **state)
     assert_int_equal(counted.shared, 4 * 5);
     assert_int_equal(counted.decoded, SAMPLES * (RESPONSE - 1));
     assert_int_equal(counted.passes, w.calls);
-    assert_true(counted.most_pages > 0);
+    assert_true(counted.max_pages_used > 0);
     invar_rl_samples_reset(&samples);
 
     w = (watch){.stop_after = 5};

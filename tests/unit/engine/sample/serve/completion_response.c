@@ -76,7 +76,7 @@ static json_t *whole(const scene *s)
 
     assert_ok(invar_completion_response_init(&reply, &s->ask, &s->ticket, &facts, s->tokenizer));
     assert_ok(invar_completion_response_copy(&reply));
-    assert_ok(invar_completion_response_whole(&text, &reply));
+    assert_ok(invar_completion_response_write(&text, &reply));
     assert_ok(invar_json_parse(&out, "reply", text.data, text.bytes));
     invar_completion_response_release(&reply);
     invar_json_text_release(&text);

@@ -83,7 +83,7 @@ static bool is_right(const invar_rl_sample *s)
 static invar_status take(const invar_layout *layout)
 {
     const invar_reward_source rule = {.reward = INVAR_REWARD_OVERLAP};
-    const invar_generate_args how = {.layout = layout, .judge = &rule, .per_prompt = 1};
+    const invar_generate_args how = {.layout = layout, .reward_source = &rule, .per_prompt = 1};
     invar_rl_sample s = {
         .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "a", .metadata = "{}"};
     invar_status status;
@@ -162,7 +162,7 @@ static invar_status sample_slowly(rank_run *run)
         .temperature = 1.0f, .top_p = 1.0f, .max_response = PASSES};
     invar_layout layout;
     invar_generate_args how = {
-        .layout = &layout, .judge = &rule, .sampling = &sampling, .per_prompt = 1};
+        .layout = &layout, .reward_source = &rule, .sampling = &sampling, .per_prompt = 1};
     invar_rl_sample s = {
         .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "", .metadata = "{}"};
     invar_status status;

@@ -46,7 +46,8 @@ static void open_scene(scene *s, const invar_device *dev)
         .round = PROMPTS,
         .lag = {LAG, SEGMENT},
         .load = ""};
-    assert_ok(invar_reward_parse(&s->options.judge.reward, &s->options.judge.boxed, "overlap"));
+    assert_ok(invar_reward_parse(&s->options.reward_source.reward, &s->options.reward_source.boxed,
+                                 "overlap"));
 }
 
 static void close_scene(scene *s)
@@ -84,8 +85,8 @@ static invar_inflight_expectation wants_of(const scene *s, const invar_sample_so
                                         .sampling = s->options.sampling,
                                         .first = first,
                                         .weights = first,
-                                        .samples = source->place.samples,
-                                        .groups = source->place.groups,
+                                        .samples = source->position.samples,
+                                        .groups = source->position.groups,
                                         .round = s->options.round,
                                         .per_prompt = PER_PROMPT,
                                         .surplus = s->options.keep_surplus,
@@ -136,11 +137,11 @@ static void test_flight__goes_on_from_its_bytes(void **state)
         for (int64_t v = 0; v < TICKS; v++) {
             if (v == cut && v > 0) {
                 const invar_inflight_expectation wants = wants_of(&s, &one, v);
-                format(&text, &bytes, &one.flight);
-                assert_ok(invar_inflight_parse(&other.flight, text, bytes, &wants));
-                assert_int_equal(other.flight.count, LAG);
+                format(&text, &bytes, &one.inflight);
+                assert_ok(invar_inflight_parse(&other.inflight, text, bytes, &wants));
+                assert_int_equal(other.inflight.count, LAG);
                 invar_free(text);
-                other.place = one.place;
+                other.position = one.position;
             }
             collect(&whole[v], &one, v);
             check_versions(&whole[v], v);
@@ -163,7 +164,7 @@ static void test_flight__goes_on_from_its_bytes(void **state)
 /* Coins for rewards: some groups are dropped, and some are kept beyond the batch. */
 static void keep_surplus(scene *s, int64_t lag)
 {
-    invar_reward_source *judge = &s->options.judge;
+    invar_reward_source *judge = &s->options.reward_source;
 
     assert_ok(invar_reward_parse(&judge->reward, &judge->boxed, "deterministic_random"));
     s->options.drop_zero_std = s->options.keep_surplus = true;
@@ -185,18 +186,18 @@ static int64_t check_surplus(const scene *s, int64_t cut)
         collect(&whole, &one, v);
         invar_rl_samples_reset(&whole);
     }
-    waited = one.flight.surplus.count;
-    if (waited || one.flight.count) {
+    waited = one.inflight.surplus.count;
+    if (waited || one.inflight.count) {
         const invar_inflight_expectation wants = wants_of(s, &one, cut);
         invar_rollout_header head = header;
         char *text;
         size_t bytes;
 
-        assert_ok(invar_inflight_format(&text, &bytes, &one.flight, &head));
-        assert_ok(invar_inflight_parse(&other.flight, text, bytes, &wants));
+        assert_ok(invar_inflight_format(&text, &bytes, &one.inflight, &head));
+        assert_ok(invar_inflight_parse(&other.inflight, text, bytes, &wants));
         invar_free(text);
     }
-    other.place = one.place;
+    other.position = one.position;
     for (int64_t v = cut; v < TICKS; v++) {
         collect(&whole, &one, v);
         collect(&again, &other, v);
@@ -475,7 +476,7 @@ static invar_status read_changed(const scene *s, const invar_sample_source *sour
     size_t bytes;
     char *text;
 
-    format(&text, &bytes, &source->flight);
+    format(&text, &bytes, &source->inflight);
     assert_ok(invar_rollout_file_parse(&data, "flight", text, bytes));
     invar_free(text);
     change(&data, &wants);
@@ -610,7 +611,7 @@ static void test_flight__odd_surplus_is_refused(void **state)
         collect(&batch, &source, v);
         invar_rl_samples_reset(&batch);
     }
-    assert_true(source.flight.surplus.count > 0);
+    assert_true(source.inflight.surplus.count > 0);
     assert_ok(read_changed(&s, &source, untouched));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_fails(read_changed(&s, &source, cases[i].change), cases[i].status, cases[i].says);
@@ -633,8 +634,8 @@ static void test_flight__a_copy_is_its_own(void **state)
     invar_sample_source_open(&source, &s.options);
     collect(&batch, &source, 0);
     invar_rl_samples_reset(&batch);
-    format(&before, &bytes, &source.flight);
-    assert_ok(invar_inflight_copy(&copy, &source.flight));
+    format(&before, &bytes, &source.inflight);
+    assert_ok(invar_inflight_copy(&copy, &source.inflight));
     collect(&batch, &source, 1); // moves and changes what it was copied from
     invar_rl_samples_reset(&batch);
     invar_sample_source_close(&source);

@@ -178,7 +178,7 @@ static void test_ticks__shown_rollout_by_rollout(void **state)
     for (int64_t t = FIRST; t < FIRST + 6; t++) {
         invar_json_text text = {0};
 
-        invar_recorded_schedule_show(&text, &table, t);
+        invar_recorded_schedule_write(&text, &table, t);
         assert_ok(invar_schedule_log_read(&all, text.data, text.bytes, "a ledger"));
         if (t > FIRST + 2) // from a checkpoint on
             assert_ok(invar_schedule_log_read(&some, text.data, text.bytes, "a ledger"));
@@ -186,9 +186,9 @@ static void test_ticks__shown_rollout_by_rollout(void **state)
     }
     assert_int_equal(invar_schedule_log_end(&all),
                      FIRST + 5); // what the last one drew, nobody knows
-    assert_false(invar_schedule_log_find(&some, FIRST + 2)->batched);
-    assert_true(invar_schedule_log_find(&some, FIRST + 2)->drawn);
-    assert_true(invar_schedule_log_find(&some, FIRST + 3)->batched);
+    assert_false(invar_schedule_log_find(&some, FIRST + 2)->has_batch);
+    assert_true(invar_schedule_log_find(&some, FIRST + 2)->has_unfinished);
+    assert_true(invar_schedule_log_find(&some, FIRST + 3)->has_batch);
     invar_schedule_log_release(&all);
     invar_schedule_log_release(&some);
     invar_recorded_schedule_release(&table);
@@ -197,21 +197,21 @@ static void test_ticks__shown_rollout_by_rollout(void **state)
 static void test_ticks__own_then_other_then_clock(void **state)
 {
     const int64_t group = 7;
-    invar_recorded_schedule table = {.name = "a record"};
+    invar_recorded_schedule table = {.origin = "a record"};
     invar_schedule_tick tick;
 
     (void)state;
     fill(&table.given_log, 3);
     assert_ok(invar_recorded_schedule_batch(&table, FIRST, &group, 1));
     assert_ok(invar_recorded_schedule_plan(&tick, &table, FIRST));
-    assert_true(tick.batched && tick.n_groups == 1 && tick.groups[0] == 7 && tick.drawn);
+    assert_true(tick.has_batch && tick.n_groups == 1 && tick.groups[0] == 7 && tick.has_unfinished);
     assert_ok(invar_recorded_schedule_plan(&tick, &table, FIRST + 1));
-    assert_true(tick.batched && tick.n_groups == GROUPS && tick.drawn);
+    assert_true(tick.has_batch && tick.n_groups == GROUPS && tick.has_unfinished);
     assert_fails(invar_recorded_schedule_plan(&tick, &table, FIRST + 3), INVAR_E_NOTFOUND,
                  "a record: the recorded schedule ends before tick 6");
-    table.name = NULL;
+    table.origin = NULL;
     assert_ok(invar_recorded_schedule_plan(&tick, &table, FIRST + 3));
-    assert_true(!tick.batched && !tick.drawn);
+    assert_true(!tick.has_batch && !tick.has_unfinished);
     invar_recorded_schedule_release(&table);
 }
 

@@ -52,7 +52,8 @@ static void open_scene(scene *s, const invar_device *dev, bool answers)
         .round = PROMPTS,
         .load = "",
         .saved = &s->saved};
-    assert_ok(invar_reward_parse(&s->options.judge.reward, &s->options.judge.boxed, "overlap"));
+    assert_ok(invar_reward_parse(&s->options.reward_source.reward, &s->options.reward_source.boxed,
+                                 "overlap"));
 }
 
 static void close_scene(scene *s)
@@ -107,8 +108,8 @@ static void test_source__samples_in_order(void **state)
         }
         invar_rl_samples_reset(&batch.samples);
     }
-    assert_int_equal(source.place.samples, 2 * PROMPTS * PER_PROMPT);
-    assert_int_equal(source.place.groups, 2 * PROMPTS);
+    assert_int_equal(source.position.samples, 2 * PROMPTS * PER_PROMPT);
+    assert_int_equal(source.position.groups, 2 * PROMPTS);
     invar_sample_source_close(&source);
     close_scene(&s);
 }
@@ -124,7 +125,7 @@ static void test_source__its_place_is_all_it_has(void **state)
     invar_sample_source_open(&one, &s.options);
     (void)collect(&first, &one, 0);
     invar_sample_source_open(&other, &s.options);
-    other.place = one.place;
+    other.position = one.position;
     (void)collect(&second, &one, 1);
     (void)collect(&again, &other, 1);
     prompts_assert_equal(&again.samples, &second.samples, "at the place of the other");
@@ -202,13 +203,13 @@ static void test_source__files_are_the_same_samples(void **state)
     assert_int_equal(collect(&loaded, &reader, 0), 1);
     assert_true(loaded.on_policy);
     prompts_assert_equal(&loaded.samples, &made.samples, "from the file");
-    assert_memory_equal(&reader.place, &maker.place, sizeof reader.place);
+    assert_memory_equal(&reader.position, &maker.position, sizeof reader.position);
     invar_rl_samples_reset(&loaded.samples);
     invar_sample_source_close(&reader);
     // what the recipe says is believed before the file is
     s.options.sampling.max_response = 4;
     invar_sample_source_open(&reader, &s.options);
-    assert_ok(invar_sample_source_start(&reader, &maker.order));
+    assert_ok(invar_sample_source_start(&reader, &maker.request));
     assert_fails(invar_sample_source_poll(&(bool){false}, &reader), INVAR_E_INVALID,
                  "max_response");
     invar_sample_source_close(&reader);
@@ -216,7 +217,7 @@ static void test_source__files_are_the_same_samples(void **state)
     s.options.sampling.max_response = 3;
     s.options.run = (invar_digest){{8}};
     invar_sample_source_open(&reader, &s.options);
-    assert_ok(invar_sample_source_start(&reader, &maker.order));
+    assert_ok(invar_sample_source_start(&reader, &maker.request));
     assert_fails(invar_sample_source_poll(&(bool){false}, &reader), INVAR_E_INVALID, "another run");
     invar_sample_source_close(&reader);
     invar_rl_samples_reset(&made.samples);

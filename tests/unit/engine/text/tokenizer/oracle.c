@@ -429,15 +429,15 @@ static void check_shown(const invar_text_stream *stream, const invar_tokenizer *
 
     assert_ok(invar_tokenizer_decode(&text, &bytes, tokenizer, ids, count, skip));
     // text that spells bytes may become shorter once a run at its end shows that it does not
-    assert_true(bytes >= stream->bytes || stream->settled == 0);
-    assert_true(stream->settled <= stream->bytes);
+    assert_true(bytes >= stream->bytes || stream->stable_bytes == 0);
+    assert_true(stream->stable_bytes <= stream->bytes);
     missing = bytes > stream->bytes ? bytes - stream->bytes : 0;
     // the beginning of a character is not shown; of a run of bytes, that spoils what was shown
-    if (stream->settled == stream->bytes)
+    if (stream->stable_bytes == stream->bytes)
         assert_memory_equal(stream->text, text, stream->bytes);
     else
-        assert_memory_equal(stream->text, text, stream->settled);
-    assert_true(missing == 0 || stream->joined.n_pending + stream->spelt.n_pending > 0);
+        assert_memory_equal(stream->text, text, stream->stable_bytes);
+    assert_true(missing == 0 || stream->joined.n_pending + stream->decoded.n_pending > 0);
     invar_free(text);
 }
 
@@ -456,8 +456,8 @@ static void check_decode(const invar_tokenizer *tokenizer, const json_t *item)
         assert_ok(invar_text_stream_push(&stream, tokenizer, ids[i], skip));
         check_shown(&stream, tokenizer, ids, (int64_t)i + 1, skip);
         // what is settled stays, and is the beginning of the whole
-        assert_true(stream.settled >= settled && stream.fresh >= settled);
-        settled = stream.settled;
+        assert_true(stream.stable_bytes >= settled && stream.unchanged_bytes >= settled);
+        settled = stream.stable_bytes;
         assert_memory_equal(stream.text, json_string_value(text), settled);
     }
     assert_ok(invar_text_stream_flush(&stream, tokenizer));

@@ -409,16 +409,16 @@ static void test_text_stream__shows_the_joined_text_once_it_spells_no_bytes(void
         invar_text_stream stream = {0};
         for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
             assert_ok(invar_text_stream_push(&stream, t, steps[i].id, skip));
-            assert_int_equal(stream.settled, skip ? steps[i].skipping : steps[i].settled);
+            assert_int_equal(stream.stable_bytes, skip ? steps[i].skipping : steps[i].settled);
             if (skip)
                 continue;
             assert_string_equal(stream.text, steps[i].text);
             assert_int_equal(stream.bytes, strlen(steps[i].text));
-            assert_int_equal(stream.fresh, steps[i].fresh);
+            assert_int_equal(stream.unchanged_bytes, steps[i].fresh);
         }
         assert_ok(invar_text_stream_flush(&stream, t));
         assert_string_equal(stream.text, skip ? "a\xC3\xA9  " : steps[5].text);
-        assert_int_equal(stream.settled, stream.bytes);
+        assert_int_equal(stream.stable_bytes, stream.bytes);
         invar_text_stream_release(&stream);
     }
     invar_tokenizer_free(t);
@@ -453,8 +453,8 @@ static void test_text_stream__runs_of_bytes_change_when_they_are_spoilt(void **s
         assert_ok(invar_text_stream_push(&stream, t, steps[i].id, false));
         assert_string_equal(stream.text, steps[i].text);
         assert_int_equal(stream.bytes, strlen(steps[i].text));
-        assert_int_equal(stream.settled, steps[i].settled);
-        assert_int_equal(stream.fresh, steps[i].fresh);
+        assert_int_equal(stream.stable_bytes, steps[i].settled);
+        assert_int_equal(stream.unchanged_bytes, steps[i].fresh);
     }
     invar_text_stream_release(&stream);
     // a run that begins the text, and loses its space, gets it back as U+FFFD
@@ -636,8 +636,8 @@ static void check_least(const invar_tokenizer *t, const char *piece)
     for (size_t i = 0; i < bytes; i++)
         text[i] = piece[i % length];
     assert_ok(invar_tokenizer_encode(&ids, &count, t, text, bytes));
-    assert_true(count >= invar_tokenizer_least(t, bytes));
-    assert_true(invar_tokenizer_least(t, bytes) > 0);
+    assert_true(count >= invar_tokenizer_min_tokens(t, bytes));
+    assert_true(invar_tokenizer_min_tokens(t, bytes) > 0);
     invar_free(ids);
 }
 
@@ -689,7 +689,7 @@ static void test_tokenizer_least__is_unknown_where_text_is_dropped(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         invar_tokenizer *t = make(cases[i]);
 
-        assert_int_equal(invar_tokenizer_least(t, 1 << 20), 0);
+        assert_int_equal(invar_tokenizer_min_tokens(t, 1 << 20), 0);
         invar_tokenizer_free(t);
     }
 }
@@ -699,13 +699,13 @@ static void test_tokenizer_room__grows_with_what_a_text_becomes(void **state)
     static const char text[] = "aaaaaa", other[] = "\xC3\xA9\xC3\xA9\xC3\xA9";
     invar_tokenizer *plain = make((tokenizer_json){0});
     invar_tokenizer *form = make((tokenizer_json){.normalizer = "{\"type\":\"NFKC\"}"});
-    uint64_t least = invar_tokenizer_room(plain, "", 0), room = 6 * (uint64_t)44;
+    uint64_t least = invar_tokenizer_max_bytes(plain, "", 0), room = 6 * (uint64_t)44;
 
     (void)state;
-    assert_int_equal(invar_tokenizer_room(plain, text, 6) - least, room);
-    assert_int_equal(invar_tokenizer_room(plain, other, 6) - least, room);
-    assert_int_equal(invar_tokenizer_room(form, text, 6) - least, room);
-    assert_int_equal(invar_tokenizer_room(form, other, 6) - least, 11 * room);
+    assert_int_equal(invar_tokenizer_max_bytes(plain, text, 6) - least, room);
+    assert_int_equal(invar_tokenizer_max_bytes(plain, other, 6) - least, room);
+    assert_int_equal(invar_tokenizer_max_bytes(form, text, 6) - least, room);
+    assert_int_equal(invar_tokenizer_max_bytes(form, other, 6) - least, 11 * room);
     invar_tokenizer_free(plain);
     invar_tokenizer_free(form);
 }

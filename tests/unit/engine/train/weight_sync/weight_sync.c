@@ -47,14 +47,16 @@ typedef struct lesson {
 
 static invar_rank_role_sizes sizes_of(const pair *p)
 {
-    return (invar_rank_role_sizes){
-        .train = {.tensor = p->tensor,
-                  .expert_tensor = p->expert_tensor,
-                  .pipeline = p->pipeline,
-                  .chunks = p->chunks,
-                  .expert = p->expert},
-        .rollout = {.tensor = p->each, .expert_tensor = p->each, .pipeline = 1, .chunks = 1},
-        .rollout_ranks = p->rollout_ranks};
+    return (invar_rank_role_sizes){.train = {.tensor = p->tensor,
+                                             .expert_tensor = p->expert_tensor,
+                                             .pipeline = p->pipeline,
+                                             .virtual_stages = p->chunks,
+                                             .expert = p->expert},
+                                   .rollout = {.tensor = p->each,
+                                               .expert_tensor = p->each,
+                                               .pipeline = 1,
+                                               .virtual_stages = 1},
+                                   .rollout_ranks = p->rollout_ranks};
 }
 
 /* ---- a rank ---------------------------------------------------------------------------------- */
@@ -108,7 +110,7 @@ static invar_status sync_twice(lesson *l, const invar_rank_roles *sides, invar_m
                                int rank)
 {
     const invar_weight_sync_options o = {
-        .sides = sides, .model = model, .dev = &model->dev, .bucket = l->bucket};
+        .roles = sides, .model = model, .dev = &model->dev, .bucket_bytes = l->bucket};
     invar_weight_sync_result result = {.bytes = 0};
     invar_weight_sync *sync;
     invar_status status = invar_weight_sync_new(&sync, &o);

@@ -168,7 +168,7 @@ static void test_golden__localises_without_the_good_run(void **state)
     assert_int_equal(place.layer, 1);
     assert_string_not_equal(place.was, place.is);
     assert_true(place.equal > 0 && place.equal + place.different <= INVAR_TEST_LEDGER_POINTS);
-    invar_golden_divergence_tell(text, &place, 7);
+    invar_golden_divergence_describe(text, &place, 7);
     assert_non_null(strstr(text, "step 7, point layer.1.mlp.out ("));
     // far from the beginning only some steps are recorded
     was = subject_of(&(invar_test_ledger){.steps = 140});
@@ -177,7 +177,7 @@ static void test_golden__localises_without_the_good_run(void **state)
     assert_int_equal(was.points->n_values, 102);
     assert_ok(invar_golden_localise(&place, was.points, is.points, 113));
     assert_true(place.known && !place.exact && place.step == 120);
-    invar_golden_divergence_tell(text, &place, 113);
+    invar_golden_divergence_describe(text, &place, 113);
     assert_non_null(strstr(text, "as step 120 shows"));
     assert_ok(invar_golden_localise(&place, was.points, is.points, 133));
     assert_true(!place.known && place.step == -1);

@@ -55,11 +55,13 @@ static void scene_release(scene *s)
 static void assert_guess(scene *s, int64_t sample, int64_t most, const char *expected)
 {
     invar_rl_sample *own = &s->samples[sample];
-    invar_draft_request g = {
-        .sample = own, .seen = s->ngram, .max_tokens = most, .tokens = own->tokens + own->n_tokens};
+    invar_draft_request g = {.sample = own,
+                             .ngrams = s->ngram,
+                             .max_tokens = most,
+                             .tokens = own->tokens + own->n_tokens};
     char got[MOST + 1] = "";
 
-    assert_ok(invar_ngram_proposer_make(NULL, &g, 1));
+    assert_ok(invar_ngram_proposer_propose(NULL, &g, 1));
     for (int64_t i = 0; i < g.count && i < MOST; i++)
         got[i] = (char)('0' + g.tokens[i]);
     assert_string_equal(got, expected);

@@ -37,10 +37,10 @@ static void test_framing__finds_the_end_of_a_request(void **state)
         (void)snprintf(data, sizeof data, "%sbody\n\n", cases[i].head);
         for (size_t bytes = 0; bytes <= strlen(data); bytes++) { // as it arrives
             invar_framing_read(&f, data, bytes);
-            assert_null(f.wrong);
-            assert_int_equal(f.head, bytes < head ? 0 : head);
+            assert_null(f.error);
+            assert_int_equal(f.head_bytes, bytes < head ? 0 : head);
         }
-        assert_int_equal(f.body, cases[i].body);
+        assert_int_equal(f.body_bytes, cases[i].body);
         assert_int_equal(f.chunked, cases[i].chunked);
     }
 }
@@ -89,8 +89,8 @@ static void test_framing__refuses_ambiguous_heads(void **state)
         invar_framing f;
 
         invar_framing_read(&f, cases[i].data, cases[i].bytes);
-        assert_non_null(f.wrong);
-        assert_non_null(strstr(f.wrong, cases[i].why));
+        assert_non_null(f.error);
+        assert_non_null(strstr(f.error, cases[i].why));
     }
 }
 

@@ -82,10 +82,10 @@ static void test_serve_module__rejected_connections_take_no_room(void **state)
     const invar_serve_settings settings = {
         .host = "127.0.0.1",
         .connections = 2,
-        .most_body = 16,
-        .client_seconds = 600,
+        .max_body_bytes = 16,
+        .client_timeout_s = 600,
         .handler = {.admit = admit, .answer = answer, .release = release}};
-    char why[INVAR_SERVE_WHY_SIZE];
+    char why[INVAR_SERVE_REASON_SIZE];
     uint16_t port = 0;
     void *server = INVAR_SERVE_TABLE.start(&settings, &port, why);
 
