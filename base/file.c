@@ -492,7 +492,8 @@ invar_status invar_path_check_writable(const char *path)
     INVAR_TRY(invar_path_folder(folder, path));
     invar_path_show(shown, path);
     if (stat(folder, &info) != 0 && errno == ENOENT)
-        return INVAR_FAIL(INVAR_E_IO, ENOENT, "%s: its folder is not there; make it first", shown);
+        return INVAR_FAIL(INVAR_E_IO, ENOENT, "%s: its folder does not exist; create it first",
+                          shown);
     if (lstat(path, &info) == 0 && S_ISDIR(info.st_mode))
         return INVAR_FAIL(INVAR_E_INVALID, EISDIR, "%s: is a folder; give the name of a file",
                           shown);
@@ -639,7 +640,7 @@ invar_status invar_held_folder_make_one(const char *path)
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
         return INVAR_OK;
     invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_IO, ENOTDIR, "%s: it is there, and is no folder", shown);
+    return INVAR_FAIL(INVAR_E_IO, ENOTDIR, "%s: it exists and is not a folder", shown);
 }
 
 invar_status invar_held_folder_make(const char *path)

@@ -137,7 +137,7 @@ static invar_status fail_unknown_option(const invar_option *options, const char 
         return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s' (gone: use %s)", word, instead);
     instead = others ? others->explain_foreign(word + 2, length) : NULL;
     if (instead && instead[0])
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%.*s, a flag of Miles, is none here: %s",
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%.*s, a flag of Miles, does not exist here: %s",
                           (int)length, word + 2, instead);
     for (int i = 0; others && others->name_at(i); i++) {
         (void)snprintf(known, sizeof known, "--%s", others->name_at(i));

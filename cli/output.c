@@ -35,8 +35,8 @@ static invar_status open_device(invar_output *out, const char *path, int flags)
     struct stat info;
 
     if (fd < 0 && errno == ENXIO)
-        return INVAR_FAIL(INVAR_E_IO, ENXIO, "%s: nobody reads this pipe; start its reader first",
-                          path);
+        return INVAR_FAIL(INVAR_E_IO, ENXIO,
+                          "%s: no process reads this pipe; start its reader first", path);
     if (fd < 0)
         return io_error(path, "cannot be written");
     if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))

@@ -187,7 +187,7 @@ static invar_status check_run(const invar_ledger_run *run)
     if (run->parent)
         INVAR_TRY(invar_ledger_validate_name("a run's parent", run->parent));
     if (run->fork_chain && (!run->parent || run->fork_step < 0))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: a run goes on from the chain of %s",
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: a run continues from the chain of %s",
                           run->parent ? "no step" : "no parent");
     return check_facts(&run->circumstances);
 }

@@ -38,7 +38,7 @@ static invar_status fail_incomplete(const char *path)
 {
     return INVAR_FAIL(
         INVAR_E_CORRUPT, 0,
-        "ledger %.1000s: whoever began it was killed before its first entry; nothing is "
+        "ledger %.1000s: the process that began it was killed before its first entry; nothing is "
         "lost: start the run again, or remove the file",
         path);
 }
@@ -299,7 +299,7 @@ invar_status invar_ledger_begin_transaction(invar_ledger *ledger, const char *ki
     if (!invar_ledger_file_lock_valid(ledger->lock))
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
-            "ledger %.1000s: its lock \"...-lock\" was removed, so somebody else may be "
+            "ledger %.1000s: its lock \"...-lock\" was removed, so another process may be "
             "writing by now; open it again",
             invar_sql_path(ledger->sql));
     if (invar_ledger_file_removed(ledger->lock))

@@ -218,8 +218,8 @@ invar_status invar_recipe_flatten_text(char **out, size_t *bytes_out, const char
     INVAR_TRY(invar_alloc((void **)&f, 1, sizeof *f, "recipe"));
     f->current = f->n_sections = f->n_keys = 0;
     f->bytes = 0;
-    status = invar_recipe_visit(
-        &(invar_recipe_visitor){
+    status = invar_recipe_read_lines(
+        &(invar_recipe_line_callbacks){
             .section = add_section, .key = add_key, .payload = f, .open = open, .files = files},
         path, text, bytes);
     if (status == INVAR_OK)

@@ -22,7 +22,7 @@ typedef invar_recipe_span span;
 
 /* State that all files of a recipe share. */
 typedef struct visit {
-    const invar_recipe_visitor *visitor;
+    const invar_recipe_line_callbacks *visitor;
     int files; /* number of files opened so far */
 } visit;
 
@@ -146,7 +146,7 @@ static invar_status check_limits(const reader *r, const char *path, span value)
 /* Opens an included file; a failure's message begins with the location of the include. */
 static invar_status open_included(char **out, size_t *bytes_out, const reader *r, const char *path)
 {
-    const invar_recipe_visitor *visitor = r->visit->visitor;
+    const invar_recipe_line_callbacks *visitor = r->visit->visitor;
     char message[INVAR_ERROR_MESSAGE_SIZE];
     invar_status status = visitor->open(out, bytes_out, visitor->files, path);
 
@@ -185,7 +185,7 @@ invar_status invar_recipe_open_file(char **out, size_t *bytes_out, void *payload
 
 static invar_status read_section(reader *r, span line)
 {
-    const invar_recipe_visitor *visitor = r->visit->visitor;
+    const invar_recipe_line_callbacks *visitor = r->visit->visitor;
     span name = trim_spaces(line);
 
     if (name.start[name.length - 1] != ']')
@@ -200,7 +200,7 @@ static invar_status read_section(reader *r, span line)
 
 static invar_status read_key(reader *r, span line)
 {
-    const invar_recipe_visitor *visitor = r->visit->visitor;
+    const invar_recipe_line_callbacks *visitor = r->visit->visitor;
     const char *sign = memchr(line.start, '=', line.length);
     span name, value;
 
@@ -265,8 +265,8 @@ static invar_status read_file(visit *v, const reader *from, const char *path, co
     return INVAR_OK;
 }
 
-invar_status invar_recipe_visit(const invar_recipe_visitor *visitor, const char *path,
-                                const char *text, size_t bytes)
+invar_status invar_recipe_read_lines(const invar_recipe_line_callbacks *visitor, const char *path,
+                                     const char *text, size_t bytes)
 {
     visit v = {.visitor = visitor};
 

@@ -40,7 +40,7 @@ typedef struct invar_recipe_location {
 } invar_recipe_location;
 
 /* Callbacks for the lines of a recipe. */
-typedef struct invar_recipe_visitor {
+typedef struct invar_recipe_line_callbacks {
     /* Names are valid, and a section precedes each key in its file. A failure ends the parser. */
     invar_status (*section)(void *payload, const invar_recipe_location *at, invar_recipe_span name);
     invar_status (*key)(void *payload, const invar_recipe_location *at, invar_recipe_span name,
@@ -48,14 +48,14 @@ typedef struct invar_recipe_visitor {
     void *payload;
     invar_recipe_open_fn open; /* reads included files; NULL to reject includes */
     void *files;               /* payload of `open` */
-} invar_recipe_visitor;
+} invar_recipe_line_callbacks;
 
 /*
  * Parses `text`, the content of the file `path`, and calls the visitor for each section and key.
  * The lines of an included file replace the include.
  */
-invar_status invar_recipe_visit(const invar_recipe_visitor *visitor, const char *path,
-                                const char *text, size_t bytes) INVAR_MUST_USE;
+invar_status invar_recipe_read_lines(const invar_recipe_line_callbacks *visitor, const char *path,
+                                     const char *text, size_t bytes) INVAR_MUST_USE;
 
 /* invar_recipe_open_fn that reads files from the disk. */
 invar_status invar_recipe_open_file(char **out, size_t *bytes_out, void *payload,

@@ -279,14 +279,14 @@ invar_status invar_recipe_parse_with_includes(invar_recipe *recipe, const char *
                                               const char *text, size_t bytes,
                                               invar_recipe_open_fn open, void *files)
 {
-    const invar_recipe_visitor visitor = {
+    const invar_recipe_line_callbacks visitor = {
         .section = read_section, .key = read_key, .payload = recipe, .open = open, .files = files};
 
     if (recipe->parsed || recipe->flagged)
         return INVAR_FAIL(INVAR_E_STATE, 0, "recipe: the file comes once, before all flags");
     recipe->parsed = true;
     invar_path_show(recipe->file, file);
-    return invar_recipe_visit(&visitor, file, text, bytes);
+    return invar_recipe_read_lines(&visitor, file, text, bytes);
 }
 
 invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const char *text,

@@ -128,7 +128,7 @@ static invar_status fail_open(const char *path, int code)
     // libgit2 1.5 returns another code if safe.directory is not set at all
     if (code == GIT_EOWNER || strstr(last_text(), "safe.directory"))
         return INVAR_FAIL(INVAR_E_STATE, code,
-                          "%s: the repository belongs to somebody else; "
+                          "%s: the repository belongs to another user; "
                           "'git config --global --add safe.directory FOLDER' allows its use",
                           shown);
     if (code == GIT_ENOTFOUND && !invar_path_exists(path))

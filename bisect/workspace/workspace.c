@@ -220,7 +220,7 @@ static invar_status check_owner(const char *folder)
     invar_path_show(shown, folder);
     if (info.st_uid != geteuid())
         return INVAR_FAIL(INVAR_E_STATE, 0,
-                          "%s: the folder belongs to somebody else, who could change the programs "
+                          "%s: the folder belongs to another user, who could change the programs "
                           "in it; give one of your own with --work DIR",
                           shown);
     if (info.st_mode & S_IWOTH)

@@ -232,7 +232,7 @@ static invar_status print_end(const watch_job *w, watch_state how)
     if (how == STATE_KILLED)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "run %.8s was killed after step %" PRId64
-                          ": nobody writes its ledger any more, and it did not finish%s",
+                          ": no process writes its ledger any more, and it did not finish%s",
                           run->uuid, run->last_step, resume);
     if (how == STATE_FINISHED)
         printf("%s with exit code %" PRId64 "%s\n", invar_run_end(run), run->exit_code, resume);

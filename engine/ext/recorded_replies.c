@@ -100,7 +100,7 @@ static invar_status read_maker(void *payload, const char *const *columns,
         return INVAR_OK;
     INVAR_CHECK(count == 1);
     if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[0].bytes >= INVAR_DIGEST_HEX_SIZE)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a fact that is none: verify it");
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has an invalid fact: verify it");
     memcpy(out, values[0].data, values[0].bytes);
     out[values[0].bytes] = '\0';
     return INVAR_OK;
@@ -182,7 +182,7 @@ invar_status invar_recorded_replies_check_factor(const invar_plugin *plugin, inv
     return INVAR_FAIL(
         INVAR_E_NOTFOUND, 0,
         "plug-in %s: its loss factor of step %" PRId64
-        " was left out of this ledger, a shortened copy; take the whole one, or go on "
+        " was left out of this ledger, a shortened copy; take the complete one, or continue "
         "in a new run with --fork",
         invar_plugin_name(plugin), step);
 }

@@ -372,7 +372,7 @@ static invar_status check_next(const invar_shared_object *object, const invar_pl
                           "plug-in %.1000s: the reward of turn %zu is not finite", object->name, i);
     if (!next->end && (next->n_tokens < 0 || (next->n_tokens > 0 && !next->tokens)))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "plug-in %.1000s: turn %zu inserts %lld tokens that are not there",
+                          "plug-in %.1000s: turn %zu inserts %lld tokens that it does not pass",
                           object->name, i, (long long)next->n_tokens);
     return INVAR_OK;
 }

@@ -130,7 +130,7 @@ static invar_status read_next(invar_turn_action *out, const json_t *object, cons
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a \"reward\" without \"end\": true", where);
     if (ends == goes_on)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "%s: a turn needs \"insert\" to go on or \"end\": true, and not both",
+                          "%s: a turn needs \"insert\" to continue or \"end\": true, and not both",
                           where);
     return ends ? read_end(out, object, where) : read_insertion(out, object, where);
 }

@@ -117,9 +117,9 @@ static invar_status check_name(const invar_journal *j)
         return fail_io(j->path, "look at it");
     if (info.st_nlink > 0)
         return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "%.1000s was removed while it was being written: nothing can go on by it",
-                      j->path);
+    return INVAR_FAIL(
+        INVAR_E_STATE, 0,
+        "%.1000s was removed while it was being written: nothing can continue from it", j->path);
 }
 
 invar_status invar_journal_append(invar_journal *j, const char *lines, size_t bytes)

@@ -495,8 +495,8 @@ invar_status invar_hf_check_weights(const char *dir)
     found = find_lookalike(name, dir);
     return INVAR_FAIL(
         INVAR_E_NOTFOUND, 0,
-        "%s: no weights: neither " INVAR_HF_WEIGHTS " nor " INVAR_HF_INDEX " is there%s%s%s%s",
-        shown, found < N_LOOKALIKES ? "; " : "", name, found < N_LOOKALIKES ? " " : "",
+        "%s: no weights: neither " INVAR_HF_WEIGHTS " nor " INVAR_HF_INDEX " exists%s%s%s%s", shown,
+        found < N_LOOKALIKES ? "; " : "", name, found < N_LOOKALIKES ? " " : "",
         found < N_LOOKALIKES ? lookalikes[found].remedy : "");
 }
 

@@ -436,7 +436,7 @@ invar_status invar_recorded_keys_check_files(const invar_recorded_keys *recorded
         invar_path_absolute_hint(whole, path);
         return INVAR_FAIL(
             INVAR_E_NOTFOUND, 0,
-            "%s, the run's %s, is not there%s: start from the folder that the run was "
+            "%s, the run's %s, does not exist%s: start from the folder that the run was "
             "started in, or give --%s",
             shown, name, whole, name);
     }

@@ -297,6 +297,6 @@ invar_status invar_disk_check(const invar_disk *disk)
     invar_disk_describe(text, disk, disk->n_required);
     return INVAR_FAIL(INVAR_E_IO, ENOSPC,
                       "%s at one time: give another folder with save, %sor remove there the "
-                      "folders iter_* of checkpoints that nobody needs",
+                      "folders iter_* of checkpoints that are not needed",
                       text, disk->keep > 1 ? "set a smaller keep-checkpoints, " : "");
 }

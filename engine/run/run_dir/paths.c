@@ -272,7 +272,8 @@ static invar_status use_own_checkpoints(checkpoint_search *s, const char *uuid)
                       "in the folder that the run was started in, or name the folder of its "
                       "checkpoints",
                       uuid, shown,
-                      invar_path_exists(folder) ? "has no checkpoint of this run" : "is not there");
+                      invar_path_exists(folder) ? "has no checkpoint of this run"
+                                                : "does not exist");
 }
 
 static void warn_of_older(char warning[INVAR_RUN_PATHS_WARNING_SIZE], const checkpoint_search *s)

@@ -170,7 +170,7 @@ static bool is_valid_inflight_count(const invar_train_loop *loop, int64_t count)
 static invar_status fail_inflight_unsupported(const char *where)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "%.1000s: samples are in flight, and the recipe cannot go on with them "
+                      "%.1000s: samples are in flight, and the recipe cannot continue them "
                       "(loss-type, load-debug-rollout-data, custom-agent-path): fork a "
                       "checkpoint without " INVAR_INFLIGHT_FILE,
                       where);
@@ -549,11 +549,12 @@ static invar_status start_at_zero(invar_train_loop *loop)
     if (!invar_ranks_is_leader(loop->world))
         return check_rollouts(loop, 0);
     if (loop->fork.step >= 0)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                          "the run is a fork of run %.8s after step %" PRId64
-                          ", and has no checkpoint to go on from: start it again with --fork and "
-                          "that run's folder",
-                          loop->fork.uuid, loop->fork.step);
+        return INVAR_FAIL(
+            INVAR_E_NOTFOUND, 0,
+            "the run is a fork of run %.8s after step %" PRId64
+            ", and has no checkpoint to continue from: start it again with --fork and "
+            "that run's folder",
+            loop->fork.uuid, loop->fork.step);
     if (loop->recorder.last_recorded_step >= 0) // for a new run they are checked already
         INVAR_TRY(check_rollouts(loop, 0));
     INVAR_TRY(invar_train_loop_begin(loop, -1, NULL));

@@ -66,11 +66,11 @@ static invar_status check_ticks(const invar_train_loop *loop, const char *shown)
         return INVAR_OK;
     if (own->count == 0)
         return INVAR_FAIL(INVAR_E_STATE, 0,
-                          "%s is missing or empty, and the run goes on with tick %" PRId64
+                          "%s is missing or empty, and the run continues with tick %" PRId64
                           ": put the file back, or fork the run, which begins a new one",
                           shown, next);
     return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "%s has ticks %" PRId64 " to %" PRId64 ", and the run goes on with tick "
+                      "%s has ticks %" PRId64 " to %" PRId64 ", and the run continues with tick "
                       "%" PRId64 " of those from %" PRId64 " on: put the whole file back, or fork "
                       "the run, which begins a new one",
                       shown, own->first, invar_schedule_log_end(own) - 1, next, begin);

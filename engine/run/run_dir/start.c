@@ -324,7 +324,7 @@ static invar_status read_fork_row(void *payload, const char *const *columns,
         values[1].type != INVAR_LEDGER_TYPE_INT || values[2].type != INVAR_LEDGER_TYPE_BLOB ||
         values[2].bytes != sizeof fork->chain.bytes)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "the ledger has a parent that is none: invar ledger verify says more");
+                          "the ledger has an invalid parent: invar ledger verify says more");
     memcpy(fork->uuid, values[0].data, values[0].bytes + 1);
     fork->step = values[1].integer;
     memcpy(fork->chain.bytes, values[2].data, sizeof fork->chain.bytes);
@@ -365,7 +365,7 @@ static invar_status check_fork_keys(const invar_train_loop *loop)
     if (invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0])
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
-            "--fork names what the run goes on from, and so does 'load': leave one of "
+            "--fork names what the run continues from, and so does 'load': leave one of "
             "them out");
     if (step || invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -472,7 +472,7 @@ static invar_status find_fork_on_rank0(invar_train_loop *loop)
         return resume_or_restart_fork(loop);
     invar_path_show(shown, loop->dirs.paths.run);
     return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "--fork: %s is there already, and is no fork; give the new run a name of its "
+                      "--fork: %s exists already and is not a fork; give the new run a name of its "
                       "own with --name or --run",
                       shown);
 }

@@ -105,7 +105,7 @@ static invar_status read_call_members(invar_agent_session *out, const json_t *ob
 
     INVAR_TRY(read_number(&number, &numbered, object, where));
     if (invar_agent_session_find(out, prompt, n_prompt, numbered, number))
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a call is there twice", where);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a call is recorded twice", where);
     INVAR_TRY(invar_agent_session_append(&call, out, prompt, n_prompt, number));
     call->numbered = numbered;
     INVAR_TRY(read_ids(&call->response, &call->n_response, object, "response", limits, where));

@@ -130,7 +130,7 @@ static invar_status read_line(invar_journal_contents *to, const json_t *line,
     INVAR_TRY(find_or_add_session(&session, to, sample));
     if (session->end || !call == !end)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "%s: neither a call nor the end of a session that goes on", where);
+                          "%s: neither a call nor the end of a session in progress", where);
     return call ? invar_agent_call_read(session, call, limits, where)
                 : invar_agent_end_read(session, end, limits, where);
 }

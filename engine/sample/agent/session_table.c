@@ -151,7 +151,7 @@ static invar_status answer_from_record(invar_generation_request *ticket,
     invar_generation_choice *c = &ticket->choices[0];
 
     if (!call->response)
-        return INVAR_FAIL(INVAR_E_BUSY, 0, "the same call is on its way");
+        return INVAR_FAIL(INVAR_E_BUSY, 0, "the same call is in progress");
     INVAR_TRY(
         copy_tokens((void **)&c->tokens, call->response, call->n_response, sizeof *c->tokens));
     INVAR_TRY(copy_tokens((void **)&c->logp, call->logp, call->n_response, sizeof *c->logp));
@@ -171,12 +171,11 @@ static invar_status check_limits(const invar_session_table *d, const invar_agent
                           d->options->max_calls);
     INVAR_TRY(invar_agent_session_branches(&branches, session));
     if (branches > d->options->max_branches)
-        return INVAR_FAIL(
-            INVAR_E_INVALID, 0,
-            "the prompt goes on with no earlier call, and the session has its %" PRId64
-            " branches (agent-max-branches): send what was said before as it was, or "
-            "raise the key",
-            d->options->max_branches);
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "the prompt continues no earlier call, and the session has its %" PRId64
+                          " branches (agent-max-branches): send what was said before as it was, or "
+                          "raise the key",
+                          d->options->max_branches);
     return INVAR_OK;
 }
 

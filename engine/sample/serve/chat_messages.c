@@ -135,7 +135,7 @@ static invar_status read_role(json_t *message, size_t index)
         if (is_text(role, known[i]))
             return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "messages[%zu].role is none of system, developer, user, assistant, tool",
+                      "messages[%zu].role is not one of system, developer, user, assistant, tool",
                       index);
 }
 

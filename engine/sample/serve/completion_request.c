@@ -353,7 +353,7 @@ static invar_status add_prompt(invar_completion_request *ask, const json_t *valu
         return read_prompt_ids(prompt, value);
     if (!json_is_string(value))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "prompt is none of: a string, a list of strings, a list of tokens, a "
+                          "prompt is not one of: a string, a list of strings, a list of tokens, a "
                           "list of such lists");
     prompt->text = json_string_value(value);
     prompt->text_bytes = json_string_length(value);

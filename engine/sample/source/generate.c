@@ -466,7 +466,7 @@ invar_status invar_generate_check_has_reward(const invar_generate_args *how,
     if (reached)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                      "plug-in %s: sample %" PRId64 " ends without a \"reward\", and nobody else "
+                      "plug-in %s: sample %" PRId64 " ends without a \"reward\", and nothing else "
                       "gives one (rm-type = none)",
                       leader, s->index);
 }

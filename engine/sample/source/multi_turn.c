@@ -314,7 +314,7 @@ static invar_status resolve_action(const multi_turn_run *d, int64_t k)
     if (is_last_turn(d, d->asked[k]))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "plug-in " NAME ": sample %" PRId64
-                          " is to go on after its last turn; answer {\"end\": true} where \"last\" "
+                          " continues after its last turn; answer {\"end\": true} where \"last\" "
                           "is true",
                           index);
     if (next->text)

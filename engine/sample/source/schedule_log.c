@@ -246,7 +246,7 @@ void invar_schedule_log_write(invar_json_text *text, const invar_schedule_log *t
 
 static invar_status fail_not_a_number(const char *event, size_t place, const char *where)
 {
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: item %zu of \"%s\" is none", where, place, event);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: item %zu of \"%s\" is invalid", where, place, event);
 }
 
 static invar_status parse_batch(invar_schedule_log *to, int64_t tick, const json_t *list,

@@ -100,7 +100,7 @@ invar_status invar_added_tokens_add(invar_added_tokens *added, const invar_added
         at = child ? child : add_child(added, at, byte);
     }
     if (added->nodes[at].id >= 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "added token \"%s\" is there twice", quote);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "added token \"%s\" exists twice", quote);
     added->nodes[at].id = token->id;
     added->nodes[at].lstrip = token->lstrip;
     added->nodes[at].rstrip = token->rstrip;

@@ -328,7 +328,7 @@ static invar_status check_config_token(const reader *r, const char *key, const j
         return INVAR_OK;
     return INVAR_FAIL(
         INVAR_E_UNSUPPORTED, 0,
-        "%s: added token \"%s\" of tokenizer_config.json is not there, or has another "
+        "%s: added token \"%s\" of tokenizer_config.json does not exist, or has another "
         "id",
         r->where, quote_text(quote, text ? text : key));
 }
@@ -458,10 +458,11 @@ static invar_status read_source_files(char **json, char **config, invar_tokenize
     INVAR_TRY(invar_path_join(path, sizeof path, dir, "tokenizer.json"));
     invar_path_show(shown, path);
     if (!invar_path_exists(path))
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                          "%s: not there, and no other file of a tokenizer is read: write it with "
-                          "transformers, AutoTokenizer.from_pretrained(...).save_pretrained(...)",
-                          shown);
+        return INVAR_FAIL(
+            INVAR_E_NOTFOUND, 0,
+            "%s: it does not exist, and no other file of a tokenizer is read: write it with "
+            "transformers, AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+            shown);
     return invar_file_read(json, &source->json_bytes, path, JSON_MAX_BYTES);
 }
 

@@ -146,7 +146,8 @@ static bool names_program(const fact *f)
 
 const invar_diff_fact *invar_diff_program_change(const invar_diff *diff)
 {
-    for (const invar_diff_fact *f = diff->facts; f < diff->facts + diff->n_facts; f++) {
+    for (size_t i = 0; i < diff->n_facts; i++) {
+        const invar_diff_fact *f = &diff->facts[i];
         bool program = strcmp(f->scope, "build") == 0 && strcmp(f->key, "binary") == 0;
         if ((program || strcmp(f->scope, "plugin") == 0) && f->a && f->b)
             return f;

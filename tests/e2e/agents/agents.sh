@@ -188,7 +188,7 @@ wrong() {
     expect 2 "$text" train play.ini --run "bad-$mood" --no-report \
         --custom-agent-path "python3 agent.py $mood" "$@"
 }
-wrong mute 'ends without a "reward", and nobody else gives one (rm-type = none)'
+wrong mute 'ends without a "reward", and nothing else gives one (rm-type = none)'
 wrong dies 'it ended with exit code 1: agent.py: it dies'
 wrong refuses 'sample 2: it refuses: no such tool'
 wrong hangs 'no reply within 1 s (plugin-timeout)' --plugin-timeout 1

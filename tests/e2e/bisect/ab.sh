@@ -120,7 +120,7 @@ holds [ "$(field 'a["sides"]["a"]["binary"] != a["sides"]["b"]["binary"]')" = Tr
 holds [ "$(field 'len(a["equal_metrics"]) > 20 and a["gates"]["a"]["same"]')" = True ]
 holds "$here/ab_numbers.py" "$invar" "$folder/out" >/dev/null
 
-ab 2 'nowhere/page.html: its folder is not there' --a base --b base "$recipe" --html \
+ab 2 'nowhere/page.html: its folder does not exist' --a base --b base "$recipe" --html \
     nowhere/page.html
 
 # ---- a learning rate that is another from the second step on -----------------------------------

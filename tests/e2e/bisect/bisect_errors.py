@@ -424,7 +424,7 @@ def no_permission(case):
     p = Place(case, "permission", repo, ids)
     case.refuses(2, ["ermission denied"], *p.trial(work=os.path.join(work, "w")), under=under)
     if under:
-        case.refuses(2, ["somebody else"], *p.trial(work=work), under=under)
+        case.refuses(2, ["another user"], *p.trial(work=work), under=under)
 
 
 def full_disk(case):

@@ -114,7 +114,7 @@ def test_many_changes():
               and known in misspelt.stderr, f"blame of a word that there is not: {misspelt}")
     nowhere = subprocess.run([INVAR, "blame", "--good", "HEAD", "--html", "nowhere/page.html",
                               "a.ini"], capture_output=True, text=True, check=False)
-    check(nowhere.returncode == 2 and "its folder is not there" in nowhere.stderr,
+    check(nowhere.returncode == 2 and "its folder does not exist" in nowhere.stderr,
           f"a page that cannot be written: {nowhere}")
     data = invar("blame", folder, *ends, "--point", "batch.tokens", "--until", "0", code=2)
     check(data["verdict"] == "same-ends", "tokens of step 0 come before the optimizer")

@@ -103,7 +103,7 @@ done
 # before anything is run
 cp cases/a.ini kept.xml
 ci 129 "kept.xml: a file of another kind lies there" check a --cases cases --junit kept.xml
-ci 2 "nowhere/bits.xml: its folder is not there" check a --cases cases --junit nowhere/bits.xml
+ci 2 "nowhere/bits.xml: its folder does not exist" check a --cases cases --junit nowhere/bits.xml
 finds "! -s output" "an output that is refused: something was run"
 cmp -s cases/a.ini kept.xml || complain "kept.xml was replaced"
 ci 129 "" check --unknown

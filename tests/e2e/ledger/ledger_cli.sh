@@ -497,7 +497,7 @@ for link in link dangling; do
 done
 [[ $(<target) == precious && ! -e nowhere ]] || complain "an export went through a link"
 mkfifo pipe
-expect 2 "pipe: nobody reads this pipe" ledger export runs/a --csv pipe
+expect 2 "pipe: no process reads this pipe" ledger export runs/a --csv pipe
 head -c 5 pipe >begun &
 "$invar" ledger export runs/a --csv pipe 2>/dev/null
 wait $!

@@ -32,7 +32,7 @@ expect 0 'read      ckpt/iter_0000001' convert y y.hf
 expect 0 'read      ../a/ckpt/iter_0000001' convert ../a/ckpt x.hf
 holds cmp ../a/x.hf/model.safetensors x.hf/model.safetensors
 mkdir ../c && cd ../c || exit 2
-expect 2 'and here that folder is not there' convert ../a/x out
+expect 2 'and here that folder does not exist' convert ../a/x out
 
 # ---- a run that went on with another folder of checkpoints -------------------------------------
 cd ../a || exit 2

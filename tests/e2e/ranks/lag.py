@@ -305,7 +305,7 @@ def check_forks(chain):
     guess = HERE.parents[2] / "engine/ext/example/guess.py"
     train("fork-undrawn", *fork, "--load-debug-rollout-data",
           str(FOLDER / "dense-2-3-{rollout_id}"), rollouts=8, code=129,
-          says="samples are in flight, and the recipe cannot go on with them")
+          says="samples are in flight, and the recipe cannot continue them")
     train("fork-led", *fork, "--custom-generate-function-path", f"python3 {guess}", rollouts=8,
           code=129, says="is in flight, and is not led by a plug-in")
     train("fork-data", *how, *fork, "--name", "x", "--rollout-seed", "9", rollouts=8, code=129,

@@ -352,8 +352,8 @@ def check_own():
                         ("is the schedule of another run",
                          (FOLDER / "clock-0/schedule.jsonl").read_text()),
                         ("schedule.jsonl:3: the sum does not follow", text.replace("[[", "[ [", 1)),
-                        ("the run goes on with tick 3", "".join(text.splitlines(True)[:-2])),
-                        ("the run goes on with tick 3", "")):
+                        ("the run continues with tick 3", "".join(text.splitlines(True)[:-2])),
+                        ("the run continues with tick 3", "")):
         record.write_text(other)
         train("own", *how, code=2, says=says)
     record.write_text(text + '{"tick":3,"ba')  # a kill

@@ -228,7 +228,8 @@ expect 129 'expected SCRIPT' import-miles
 expect_verb=(plan expected.ini --memory 80GB)
 expect 0 'verdict: fits' --sglang-chunked-prefill-size 512
 expect 129 '--sglang-page-size: ' --sglang-page-size many
-expect 129 '--colocate, a flag of Miles, is none here: ranks sample and train in turn' --colocate
+expect 129 '--colocate, a flag of Miles, does not exist here: ranks sample and train in turn' \
+    --colocate
 expect 129 'memory is planned before a run' --sglang-mem-fraction-static 0.7
 expect 129 'the launcher says how many ranks' --num-gpus-per-node=8
 expect 129 "unknown option '--num-gpus-per-nod'" --num-gpus-per-nod 8

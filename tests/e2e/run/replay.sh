@@ -75,7 +75,7 @@ ln -sf "$invar" own-program
 expect 1 'different' "${again[@]}" --program-a own-program
 # refused before anything is executed
 expect 129 '--debug-determinism would be ignored' "${again[@]}" --debug-determinism full
-expect 2 'missing/page.html: its folder is not there' "${again[@]}" --html missing/page.html
+expect 2 'missing/page.html: its folder does not exist' "${again[@]}" --html missing/page.html
 expect 2 'missing/kept: the folder cannot be made' "${again[@]}" --keep missing/kept
 holds [ ! -e missing ]
 # as the program that executes it ends
@@ -259,11 +259,11 @@ train e --hf-checkpoint exported --use-kl-loss --kl-loss-coef 0.1
 expect 0 '' pack e --step 2 --output e.pack
 holds test "$(tar tf e.pack | grep -c '^hf/model.safetensors')" = 1
 mv files exported away
-expect 2 "the run's hf-checkpoint, is not there" replay d --step 3
+expect 2 "the run's hf-checkpoint, does not exist" replay d --step 3
 moved=(--hf-checkpoint away/files/hf --prompt-data)
 expect 0 identical replay d --step 3 "${moved[@]}" 'away/files/data.jsonl@[0:8]'
 expect 2 'its data hash (prompt-data) was' replay d --step 3 "${moved[@]}" away/files/data.jsonl
-expect 2 'is not there' pack d --step 3 --output none.pack
+expect 2 'does not exist' pack d --step 3 --output none.pack
 expect 0 identical replay d.pack
 expect 0 identical replay e.pack
 

@@ -78,7 +78,7 @@ for flag in --trace --record-golden; do
     refuses 129 "pipe: is a pipe, and is not replaced" over--trace "${plain[@]}" "$flag" \
         "$folder/pipe"
     # nor is a folder looked for only once the run is there
-    refuses 2 "nowhere/f: its folder is not there; make it first" over--trace "${plain[@]}" \
+    refuses 2 "nowhere/f: its folder does not exist; create it first" over--trace "${plain[@]}" \
         "$flag" "$folder/nowhere/f"
 done
 [[ -p $folder/pipe ]] || complain "a pipe was replaced"

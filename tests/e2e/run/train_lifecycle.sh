@@ -115,7 +115,7 @@ printf '# invar golden 1\n# a\nidentity %032d\n0 %032d\n' 0 0 >old.golden
 expect 4 'old.golden' train tiny.ini --run never --golden old.golden
 expect 4 'there is no such file; --record-golden writes one' train tiny.ini --run never \
     --golden nowhere.golden
-expect 2 'its folder is not there' train tiny.ini --run never --record-golden nowhere/a.golden
+expect 2 'its folder does not exist' train tiny.ini --run never --record-golden nowhere/a.golden
 holds [ ! -e never ]
 # a limit of file sizes: said, with its code; the ledger stays whole
 (

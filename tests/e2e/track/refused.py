@@ -48,7 +48,7 @@ def settings(s, port):
         (["--prometheus-file", s.folder / "a.txt"], USAGE, "must end in .prom"),
         (["--prometheus-file", foreign], USAGE, "prometheus-file: "),
         (["--prometheus-file", folder], USAGE, "prometheus-file: "),
-        (["--prometheus-file", s.folder / "none/a.prom"], TROUBLE, "make it first"),
+        (["--prometheus-file", s.folder / "none/a.prom"], TROUBLE, "create it first"),
         (["--prometheus-file", data / "a.prom"], TROUBLE, "prometheus-file: "),
         (["--prometheus-file", link], USAGE, "is a symbolic link, and is not replaced"),
         (["--prometheus-file", pipe], USAGE, "is a pipe, and is not replaced"),
@@ -57,7 +57,8 @@ def settings(s, port):
         (["--trace", link], USAGE, "is a symbolic link, and is not replaced"),
         (["--trace", pipe], USAGE, "is a pipe, and is not replaced"),
         (["--trace", s.folder], USAGE, "is a folder"),
-        (["--trace", s.folder / "none/t.json"], TROUBLE, "its folder is not there; make it first"),
+        (["--trace", s.folder / "none/t.json"], TROUBLE,
+         "its folder does not exist; create it first"),
     ]
 
 

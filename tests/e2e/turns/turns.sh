@@ -196,8 +196,8 @@ wrong() {
     expect 2 "plug-in custom-generate-function-path: $text" train guess.ini --run "bad-$mood" \
         --no-report --custom-generate-function-path "python3 leader.py $mood" "$@"
 }
-wrong mute 'sample 0 ends without a "reward", and nobody else gives one (rm-type = none)'
-wrong deaf 'sample 0 is to go on after its last turn'
+wrong mute 'sample 0 ends without a "reward", and nothing else gives one (rm-type = none)'
+wrong deaf 'sample 0 continues after its last turn'
 wrong alien 'token 99 for sample 0; the tokenizer has 14'
 wrong foreign 'the text for sample 0: '
 wrong short '"turns" has 3 values, expected 4'

@@ -176,9 +176,9 @@ static void test_base_file__checks_the_place_of_a_runs_output(void **state)
                *far = in_work("far/trace");
 
     (void)state;
-    assert_fails(invar_path_check_writable(inside), INVAR_E_IO, "its folder is not there");
+    assert_fails(invar_path_check_writable(inside), INVAR_E_IO, "its folder does not exist");
     assert_ok(invar_path_check_writable_in(inside, home));
-    assert_fails(invar_path_check_writable_in(far, home), INVAR_E_IO, "its folder is not there");
+    assert_fails(invar_path_check_writable_in(far, home), INVAR_E_IO, "its folder does not exist");
     assert_ok(invar_path_check_writable_in(in_work("beside"), home));
     assert_int_equal(mkdir(home, 0700), 0);
     assert_int_equal(mkdir(inside, 0700), 0);

@@ -117,7 +117,7 @@ static invar_status check_length(const file_line *l, const char *key, const json
 
 static invar_status wrong_value(const file_line *l, const char *key, size_t i)
 {
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: value %zu of \"%s\" is none that may be there",
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: value %zu of \"%s\" is not an allowed value",
                       l->where, i, key);
 }
 

@@ -274,7 +274,7 @@ static void test_session__refuses_damaged_records(void **state)
         {"{\"calls\":[],\"end\":7}", "no object \"end\""},
         {"{\"calls\":[" CALL "]}", "no object \"end\""},
         {"{\"calls\":[7],\"end\":{}}", "\"prompt\" of a call is no list of 1 to 16"},
-        {"{\"calls\":[" CALL "," CALL "],\"end\":{}}", "a call is there twice"},
+        {"{\"calls\":[" CALL "," CALL "],\"end\":{}}", "a call is recorded twice"},
         {"{\"calls\":[{\"prompt\":[1],\"response\":[2],\"finish\":\"stop\"}],\"end\":{}}",
          "occurrence"},
         {"{\"calls\":[{\"number\":-1,\"prompt\":[1],\"response\":[2],\"finish\":\"stop\"}],"

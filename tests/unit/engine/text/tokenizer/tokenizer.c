@@ -216,7 +216,7 @@ static void test_tokenizer_parse__refuses_added_tokens_it_cannot_do(void **state
              "[{\"id\":259,\"content\":\"s\\u0323\",%s},{\"id\":260,\"content\":\"\\u1e63\",%s}]",
              normalized, normalized);
     refuse((tokenizer_json){.added = added, .normalizer = "{\"type\":\"NFC\"}"}, NULL,
-           INVAR_E_INVALID, "is there twice");
+           INVAR_E_INVALID, "exists twice");
     invar_tokenizer_free(make((tokenizer_json){.added = added}));
     snprintf(added, sizeof added, "[{\"id\":259,\"content\":\" \",%s}]", normalized);
     refuse((tokenizer_json){.added = added,
