@@ -205,7 +205,7 @@ static void test_checkpoint_refused__what_is_no_folder(void **state)
     (void)state;
     snprintf(path, sizeof path, "%s/iter_0000001/state.json", save);
     ckpt_make(&data, 2, ROWS);
-    assert_fails(ckpt_write(NULL, path, &data, NULL, behind), INVAR_E_IO, "no folder");
+    assert_fails(ckpt_write(NULL, path, &data, NULL, behind), INVAR_E_IO, "not a folder");
     // a file in the place of the new one: it is not ours to remove
     snprintf(path, sizeof path, "%s/iter_0000002.tmp", save);
     assert_ok(invar_file_write(path, "", 0));
