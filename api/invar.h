@@ -2,8 +2,9 @@
  * invar.h - public C interface of libinvar: ledgers, digests, deterministic ops and files of Invar
  * for programs in other languages.
  *
- * The interface needs no other header of Invar, passes structs of numbers and pointers, and exports
- * only names that begin with invar_api_. The Python package (python/) uses nothing else.
+ * The interface needs no other header of Invar, passes structs of numbers and pointers, and has
+ * only names that begin with invar_api_. Other names that the library exports are for its modules.
+ * The Python package (python/) uses nothing else.
  * INVAR_API_ABI increases when a function or a struct changes; new functions do not change it. A
  * program compares invar_api_abi() with INVAR_API_ABI before it calls any other function.
  *
@@ -64,8 +65,8 @@ INVAR_API void invar_api_free(void *text);
 typedef struct invar_api_tensor {
     void *data;           /* first element; may be NULL if the tensor is empty */
     const int64_t *shape; /* (dims) elements per dimension */
-    const int64_t
-        *strides;  /* (dims) elements from one index to the next; NULL for a dense tensor */
+    /* (dims) elements from one index to the next; NULL for a dense tensor */
+    const int64_t *strides;
     int32_t dims;  /* number of dimensions, 0 (one element) to INVAR_API_MAX_DIMS */
     int32_t code;  /* DLPack's code of the element type; ignored by hashes */
     int32_t bits;  /* bits of an element; hashes need a multiple of 8, at most 128 */

@@ -56,9 +56,8 @@ invar_status invar_alloc_grow(char **text, size_t *capacity, size_t used, size_t
 
 /*
  * Appends bytes to a text that grows as needed and ends with a NUL, which *used does not count.
- * *text is NULL, *used and *capacity are 0 at first; a failure changes none of them. The caller
- * frees
- * *text with invar_free.
+ * *text is NULL, *used and *capacity are 0 at first; a failure changes none of them. Free *text
+ * with invar_free.
  */
 invar_status invar_alloc_append(char **text, size_t *used, size_t *capacity, const char *more,
                                 size_t bytes, const char *what) INVAR_MUST_USE;

@@ -1,8 +1,8 @@
 /*
  * file.c - reads, hashes and atomically writes files; checks outputs; paths and folders.
  *
- * Regular files are opened with O_NONBLOCK, so that a pipe of that name does not block. All
- * messages show paths with control characters escaped.
+ * Files are opened with O_NONBLOCK where a pipe of that name must not block the open. All messages
+ * show paths by invar_path_show.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

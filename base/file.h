@@ -115,11 +115,12 @@ invar_status invar_path_join(char *out, size_t size, const char *dir,
 #define INVAR_PATH_SHOWN_SIZE 1024 /* bytes of a path in a message, with the NUL */
 
 /*
- * Writes a path for a message: one line with control characters escaped; only its end if too long.
+ * Writes a path for a message: one line, with '?' for control characters (invar_text_quote); only
+ * its end if it is too long.
  */
 void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
 
-#define INVAR_PATH_WHOLE_SIZE 1024
+#define INVAR_PATH_WHOLE_SIZE 1024 /* bytes of such a hint, with the NUL */
 
 /*
  * Writes the hint that a message about a missing file adds: " (/current/folder/FILE)" for a

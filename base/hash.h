@@ -96,11 +96,10 @@ typedef struct invar_tree_input {
 invar_status invar_tree_hash(invar_digest *out, invar_pool *pool,
                              const invar_tree_input *in) INVAR_MUST_USE;
 
-/*
- * Like invar_tree_hash, but uses `scratch` instead of the heap. It is aligned to 16 and has the
- * number of bytes that invar_tree_scratch computes.
- */
+/* *out = the number of bytes of scratch for invar_tree_hash_with. */
 invar_status invar_tree_scratch(size_t *out, const invar_tree_input *in) INVAR_MUST_USE;
+
+/* Like invar_tree_hash, but uses `scratch`, aligned to 16 bytes, instead of the heap. */
 invar_status invar_tree_hash_with(invar_digest *out, invar_pool *pool, const invar_tree_input *in,
                                   void *scratch) INVAR_MUST_USE;
 

@@ -2,7 +2,7 @@
  * number.c - converts doubles to decimal text and back, independently of the locale.
  *
  * The C library uses the locale of the thread, so it is switched to the C locale during a
- * conversion.
+ * conversion, except in invar_number_round.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,6 @@
 /*
- * number.h - converts doubles to decimal text and back, independently of the locale.
+ * number.h - converts doubles to decimal text and back, independently of the locale, except for
+ * invar_number_round.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,8 +22,9 @@ invar_status invar_number_format(char out[INVAR_NUMBER_SIZE], double value) INVA
 invar_status invar_number_format_plain(char out[INVAR_NUMBER_SIZE], double value) INVAR_MUST_USE;
 
 /*
- * Rounds to `digits` significant digits for people. From 1e-4 to 1e9 the text is a plain decimal,
- * and whole numbers below 1e9 keep all their digits: "12346", "0.25", "1e-06", "1.2e+10".
+ * Rounds to `digits` significant digits for people, with the decimal point of the thread's locale.
+ * From 1e-4 to 1e9 the text is a plain decimal, and whole numbers below 1e9 keep all their digits:
+ * "12346", "0.25", "1e-06", "1.2e+10".
  */
 void invar_number_round(char out[INVAR_NUMBER_SIZE], double value, int digits);
 

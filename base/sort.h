@@ -23,7 +23,7 @@ invar_status invar_sort(const void **items, size_t count,
                         int (*compare)(const void *a, const void *b)) INVAR_MUST_USE;
 
 /*
- * Returns the index of the row with this key; -1 if there is none. A row has `row` bytes, with an
+ * Returns the index of the row with this key; -1 if no row has it. A row has `row` bytes, with an
  * int64_t key at offset `key_at`; rows are ascending by key.
  */
 int64_t invar_binary_search(const void *rows, int64_t count, size_t row, size_t key_at,

@@ -39,7 +39,7 @@ typedef enum invar_status {
 /* The record of a failure. */
 typedef struct invar_error {
     invar_status status;
-    int native;       /* code of the system or library that failed; 0 if there is none */
+    int native;       /* code of the system or library that failed; 0 without one */
     const char *file; /* source file and line that created the failure */
     int line;
     char message[INVAR_ERROR_MESSAGE_SIZE]; /* one line, no trailing newline */
@@ -57,7 +57,7 @@ typedef struct invar_error {
 #endif
 
 /*
- * Returns the record of this thread's last failure; its status is INVAR_OK if there is none. Never
+ * Returns the record of this thread's last failure; its status is INVAR_OK without a failure. Never
  * NULL. Valid until the next failure or invar_error_clear of the thread.
  */
 const invar_error *invar_error_last(void);

@@ -18,8 +18,8 @@ extern "C" {
 
 /*
  * Writes the temporary name PATH.WORD-PID of this process to `out`, for a file or a folder. Removes
- * files and folders PATH.WORD-PID of processes that do not exist any more, without following links;
- * those that cannot be removed stay.
+ * files and folders PATH.WORD-PID of this process and of processes that do not exist any more,
+ * without following links; those that cannot be removed stay.
  */
 invar_status invar_temp_name(char out[INVAR_PATH_SIZE], const char *path,
                              const char *word) INVAR_MUST_USE;

@@ -16,14 +16,14 @@ extern "C" {
 #endif
 
 /*
- * Decodes the character at `text`, of which `left` > 0 bytes follow. Returns its number of bytes, 0
- * if it is not UTF-8.
+ * Decodes the first character of `text`, which has `left` > 0 bytes. Returns the character's number
+ * of bytes, 0 if it is not UTF-8.
  */
 size_t invar_text_utf8(uint32_t *point_out, const char *text, size_t left);
 
 /*
- * Returns the number of bytes of the character at `text`, of which `left` > 0 bytes follow; 0 if it
- * is a control character or not UTF-8.
+ * Returns the number of bytes of the first character of `text`, which has `left` > 0 bytes; 0 if it
+ * is not UTF-8, a control character, a line separator or a mark that changes the direction of text.
  */
 size_t invar_text_char(const char *text, size_t left);
 
@@ -45,14 +45,13 @@ bool invar_text_has_suffix(const char *text, const char *end);
  * True for a pointer of git-lfs, the text that git writes instead of a file that was not fetched.
  */
 bool invar_text_is_pointer(const char *text, size_t bytes);
-#define INVAR_TEXT_POINTER_SIZE                                                                    \
-    1024 /* maximum size of a pointer, by the specification of git-lfs */
+#define INVAR_TEXT_POINTER_SIZE 1024 /* a pointer has fewer bytes, by the rules of git-lfs */
 #define INVAR_TEXT_POINTER                                                                         \
     "it is a pointer of git-lfs in the place of the file: run 'git lfs pull' in its folder"
 
 /*
- * Writes an excerpt of any bytes for a message: one line of printable UTF-8. `size` is the capacity
- * of `out`, >= 4.
+ * Writes an excerpt of any bytes for a message: one line of printable UTF-8, with '?' for all else,
+ * and "..." at its end if it is cut. `size` is the capacity of `out`, >= 4.
  */
 void invar_text_quote(char *out, size_t size, const char *text, size_t length);
 
@@ -60,7 +59,8 @@ void invar_text_quote(char *out, size_t size, const char *text, size_t length);
 
 /*
  * Writes a URL for records and messages: values after '?' and '#', which may be secrets, become
- * "...". A redacted URL stays as it is. The result is cut to `size` > 0 bytes.
+ * "..."; a user and a password before '@' stay. A redacted URL stays as it is. The result is cut to
+ * `size` > 0 bytes.
  */
 void invar_text_redact_url(char *out, size_t size, const char *url);
 

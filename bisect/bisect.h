@@ -48,7 +48,7 @@ typedef struct invar_bisect_case {
                                  there is a recipe */
     const char *program;      /* program as in invar_build_plan; NULL for "@invar" if there is a
                                  recipe */
-    double timeout;           /* time limit of a build and of a run, in seconds */
+    double timeout;           /* time limit of a build and of a run, in seconds; 0 for no limit */
 } invar_bisect_case;
 
 typedef enum invar_bisect_event_kind {
@@ -78,14 +78,15 @@ typedef struct invar_bisect_trial {
 } invar_bisect_trial;
 
 typedef struct invar_bisect_options {
-    const char *work; /* workspace folder; NULL for the default */
-    const char *log;  /* state file whose trials are imported, or NULL */
-    int64_t jobs;     /* trials at a time */
-    int64_t threads;  /* threads of a build */
-    const volatile sig_atomic_t *stop;
+    const char *work;                  /* workspace folder; NULL for the default */
+    const char *log;                   /* state file whose trials are imported, or NULL */
+    int64_t jobs;                      /* trials at a time, 1 to INVAR_SEARCH_JOBS */
+    int64_t threads;                   /* threads of a build */
+    const volatile sig_atomic_t *stop; /* the bisect stops if this is nonzero; may be NULL */
     /*
      * Progress callback, may be NULL. `left` is the number of candidates and `more` the expected
-     * number of trials.
+     * number of trials. With all_changes, `left` is the number of trials planned next, and `more`
+     * is 0.
      */
     void (*event)(void *payload, invar_bisect_event_kind kind, const invar_bisect_trial *trial,
                   int64_t left, int64_t more);
@@ -99,8 +100,8 @@ typedef enum invar_bisect_verdict {
     INVAR_BISECT_NONDETERMINISTIC, /* a commit gave two values */
     INVAR_BISECT_SAME_ENDS,        /* both ends give the same value */
     INVAR_BISECT_WRONG_END,        /* an end does not have the value that the user claims */
-    INVAR_BISECT_FIXED,            /* the merge base is bad, so the good end has a fix that the bad
-                                      end does not have */
+    INVAR_BISECT_FIXED,            /* a merge base or other ancestor of the good end is bad, so that
+                                      end has a fix that the bad end does not have */
     INVAR_BISECT_UNTESTABLE,       /* an end cannot be built or run */
     INVAR_BISECT_STOPPED           /* stopped by the user; the same command resumes the search */
 } invar_bisect_verdict;
@@ -137,11 +138,12 @@ typedef struct invar_bisect_result {
     invar_repo_commit *suspects; /* SUSPECTS: the newest candidates, at most 64; the last one is
                                     known to be bad */
     size_t n_suspects;
-    int64_t all_suspects;
+    int64_t all_suspects;                 /* SUSPECTS: number of all candidates, listed or not */
     invar_divergence divergence;          /* FOUND: first divergence, if there are ledgers to
                                              compare */
-    bool confirmed;                       /* FOUND: culprit and parents gave the same values
-                                             twice */
+    bool confirmed;                       /* FOUND: the parents are good, and culprit and parents
+                                             gave the same values twice; CHANGES: so did every
+                                             change and its parent */
     bool has_third_value;                 /* a value other than those of the ends was seen, so there
                                              is more than one change */
     char commit[INVAR_OID_SIZE];          /* commit that NONDETERMINISTIC, WRONG_END, FIXED or
@@ -151,6 +153,10 @@ typedef struct invar_bisect_result {
     invar_bisect_trial *trials; /* trials in the order in which they ended */
     size_t n_trials;
     int64_t search_trials; /* trials of the search itself, without ends and confirmation */
+    /*
+     * Numbers of trials: those that built a program, those with source "tree", those with source
+     * "ran" and a value, those with source "program", those without a value.
+     */
     int64_t built, from_tree, ran, from_program, skipped;
     double build_s, run_s; /* totals of this call and earlier ones */
     double wall_s;         /* seconds of this call */
@@ -163,7 +169,7 @@ typedef struct invar_bisect_result {
  */
 invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case *what,
                               const invar_bisect_options *options) INVAR_MUST_USE;
-void invar_bisect_result_free(invar_bisect_result *result); /* `answer` may be NULL */
+void invar_bisect_result_free(invar_bisect_result *result); /* `result` may be NULL */
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,7 @@
  * bisect_context.h - state of a running bisect, shared by endpoints, search and list of changes.
  *
  * invar_bisect_run fills the context; each stage below reads and extends it. The calling thread
- * owns it. Trials run on worker threads and only read `scene`; through its callback
+ * owns it. Trials run on worker threads and only read `trial_context`; through its callback
  * find_known_result they read the trials in `state`, and therefore invar_bisect_context_record
  * holds `mutex` while it adds one.
  *
@@ -37,8 +37,8 @@ typedef struct invar_bisect_context {
     char good_value[INVAR_VALUE_SIZE], bad_value[INVAR_VALUE_SIZE];
     struct invar_bisect_cost {
         double build_s, run_s;
-    } spent[2]; /* cost of finding the diverging step, for the good and the bad end, before their
-                   trials */
+    } spent[2]; /* seconds spent on finding the diverging step, for the good and the bad end; added
+                   to the trials of the ends */
     invar_bisect_result *result;
     int64_t left, trials_left; /* numbers that the event callback reports */
     bool stopped;              /* stopped by the user */
@@ -65,7 +65,7 @@ invar_status invar_bisect_context_record(invar_bisect_context *context,
 
 /*
  * Ensures that each commit has a trial with this attempt number: from the state, from a commit with
- * the same tree, or by running it, options->jobs at a time. If driver->stopped is set afterwards,
+ * the same tree, or by running it, options->jobs at a time. If context->stopped is set afterwards,
  * trials are missing because the user stopped the bisect. `useful` is passed on to
  * invar_trial_batch.
  */

@@ -29,6 +29,11 @@ typedef enum invar_criterion_kind {
 } invar_criterion_kind;
 
 #define INVAR_CRITERION_WORD 128
+/*
+ * Bytes of a value, with the NUL. A value is the chain (CHAIN), a digest of the points of level 0
+ * that the filters select (POINTS), "yes" or "no" (METRIC), or "good" or "bad" (EXIT, set by
+ * trial.c).
+ */
 #define INVAR_VALUE_SIZE 48
 
 typedef struct invar_criterion {
@@ -55,8 +60,8 @@ bool invar_criterion_has_bits(const invar_criterion *criterion);
 invar_status invar_criterion_parse(invar_criterion *out, const char *text) INVAR_MUST_USE;
 
 /*
- * Evaluates the criterion on a ledger. Returns INVAR_E_NOTFOUND if the run has no step, no such
- * metric or no matching point.
+ * Evaluates the criterion, which is not EXIT, on a ledger. Returns INVAR_E_NOTFOUND if the run has
+ * no step, no such metric or no matching point, INVAR_E_INVALID if several metrics match.
  */
 invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_criterion *criterion,
                                       const char *ledger) INVAR_MUST_USE;

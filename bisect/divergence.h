@@ -28,6 +28,11 @@ extern "C" {
 
 #define INVAR_DIVERGENCE_NAME 256
 
+/*
+ * A first divergence. If no common point differs, `point` is the name of a metric, an evaluation or
+ * a point of the manifest, or "sample N", and `kind` is "metric", "evaluation", "structure",
+ * "sample" or "plug-in reply"; the digests are empty then.
+ */
 typedef struct invar_divergence {
     bool known;    /* a first difference exists */
     bool op_level; /* found in runs that recorded every point */
@@ -35,7 +40,8 @@ typedef struct invar_divergence {
     char point[INVAR_DIVERGENCE_NAME], phase[INVAR_DIVERGENCE_NAME], op[INVAR_DIVERGENCE_NAME];
     char kind[INVAR_DIVERGENCE_NAME], dtype[INVAR_DIVERGENCE_NAME], shape[INVAR_DIVERGENCE_NAME];
     int64_t layer; /* -1 if the point belongs to no layer */
-    char before[INVAR_DIGEST_HEX_SIZE], after[INVAR_DIGEST_HEX_SIZE]; /* digests of the point */
+    char before[INVAR_DIGEST_HEX_SIZE], after[INVAR_DIGEST_HEX_SIZE]; /* digests of the point, or
+                                                                         empty */
     /* describes whether the fused call or a part of it changed; empty if unknown */
     char fused[INVAR_DIFF_FUSED_SIZE];
     int64_t points_different, points_equal; /* number of points at that step */

@@ -4,7 +4,7 @@
  * A trial of a recipe runs the built program through the workspace, whose caches of programs and
  * runs serve most of the requests. A trial of a command runs `sh -c` in the checked-out tree and
  * follows the exit codes of git bisect run. A commit that cannot be built or run is not an error:
- * its value is empty and `story` has the reason.
+ * its value is empty and `failure_reason` has the reason.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -27,8 +27,9 @@ bool invar_interactive_ask(char *out, size_t size, FILE *shown, const char *ques
 /*
  * Installs handlers. The first SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGXFSZ prints "invar: WHAT; a
  * second Ctrl-C ends at once", or nothing if `what` is NULL, and sets *result to its number. A
- * later signal other than SIGXFSZ ends the process by its default action. SIGHUP and SIGXFSZ stay
- * ignored if they were. SIGPIPE is ignored, so a closed pipe is a write error.
+ * later signal other than SIGXFSZ ends the process by its default action, except within 0.2 s of
+ * the first, because `timeout` and a closing terminal send two. SIGHUP and SIGXFSZ stay ignored if
+ * they were. SIGPIPE is ignored, so a closed pipe is a write error.
  */
 const volatile sig_atomic_t *invar_interactive_catch_signals(const char *what);
 

@@ -9,8 +9,9 @@
 #include "engine/run/launch/launch.h"
 
 /*
- * Like invar_launch_open, with a limit of `seconds`. MPI waits without limit for processes that
- * never call it; after the limit one process prints an error, and all exit with INVAR_EXIT_TROUBLE.
+ * Like invar_launch_open, with a limit of `seconds` for MPI too, which waits without limit for
+ * processes that never call it. After the limit one process prints an error, and all exit with
+ * INVAR_EXIT_TROUBLE. If `seconds` is 0 or less, or above 1e9, MPI has no limit.
  */
 invar_status invar_open_ranks(invar_launch *out, double seconds, int64_t ranks) INVAR_MUST_USE;
 

@@ -80,8 +80,8 @@ struct invar_device {
     invar_numerics numerics;
     invar_cpu_path cpu_path;
     invar_pool *pool;     /* borrowed; NULL for the calling thread alone */
-    invar_arena *scratch; /* borrowed; ops allocate their workspace here and release it before
-                             they return */
+    invar_arena *scratch; /* borrowed; invar_op_run allocates the workspace of an op here and
+                             releases it before it returns; if NULL, ops that need workspace fail */
     int ordinal;          /* GPU index; invar_device_open takes it modulo the number of GPUs and
                              stores the result */
     bool high_priority;   /* set before open: ops go to a high-priority stream of the GPU */
@@ -395,7 +395,7 @@ int invar_op_depends_on_numerics(invar_op op);
 /*
  * Copies the arguments to `to`, which is an invar_op_args or INVAR_OP_ARGS_MAX bytes with the
  * alignment of malloc, and returns their size. Padding is cleared if the compiler can do that, so
- * that equal arguments are equal bytes.
+ * that equal arguments are equal bytes; linear.fwd, linear.dx and moe.linear.dx keep theirs.
  */
 size_t invar_op_args_copy(void *to, invar_op op, const void *args);
 

@@ -21,8 +21,7 @@ typedef struct parts_builder {
     invar_fused_parts *out;
     invar_op op;
     const void *args;
-    char *side, *host_side; /* side memory of the device and of the host; NULL to count bytes only
-                               */
+    char *side, *host_side; /* side memory of the device and of the host; NULL to count bytes */
 } parts_builder;
 
 /* ---- side memory ----------------------------------------------------------------------------- */

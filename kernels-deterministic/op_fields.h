@@ -44,7 +44,7 @@ typedef struct invar_field {
     bool fused;                   /* optional; a call that has it is fused (fused_parts.h) */
     const char *not_fused_reason; /* other optional fields: why the field does not make a call
                                      fused; else NULL */
-    bool host;                    /* array in host memory, for every backend */
+    bool host;                    /* array or list in host memory, for every backend */
     uint16_t bytes;               /* size of the field */
     uint16_t offset;              /* offset of the field in the struct */
     /* If array_count_offset is not 0, the field exists if `index` is below the i32 there. */
@@ -72,8 +72,8 @@ static inline const void *invar_field_in(const invar_field *field, const void *a
 }
 
 /*
- * Returns the memory of a tensor, array or row offsets field. Arrays and row offsets are vectors of
- * i32.
+ * Returns the memory of a tensor, array or row offsets field, but not of an INVAR_FIELD_TENSORS
+ * field or a number. Arrays and row offsets are vectors of i32.
  */
 invar_tensor invar_field_memory(const invar_field *field, const void *args);
 

@@ -580,8 +580,9 @@ typedef struct invar_logprob_bwd_args {
  */
 #define INVAR_LOGPROB_CHUNK 256
 /*
- * Returns the columns of the sums of one token and part: three for each chunk of the largest part,
- * then the target's logit.
+ * Returns the columns of the sums of one token and part: for each chunk of the largest part its
+ * maximum, the sum of exponentials and their weighted sum, then the target's logit, not divided by
+ * the temperature; +0 if the target is in another part.
  */
 static inline int64_t invar_logprob_sum_columns(int64_t vocabulary, int32_t parts)
 {
@@ -620,9 +621,9 @@ typedef struct invar_logprob_join_args {
  * with each sample, so that it can be sampled again alone.
  */
 typedef struct invar_sample_coords {
-    uint32_t position;
-    uint32_t sample;  /* prompt * n_samples_per_prompt + sample */
-    uint32_t rollout; /* rollout in which the sample was started */
+    uint32_t position; /* position of the drawn token in its sequence */
+    uint32_t sample;   /* prompt * n_samples_per_prompt + index in the group */
+    uint32_t rollout;  /* rollout in which the sample was started */
 } invar_sample_coords;
 
 /*

@@ -2,10 +2,10 @@
  * selfcheck.h - self-check: runs every op on fixed data and reports the digest of each result.
  *
  * The check is a decoder layer with attention, a dense and an expert block, head, loss, backward
- * and optimizer, written as op calls on data from Philox. The digests depend on storage type and
- * numerics only, not on threads, code path, compiler, device or machine. The expected digests are
- * part of the binary: this is the first test on a new machine or compiler, and the
- * cross-architecture test.
+ * and optimizer, written as op calls on data from Philox. The blocks are not chained: each reads
+ * the normed embeddings or data of its own. The digests depend on storage type and numerics only,
+ * not on threads, code path, compiler, device or machine. The expected digests are part of the
+ * binary: this is the first test on a new machine or compiler, and the cross-architecture test.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -41,8 +41,7 @@ typedef struct invar_tensor {
     void *scale; /* quantized types only: (bands, ceil(cols / block)), contiguous */
     invar_dtype dtype;
     int32_t rank;
-    int32_t scale_rows;   /* rows per band of shared scales: 1, or 128 for INVAR_DTYPE_FP8 weights
-                             */
+    int32_t scale_rows;   /* rows of a band, which share scales: 1, or 128 for fp8 weights */
     int32_t scale_period; /* rows after which a new band starts (those of one expert); 0 for never
                              */
     int64_t shape[INVAR_MAX_RANK];
@@ -56,7 +55,7 @@ invar_tensor invar_tensor_3d(void *data, invar_dtype dtype, int64_t n0, int64_t 
 invar_tensor invar_tensor_4d(void *data, invar_dtype dtype, int64_t n0, int64_t n1, int64_t n2,
                              int64_t n3);
 
-/* Returns a contiguous view of a quantized type; `scale` and scale_rows as in invar_tensor. */
+/* Returns a contiguous view of a quantized type, with scale_period 0. */
 invar_tensor invar_tensor_quantized(void *data, void *scale, invar_dtype dtype, int32_t scale_rows,
                                     int64_t rows, int64_t cols);
 

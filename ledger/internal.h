@@ -2,9 +2,10 @@
  * internal.h - the handle of an open ledger, and the transactions of its writer. Private to
  * ledger/.
  *
- * Everything is written in a transaction: begin_transaction, rows with invar_ledger_add, commit.
- * One transaction is one entry. The position of the writer changes only in a successful commit, so
- * a call that failed has changed neither the file nor the handle.
+ * Rows of runs are written in a transaction: begin_transaction, rows with invar_ledger_add, commit.
+ * One such transaction is one entry. Manifests and copies (manifest.c, copy.c) have transactions of
+ * their own, which add no new entry. The position of the writer changes only in a successful
+ * commit, so a call that failed has changed neither the file nor the handle.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -119,8 +120,8 @@ invar_status invar_ledger_copy_pruned(invar_ledger *ledger, invar_ledger *from,
 
 /*
  * Finds the next line of a query's head, after `from`, that begins with "-- MARK: ", and copies the
- * rest of that line to `out`. Returns the end of the line, from which to continue, or NULL if there
- * is no such line.
+ * rest of that line to `out`, with the lines that continue it (query_requirements.c). Returns the
+ * end of these lines, from which to continue, or NULL if there is no such line.
  */
 const char *invar_ledger_query_line(char out[INVAR_LEDGER_QUERY_LINE], const char *from,
                                     const char *mark);

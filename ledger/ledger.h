@@ -2,8 +2,9 @@
  * ledger.h - public interface of libinvar_ledger: what every step of a training run computed,
  * recorded in one SQLite file.
  *
- * A ledger holds one run, or several after an import. Each call that writes is one transaction and
- * adds one entry: a run begins, a step is done, a checkpoint is announced. A resumed run gets a new
+ * A ledger holds one run, or several after an import. Each call that records something is one
+ * transaction and adds one entry: a run begins, a step is done, a checkpoint is announced. Only
+ * invar_ledger_define, whose points belong to no run, adds none. A resumed run gets a new
  * segment. Steps that are executed again are recorded again and can be compared.
  *
  *     invar_ledger_open(&ledger, "runs/a/ledger.db", &(invar_ledger_options){.create = true});
@@ -63,8 +64,9 @@ typedef struct invar_ledger_options {
  * INVAR_E_NOTFOUND     the file does not exist, and `create` is not set
  * INVAR_E_BUSY         another process or handle is the writer; the message names it
  * INVAR_E_CORRUPT      the file is not a ledger, is damaged, or was never completed
- * INVAR_E_UNSUPPORTED  the schema is newer than INVAR_LEDGER_VERSION, the file system is a network
- *                      file system, or the file to write has a second name (hard link)
+ * INVAR_E_UNSUPPORTED  the schema is newer than INVAR_LEDGER_VERSION; the file to write has another
+ *                      name (hard link), or is on a network file system; the file to read is on
+ *                      one and has a WAL
  * INVAR_E_INVALID      the path is empty or too long, or names a folder or a device
  * INVAR_E_IO           the file or its folder cannot be read or written
  */
@@ -262,13 +264,14 @@ typedef struct invar_ledger_sample {
     const char *rng;                       /* random coordinates that generate the sample again */
     int64_t weights_first, weights_last;   /* weight versions of the first and last token */
     invar_digest weights_hash;             /* digest of the weights of version weights_last */
-    int64_t prompt_tokens, tokens;         /* tokens of the prompt, and of the response */
-    invar_digest token_hash;               /* digest of the response tokens */
-    invar_digest rollout_logp, train_logp; /* digests of the log-probs of sampling and training */
-    double reward, advantage;
+    int64_t prompt_tokens, tokens;         /* tokens of the prompt, and of prompt and response */
+    invar_digest token_hash;               /* digest of the tokens of prompt and response */
+    invar_digest rollout_logp, train_logp; /* digests of the response's log-probs of sampling and
+                                              training */
+    double reward, advantage;              /* NaN if the run computes none, as in SFT */
     double logp_diff_max;       /* largest |rollout log-prob - training log-prob|; NaN, with
                                    position -1, if they were not compared */
-    int64_t logp_diff_position; /* index of that token; -1 if there is none */
+    int64_t logp_diff_position; /* index of that token in the response; -1 if nothing differs */
     const char *finish_reason;  /* stop length abort ... */
     int64_t completion_order;   /* order of completion on its rank; outside the content hash */
 } invar_ledger_sample;
@@ -448,7 +451,8 @@ typedef struct invar_ledger_checkpoint {
  * Record a checkpoint in two phases: call intent when the files are written and synced, rename them
  * to `path` after it has returned, and call complete when the new name is durable. So no checkpoint
  * contains a step that the ledger lost. Both calls survive the loss of power. Both return
- * INVAR_E_MISMATCH if the chain is not the ledger's at that step.
+ * INVAR_E_MISMATCH if the chain is not the ledger's at that step, INVAR_E_INVALID if the step is
+ * after the last one. Complete does not check that intent was called.
  */
 invar_status invar_ledger_checkpoint_intent(invar_ledger *ledger,
                                             const invar_ledger_checkpoint *made) INVAR_MUST_USE;
@@ -655,7 +659,8 @@ typedef struct invar_ledger_select_request {
  * instructions, so one call of a function on large values may exceed it. During the call all of
  * SQLite in this process may use 512 MiB, unless the process has set another limit.
  *
- * INVAR_E_INVALID  `sql` is not one SELECT statement, or a parameter has no value
+ * INVAR_E_INVALID  `sql` is not one SELECT statement, a parameter has no value, or the result has
+ *                  more than 256 columns
  * INVAR_E_STATE    the time limit was reached
  * INVAR_E_NOMEM    the statement needs more memory than is allowed
  */

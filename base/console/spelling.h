@@ -25,9 +25,9 @@ extern "C" {
 /* A search for the nearest known word. */
 typedef struct invar_spelling {
     char wanted[INVAR_SPELLING_SIZE]; /* misspelled word */
-    char found[INVAR_SPELLING_SIZE]; /* nearest known word so far, the first of equal ones; empty if
-                                         there is none */
-    size_t cost;                     /* distance of `found` */
+    /* nearest known word so far, the first of equal ones; empty without a candidate */
+    char found[INVAR_SPELLING_SIZE];
+    size_t cost; /* distance of `found` */
     char hint[INVAR_SPELLING_SIZE + 32];
 } invar_spelling;
 

@@ -79,7 +79,7 @@ typedef struct invar_process_tail {
 void invar_process_tail_add(invar_process_tail *tail, const char *block, size_t bytes);
 
 /*
- * Writes the last non-blank line of the tail to `out`, with unprintable bytes escaped; empty if
+ * Writes the last non-blank line of the tail to `out`, with '?' for unprintable bytes; empty if
  * there is no such line. `size` is the capacity of `out`, at least 4.
  */
 void invar_process_last_output_line(char *out, size_t size, const invar_process_tail *tail);

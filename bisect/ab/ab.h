@@ -105,11 +105,11 @@ typedef struct invar_aa_check {
 typedef struct invar_ab_pair {
     int64_t seed, rollout_seed;
     invar_run_result ran[INVAR_AB_SIDES];
-    bool compared, same;
-    int64_t steps; /* number of common steps */
-    int64_t only[INVAR_AB_SIDES];
+    bool compared, same;          /* both runs were compared, and are equal in all steps of both */
+    int64_t steps;                /* number of common steps */
+    int64_t only[INVAR_AB_SIDES]; /* number of steps that only this side has */
     bool diverged;
-    int64_t first; /* first divergent step, if parted */
+    int64_t first; /* first divergent step, if `diverged` */
     char headline[INVAR_DIFF_HEADLINE_SIZE];
 } invar_ab_pair;
 
@@ -151,7 +151,7 @@ typedef struct invar_ab_result {
  */
 invar_status invar_ab_run(invar_ab_result **out, const invar_ab_case *what,
                           const invar_ab_options *options) INVAR_MUST_USE;
-void invar_ab_result_free(invar_ab_result *result); /* `answer` may be NULL */
+void invar_ab_result_free(invar_ab_result *result); /* `result` may be NULL */
 
 #ifdef __cplusplus
 }

@@ -48,7 +48,8 @@ typedef struct invar_ab_effect {
     int64_t step;             /* last step at which a seed has the metric on both sides */
     invar_ab_sum last;        /* effect at that step */
     invar_ab_sum tail;        /* effect of the means over the steps from `tail_first` on */
-    int64_t n_unusable;       /* values of all steps that are not finite or missing on one side */
+    int64_t n_unusable;       /* number of pairs of values, over all seeds and steps, of which one
+                                 is not finite or missing */
 } invar_ab_effect;
 
 typedef struct invar_ab_effects {

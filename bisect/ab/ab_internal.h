@@ -23,8 +23,8 @@ typedef struct invar_ab_context {
     invar_workspace *workspace;
     char *recipes[INVAR_AB_SIDES]; /* texts of the pinned recipes; owned */
     size_t recipe_bytes[INVAR_AB_SIDES];
-    int lock; /* descriptor of the experiment's lock file; -1 if not locked */
-    pthread_mutex_t mutex;
+    int lock;              /* descriptor of the experiment's lock file; -1 if not locked */
+    pthread_mutex_t mutex; /* serializes calls of options->say */
 } invar_ab_context;
 
 extern const char *const invar_ab_capitals[INVAR_AB_SIDES]; /* "A", "B" */

@@ -87,8 +87,8 @@ typedef struct invar_ci_result {
     invar_golden_divergence divergence;   /* `known` is false without recorded points */
     char headline[INVAR_GOLDEN_HEADLINE]; /* description of the divergence; empty without a
                                              difference */
-    char varied[INVAR_CI_REASON_SIZE];    /* variations of the run that differs; empty without
-                                             chaos */
+    char varied[INVAR_CI_REASON_SIZE];    /* variations of the run that differs or failed; empty
+                                             without chaos */
     int64_t runs, chaos;                  /* all runs, and chaos runs among them */
     char *variations;                     /* (chaos) lines with the variations of each chaos run, or
                                              NULL; owned */
@@ -116,9 +116,9 @@ typedef struct invar_ci_options {
      * of the test.
      */
     bool identity_is_result;
-    int64_t jobs; /* cases at a time */
-    double timeout;
-    const volatile sig_atomic_t *stop;
+    int64_t jobs;                      /* cases at a time, at least 1 */
+    double timeout;                    /* time limit of a run in seconds; 0 for no limit */
+    const volatile sig_atomic_t *stop; /* the check stops if this is nonzero; may be NULL */
     /*
      * Progress callback, may be NULL. Any thread calls it, never concurrently. `done` of `total`
      * runs are finished.
@@ -138,7 +138,11 @@ invar_status invar_ci_check(invar_ci_result *results, const invar_ci_case *cases
 /* Frees the memory that the results own, but not the array. */
 void invar_ci_release(invar_ci_result *results, size_t count);
 
-/* Runs the case twice, the second time with chaos, and writes its golden if both agree. */
+/*
+ * Runs the case twice, the second time with chaos, and writes its golden if both agree. Uses
+ * program, generator, work, steps, chaos_seed, timeout, stop and event of the options. Release *out
+ * with invar_ci_release.
+ */
 invar_status invar_ci_record(invar_ci_result *out, const invar_ci_case *item,
                              const invar_ci_options *options) INVAR_MUST_USE;
 

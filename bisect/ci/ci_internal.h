@@ -22,11 +22,11 @@ extern "C" {
 #define INVAR_CHAOS_WORD 96
 
 typedef enum invar_chaos_kind {
-    INVAR_CHAOS_FLAGS,    /* words of the command line that set free keys */
-    INVAR_CHAOS_VARIABLE, /* a variable of the environment */
-    INVAR_CHAOS_PREFIX,   /* a command that starts the program */
-    INVAR_CHAOS_ADDRESSES,
-    INVAR_CHAOS_FOLDER
+    INVAR_CHAOS_FLAGS,     /* words of the command line that set free keys */
+    INVAR_CHAOS_VARIABLE,  /* a variable of the environment */
+    INVAR_CHAOS_PREFIX,    /* a command that starts the program */
+    INVAR_CHAOS_ADDRESSES, /* no randomization of the address space */
+    INVAR_CHAOS_FOLDER     /* a run folder with another path */
 } invar_chaos_kind;
 
 /* One variation of a chaos run. */

@@ -6,7 +6,8 @@
  *     ...
  *     recipe-line seed = 1           the recipe text; later changes of the file have no effect
  *
- *     trial COMMIT TREE BINARY ATTEMPT ROLE VERDICT VALUE VIA PARTED EXIT BUILD_MS RUN_MS ...
+ *     trial COMMIT TREE BINARY ATTEMPT ROLE VERDICT VALUE SOURCE DIVERGED_AT EXIT_CODE BUILD_MS
+ *           RUN_MS LEDGER REASON     on one line
  *     until 7                        the step at which the ends diverge
  *     done                           the bisect is finished
  *

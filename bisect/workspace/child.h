@@ -1,13 +1,13 @@
 /*
  * child.h - runs a command as a child process with limits on time and output.
  *
- * The child has its own process group. When the wait ends, the group is killed, and so are
- * processes that have left the group (process_tag.h). Both output streams go to a log of bounded
- * size: beginning and end are kept, the middle is counted and dropped. If this process dies, the
- * kernel kills the child. `lock` is inherited by the child and everything that it starts, so the
- * lock is held as long as one of them lives (workspace.h). Standard input is empty, signals have
- * their default actions, and no other descriptor is inherited. Several threads may run children at
- * the same time.
+ * The child has its own process group. When the wait ends, the group is killed. Processes that have
+ * left the group (process_tag.h) are killed too, if this process ended the child or they still hold
+ * its output open. Both output streams go to a log of bounded size: beginning and end are kept, the
+ * middle is counted and dropped. If this process dies, the kernel kills the child. `lock` is
+ * inherited by the child and everything that it starts, so the lock is held as long as one of them
+ * lives (workspace.h). Standard input is empty, signals have their default actions, and no other
+ * descriptor is inherited. Several threads may run children at the same time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -61,8 +61,8 @@ typedef enum invar_child_end {
 
 typedef struct invar_child_result {
     invar_child_end end;
-    int code;    /* exit code, 128 + signal number if this process ended the child, errno if
-                    MISSING */
+    int code;    /* exit code; SIGNALLED: signal number; 128 + signal number if the child died after
+                    this process ended it; MISSING: errno */
     bool killed; /* killed after the grace period; files that it was writing may be incomplete */
     double seconds;
     int64_t peak_bytes;                      /* peak memory of its largest process */

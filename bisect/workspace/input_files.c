@@ -2,8 +2,9 @@
  * input_files.c - hashes the files that a recipe names, as part of the cache key of a run.
  *
  * Only the program under test knows which of its keys are paths. Every word of a value that is the
- * name of an existing file or folder is therefore hashed: prompts, model folders, plug-ins. A false
- * match only causes a needless new run when that file changes.
+ * name of an existing file or folder is therefore hashed, by size and inode change time and not by
+ * its contents: prompts, model folders, plug-ins. A false match only causes a needless new run when
+ * that file changes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -6,10 +6,11 @@
  *       slots/N/made     program under construction, later programs/KEY
  *       slots/N/lock     locked by the process that uses the worktree and by its children
  *       slots/N/user     tag of that process (process_tag.h); still present if it was killed
- *       programs/KEY/    built program, KEY = hash of tree and build command: PROGRAM,
- *                        PROGRAM.build (its sources), build.log, and `verdict`, written last
- *       runs/KEY/        run, KEY = hash of program, recipe, flags and the files that they name:
- *                        ledger.db, run.log, and `outcome`, written last
+ *       programs/KEY/    built program, KEY = hash of tree, build command, program name and
+ *                        compiler variables (CC, CFLAGS ...): PROGRAM, PROGRAM.build (its
+ *                        sources), build.log, and `verdict`, written last
+ *       runs/KEY/        run, KEY = hash of program, recipe, flags, the files that they name,
+ *                        environment and name: ledger.db, run.log, and `outcome`, written last
  *       bisects/ID/      state and result of a bisect (state.h)
  *       experiments/ID/  A/B experiment (ab.h)
  *       samples/KEY/     samples of a run, for the run of another program (divergence.h)
@@ -179,7 +180,7 @@ typedef struct invar_run_request {
 
 typedef enum invar_run_outcome {
     INVAR_RUN_DONE,   /* ran to its end, or as far as `should_stop` wanted */
-    INVAR_RUN_FAILED, /* crashed, rejected the recipe or took too long; see `story` */
+    INVAR_RUN_FAILED, /* crashed, rejected the recipe or took too long; see failure_reason */
     INVAR_RUN_STOPPED /* stopped by the user */
 } invar_run_outcome;
 
@@ -187,7 +188,7 @@ typedef struct invar_run_result {
     invar_run_outcome state;
     bool cached;
     bool enough;                  /* ended early by `should_stop` */
-    int exit_code;                /* exit code of `train` */
+    int exit_code;                /* exit code of `train`, or 128 + signal number; 0 if `enough` */
     char folder[INVAR_PATH_SIZE]; /* folder with run.log */
     char ledger[INVAR_PATH_SIZE];
     double seconds;
@@ -204,8 +205,9 @@ const char *invar_workspace_value(size_t *bytes_out, const char *const *flags, c
                                   const char *key);
 
 /*
- * Hashes the files that a recipe text and flags (NULL-terminated, or NULL) name, in their current
- * state. The hash is part of the cache key of every run and of the id of a bisect.
+ * Hashes the current state of the files that a recipe text and flags (NULL-terminated, or NULL)
+ * name: size and inode change time, not contents; of a folder, those of its files. The hash is part
+ * of the cache key of every run and of the id of a bisect.
  */
 void invar_workspace_inputs(invar_digest *out, const char *recipe, const char *const *flags);
 

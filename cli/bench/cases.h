@@ -30,8 +30,10 @@ extern const invar_row_offsets invar_case_whole;
 /* Fills a tensor with pseudo-random values in (-range, range), without zeros and repeated rows. */
 void invar_case_fill(const invar_tensor *t, float range);
 
+/* Return a (rows, cols) tensor of zeros, and one filled by invar_case_fill with range 1. */
 invar_tensor invar_case_zero(invar_bench *b, invar_dtype dtype, int64_t rows, int64_t cols);
 invar_tensor invar_case_make(invar_bench *b, invar_dtype dtype, int64_t rows, int64_t cols);
+/* Returns the same elements as a tensor of one dimension. */
 invar_tensor invar_case_1d(const invar_tensor *t);
 
 /* Returns the size of a tensor including its scales. */
@@ -45,13 +47,17 @@ invar_bench_case invar_case_moves(const void *args, invar_dtype type, double byt
 /* Returns a case of an op whose work is counted in tokens and that has no peer. */
 invar_bench_case invar_case_decides(const void *args, invar_dtype type, int64_t tokens);
 
+/* Returns a case of an op whose work is counted in multiply-adds, without a peer. */
 invar_bench_case invar_case_multiplies(const void *args, invar_dtype type, double macs);
 
 /* Runs a case with up to three extents; 0 after the last one. */
 invar_status invar_case_run(invar_bench *b, invar_bench_case c, int64_t n0, int64_t n1,
                             int64_t n2) INVAR_MUST_USE;
 
-/* Runs a case of matrix products. `products` is the equivalent for sgemm, used for f32 only. */
+/*
+ * Runs a case of matrix products. `products` (experts) are the same products for sgemm, used for
+ * f32 only.
+ */
 invar_status invar_case_products(invar_bench *b, const void *args, invar_dtype type,
                                  const int64_t shape[3], int64_t experts,
                                  const invar_bench_gemm *products) INVAR_MUST_USE;

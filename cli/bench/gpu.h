@@ -40,6 +40,7 @@ invar_status invar_gpu_bench_alloc(invar_tensor *out, invar_gpu_bench *b, invar_
 invar_status invar_gpu_bench_quantized(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
                                        int32_t scale_rows, int64_t rows,
                                        int64_t cols) INVAR_MUST_USE;
+/* Allocates a copy of `from` (bytes), which is host memory. */
 invar_status invar_gpu_bench_array(void **out, invar_gpu_bench *b, const void *from,
                                    size_t bytes) INVAR_MUST_USE;
 

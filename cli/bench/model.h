@@ -142,6 +142,7 @@ typedef struct invar_bench_rollout {
     int64_t tokens;          /* tokens of all responses */
     int64_t recomputed_rows; /* rows computed again after a preemption */
     double seconds;          /* seconds of the complete rollout */
+    /* passes with prefill or recomputed tokens; passes in which all sequences drew; others */
     invar_bench_passes prompts, all, fewer;
     size_t cache, activations; /* bytes */
     invar_bench_decode steady; /* decoding alone: the same number of sequences with the mean
@@ -158,6 +159,7 @@ invar_status invar_bench_rollout_run(invar_bench_rollout *rollout,
 typedef struct invar_bench_draft_result {
     int64_t n_draft_tokens; /* draft tokens per pass; 0 without speculation */
     int64_t tokens;         /* tokens of all responses */
+    /* number of passes, of draft tokens, and of draft tokens equal to those of the response */
     int64_t passes, drafted, accepted;
     double seconds;
 } invar_bench_draft_result;

@@ -23,7 +23,10 @@ extern "C" {
  */
 invar_status invar_archive_check(const char *path) INVAR_MUST_USE;
 
-/* Appends a check to the ledger `path`, which is created if it does not exist. */
+/*
+ * Appends a check to the ledger `path`, which is created if it does not exist. `code` is the exit
+ * code of the command, here and below.
+ */
 invar_status invar_archive_ci(const char *path, const invar_ci_result *results, size_t count,
                               int code) INVAR_MUST_USE;
 

@@ -46,7 +46,10 @@ int invar_exit(invar_status status);
 void invar_print_next(FILE *out, const char *verb, const char *word, const char *ledger,
                       const char *rest);
 
-/* Returns how a run ended: "finished", "failed" or "stopped" (by a signal, in order). */
+/*
+ * Returns how a run with `finished` ended: "finished", "failed" or "stopped" (by a signal, in
+ * order).
+ */
 const char *invar_run_end(const invar_ledger_summary *run);
 
 /* *out is the result of invar_run_end, or "running" if the ledger has a writer, or "killed". */

@@ -24,8 +24,8 @@ typedef struct invar_diff_replay {
  * Executes the diverging step of `coarse`, the diff of two runs, again and returns the diff of the
  * executions in *out, which borrows texts from `coarse`. *out is NULL if no tensor differs. If the
  * first difference is in the sampled tokens, B runs once more with the samples of A. Returns
- * INVAR_E_MISMATCH if a program does not reproduce the recorded bits. The caller frees *out with
- * invar_diff_free.
+ * INVAR_E_MISMATCH if a program does not reproduce the recorded bits, INVAR_E_INVALID if a run
+ * of `coarse` contradicts itself. The caller frees *out with invar_diff_free.
  */
 invar_status invar_diff_replay_runs(invar_diff **out, const invar_diff *coarse,
                                     const invar_diff_replay *replay) INVAR_MUST_USE;

@@ -52,7 +52,7 @@ invar_status invar_replay_context_run(invar_replay_context *context, const char 
 
 /*
  * Like invar_replay_context_run, if run and keys are known already: applies the flags and fills
- * scene->replay.
+ * context->replay. Installs the handlers of invar_interactive_catch_signals.
  */
 invar_status invar_replay_context_set(invar_replay_context *context, const invar_recipe *flags,
                                       int64_t step) INVAR_MUST_USE;

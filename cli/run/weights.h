@@ -21,7 +21,8 @@ invar_status invar_weights_choose(invar_recipe *recipe) INVAR_MUST_USE;
 #define INVAR_WEIGHTS_FROM_SIZE (INVAR_PATH_SIZE + 32)
 
 /*
- * Formats the origin of the session's weights after load_newest: "runs/a/checkpoints/iter_0000003".
+ * Formats the origin of the session's weights: "runs/a/checkpoints/iter_0000003", or "the initial
+ * ones (...)". Call it after invar_run_context_load_newest.
  */
 void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_run_context *session);
 

@@ -52,7 +52,7 @@ invar_status invar_config_fail(const invar_recipe *recipe, invar_key key,
 /* Returns true if rollout-schedule = recorded. */
 bool invar_config_is_recorded_schedule(const invar_recipe *recipe);
 
-#define INVAR_CONFIG_MAX_LAG 64 /* largest number of rollouts in flight, besides the current one */
+#define INVAR_CONFIG_MAX_LAG 64 /* largest rollout-lag + rollout-max-delay, in rollouts */
 
 /* Rejects combinations of keys that are not supported yet. */
 invar_status invar_config_check_conflicts(const invar_config_derived *derived) INVAR_MUST_USE;

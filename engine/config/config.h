@@ -32,7 +32,10 @@ const invar_recipe_schema *invar_config_schema(void);
 /* Fills `out` with the keys that have a default, and their defaults; returns their number. */
 size_t invar_config_defaults(invar_ledger_pair out[INVAR_KEY_COUNT]);
 
-/* Flag of Miles, Megatron-LM or SGLang with the same meaning; empty if they have no such flag. */
+/*
+ * Flag of Miles, Megatron-LM or SGLang with the same meaning, without its dashes; empty if they
+ * have no such flag.
+ */
 const char *invar_config_miles(invar_key key);
 
 /*
@@ -54,8 +57,8 @@ const invar_key *invar_config_plugins(size_t *count_out);
 /* ---- derived values -------------------------------------------------------------------------- */
 
 /*
- * Derived values of a checked recipe: the values that 0 stands for in two keys that follow from
- * each other.
+ * Values of global-batch-size and num-steps-per-rollout in a checked recipe. If one of the keys is
+ * 0, its value follows from the other; if both are, a rollout is one step.
  */
 int64_t invar_config_global_batch_size(const invar_recipe *recipe);
 int64_t invar_config_steps_per_rollout(const invar_recipe *recipe);
@@ -65,12 +68,15 @@ bool invar_config_evaluates(const invar_recipe *recipe);
 
 /* ---- lists in a value ------------------------------------------------------------------------ */
 
-/* Iterates over a list value "a,b,c". Returns false at the end. *out is not NUL-terminated. */
+/*
+ * Iterates over a list value "a,b,c". *cursor is the value at first. Returns false at the end. *out
+ * is not NUL-terminated.
+ */
 bool invar_config_list(const char **out, size_t *bytes_out, const char **cursor);
 
 /*
- * Iterates over words separated by blanks, as in eval-prompt-data: name path name "path with
- * blanks". Returns false at the end.
+ * Like invar_config_list, for words separated by blanks, as in eval-prompt-data: name path name
+ * "path with blanks".
  */
 bool invar_config_words(const char **out, size_t *bytes_out, const char **cursor);
 

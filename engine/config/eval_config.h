@@ -35,7 +35,10 @@ invar_status invar_eval_config_read(invar_eval_config *out,
                                     const invar_recipe *recipe) INVAR_MUST_USE;
 void invar_eval_config_release(invar_eval_config *evals);
 
-/* Adds the settings that a section can have to a hash, with their values in the recipe of a set. */
+/*
+ * Adds the values of the settings that a section can have to a hash, from the recipe of a set. A
+ * setting that is newer than recorded sets is added only if it is not its default.
+ */
 void invar_eval_config_hash(invar_hasher *hasher, const invar_recipe *recipe);
 
 #ifdef __cplusplus

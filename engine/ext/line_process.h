@@ -26,8 +26,9 @@ typedef struct invar_line_process invar_line_process;
 
 /*
  * Starts a program. `command` is split at blanks; '...' and "..." keep them. The program is
- * searched in PATH as by a shell. `name` is used in error messages, and borrowed. `timeout` is in
- * seconds, 0 for none. `log_fd` gets the standard error; -1 discards it.
+ * searched in PATH as by a shell. `name` is used in error messages, and borrowed. `timeout` is the
+ * time limit of each exchange in seconds, 0 for no limit. `log_fd`, borrowed, gets the standard
+ * error, at most 1 MiB per exchange; -1 discards it.
  */
 invar_status invar_line_process_open(invar_line_process **out, const char *name,
                                      const char *command, double timeout,

@@ -17,13 +17,13 @@ logging.disable(logging.CRITICAL)
 
 
 def read(text, *kinds):
-    """No limit of the package counts: on a busy machine it would make a right answer a wrong one.
-    The limit is plugin-timeout."""
+    """Parses without a time limit: on a busy machine it would make a right answer a wrong one. The
+    only limit is plugin-timeout."""
     return parse(text, list(kinds), parsing_timeout=None)
 
 
 def judge(sample):
-    """1 where both are the same value. What it cannot read is wrong."""
+    """Returns 1 if both have the same value, 0 if not or if one of them cannot be parsed."""
     gold = read("\\boxed{" + sample["label"] + "}", LatexExtractionConfig())
     answer = read(sample["response"], ExprExtractionConfig(), LatexExtractionConfig())
     return 1.0 if gold and answer and verify(gold, answer, timeout_seconds=None) else 0.0

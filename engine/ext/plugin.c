@@ -32,7 +32,7 @@ struct invar_plugin {
     char name[NAME_BYTES + 1];
     char title[INVAR_PLUGIN_TITLE_SIZE];
     bool hashed;
-    invar_digest hash;           /* digest of its files; valid if `hashed` */
+    invar_digest hash;           /* see invar_plugin_hash; valid if `hashed` */
     uint32_t kinds;              /* kinds required when opened */
     bool apart;                  /* another component calls it; replies are only recorded */
     invar_shared_object *object; /* At most one of these four is set. */
@@ -46,7 +46,7 @@ struct invar_plugin {
     size_t n_replies, capacity;
     invar_json_text text;            /* request or reply line */
     int64_t restarts, most_restarts; /* restarts of the program so far; their limit */
-    bool titled;                     /* copy of the option `titled` */
+    bool titled;                     /* copy of the option `identify_by_title` */
 };
 
 /* ---- open and close -------------------------------------------------------------------------- */

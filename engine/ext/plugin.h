@@ -4,8 +4,9 @@
  *
  * A plug-in is a C shared object (engine/ext/invar_plugin.h), a program that speaks JSON lines on
  * standard input and output (docs/plugins.md), or a server (engine/ext/server). All have the same
- * interface here. Any failure of a program, including its death, a timeout or invalid output, is an
- * error that names the plug-in; the program is then killed and reaped, and every later call fails.
+ * interface here. Any failure of a program, including a timeout or invalid output, is an error that
+ * names the plug-in; the program is then killed and reaped, and every later call fails. A program
+ * that dies is started again and gets the request again, as often as `restarts` permits.
  *
  * Replies are kept until the next step begins, as rows for the ledger. Steps that the ledger
  * already has are answered from those rows: the plug-in is not called, and a request that differs
@@ -65,8 +66,12 @@ typedef struct invar_plugin_options {
     /* identify the plug-in by the name that it reports, not by the hash of its files */
     bool identify_by_title;
     bool record_only; /* another component starts `spec`; here replies are only recorded */
-    uint32_t kinds;   /* kinds of calls that must be offered; a missing kind is an error */
-    /* time limit of a program for its start and for each reply, in seconds; 0 for no limit */
+    /* kinds of calls that must be offered, else opening fails; calls of other kinds fail */
+    uint32_t kinds;
+    /*
+     * Time limit in seconds of a program's handshake and of each reply, or of each request to
+     * `url`; 0 for no limit.
+     */
     double timeout;
     int log_fd;       /* file for the standard error of a program; -1 to discard it */
     int64_t restarts; /* limit for restarts of a program that died, over its lifetime */
@@ -103,7 +108,8 @@ const char *invar_plugin_name(const invar_plugin *plugin);
     "plugin" /* scope of the ledger facts that hold the digests of plug-ins */
 
 /*
- * Digest of the plug-in's own files (invar_plugin_argv_hash), a fact of the run; NULL if unknown.
+ * Digest that identifies the plug-in, a fact of the run: of its own files (invar_plugin_argv_hash),
+ * or of the name that it reports (identify_by_title, teachers). NULL if unknown.
  */
 const invar_digest *invar_plugin_hash(const invar_plugin *plugin);
 
@@ -119,7 +125,7 @@ typedef struct invar_plugin_replies {
  * Begins a step: call numbers restart at 0 and the replies of the last step are discarded. With
  * `stored` (borrowed until the next begin) calls are answered from there. They fail with
  * INVAR_E_NOTFOUND if a reply is missing, and INVAR_E_MISMATCH if it belongs to a different
- * request.
+ * request. Returns INVAR_E_NOTFOUND if `stored` is NULL and no plug-in is attached.
  */
 invar_status invar_plugin_begin_step(invar_plugin *plugin, int64_t step,
                                      const invar_plugin_replies *stored) INVAR_MUST_USE;
@@ -216,8 +222,8 @@ typedef struct invar_plugin_reply_slot {
 } invar_plugin_reply_slot;
 
 /*
- * Begins the next call, about one sample, of a plug-in that was opened with `apart`. Fails if the
- * ledger has the step but not the reply, or has a reply to a different request.
+ * Begins the next call, about one sample, of a plug-in that was opened with `record_only`. Fails if
+ * the ledger has the step but not the reply, or has a reply to a different request.
  */
 invar_status invar_plugin_next_slot(invar_plugin_reply_slot *out, invar_plugin *plugin,
                                     const invar_rl_sample *sample) INVAR_MUST_USE;

@@ -1,8 +1,9 @@
 /*
  * plugin_call.c - hashes and JSON of a plug-in request.
  *
- * The hash covers all inputs of a call, so a recorded reply is used for the same request only. The
- * order of fields here is part of the hash, and the hash is in ledgers: never change it.
+ * The hash covers all inputs of a call except a hook's event, so a recorded reply is used for the
+ * same request only; the factor of a hook is found by its call number alone. The order of fields
+ * here is part of the hash, and the hash is in ledgers: never change it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

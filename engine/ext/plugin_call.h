@@ -39,7 +39,7 @@ typedef struct invar_plugin_call {
     invar_reward_parts *measures; /* values reported by a hook; zero-initialized by the caller */
     double *factor;               /* factor of a hook for the loss; preset to 1 */
     uint8_t *verdict;             /* (count) answer */
-    int64_t *lines;               /* (wanted->count) answer */
+    int64_t *lines;               /* (prompt_request->count) answer */
     invar_turn_action *next;      /* (count) zero-initialized; the caller releases each */
     float *dlogp, *loss;          /* (tokens->count) answer */
     float *logp; /* teacher: log-probs of all responses of `samples`, concatenated */
@@ -48,7 +48,10 @@ typedef struct invar_plugin_call {
 /* Name of a kind, "reward", "group_reward", ...; NULL if `kind` is not exactly one kind. */
 const char *invar_plugin_kind_name(uint32_t kind);
 
-/* Hash of the request, independent of the transport. Step and call number are not included. */
+/*
+ * Hash of the request, independent of the transport. Step, call number and the event of a hook are
+ * not included.
+ */
 void invar_plugin_call_hash(invar_digest *out, const invar_plugin_call *call);
 
 /* Writes the request as a line of JSON; failures stay in `text`. */

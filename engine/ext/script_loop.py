@@ -1,6 +1,6 @@
-# What the scripts of engine/ext/embedded_script.c share, before each of them: the loop over lines.
+# script_loop.py - the loop over lines, put before each script that embedded_script.c opens.
 #
-# It has no single quote either.
+# A script has no single quote, see the command in embedded_script.c.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import resource
@@ -8,7 +8,10 @@ import sys
 
 
 def serve(memory, first, others, describe):
-    """Answers the first line by one function, all others by another, what they raise by a text."""
+    """Answers the first line with first(), all others with others(), exceptions with describe().
+
+    The address space is limited to `memory` bytes.
+    """
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     if hard == resource.RLIM_INFINITY or hard > memory:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

@@ -30,7 +30,8 @@ typedef struct invar_subprocess {
 
 /*
  * Starts words[0], searched in PATH as by a shell; `words` ends with a NULL. `streams` are the
- * child's ends of its standard streams. `name` is used in error messages only.
+ * child's ends of its standard streams; the caller closes them. `name` is used in error messages
+ * only.
  */
 invar_status invar_subprocess_start(invar_subprocess *out, const char *name, char *const *words,
                                     const int streams[3]) INVAR_MUST_USE;

@@ -41,7 +41,8 @@ extern "C" {
 #endif
 
 #define INVAR_JOURNAL_VERSION 2
-#define INVAR_JOURNAL_UNCHECKED "unchecked-journal" /* kind of the ledger's event */
+/* Kind of the ledger event that a reader records after reading a journal of version 1. */
+#define INVAR_JOURNAL_UNCHECKED "unchecked-journal"
 #define INVAR_JOURNAL_WHERE_SIZE (INVAR_PATH_SHOWN_SIZE + 64)
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -95,7 +96,10 @@ void invar_journal_read(invar_journal_reader *out, const char *kind, const char 
  */
 invar_status invar_journal_next(json_t **out, invar_journal_reader *reader) INVAR_MUST_USE;
 
-/* Reads the hash `key` of a line. Returns INVAR_E_CORRUPT, with `where`, for any other text. */
+/*
+ * Reads the hash `key` of a line. Returns INVAR_E_INVALID if there is no such string, and
+ * INVAR_E_CORRUPT if it is not a hash.
+ */
 invar_status invar_journal_digest(invar_digest *out, const json_t *line, const char *key,
                                   const char *where) INVAR_MUST_USE;
 

@@ -51,7 +51,7 @@ typedef struct invar_safetensor {
     invar_safetensors_type type;
     int32_t rank; /* 0 for a scalar */
     int64_t shape[INVAR_SAFETENSORS_MAX_RANK];
-    /* set by the reader; computed by the writer */
+    /* set by the reader, ignored by the writer */
     int64_t elements;
     uint64_t offset; /* offset of the data in the file */
 } invar_safetensor;
@@ -120,8 +120,8 @@ invar_status invar_safetensors_measure(int64_t *bytes_out, const invar_safetenso
                                        int64_t n_metadata) INVAR_MUST_USE;
 
 /*
- * Writes the next `count` elements of the current tensor, at most to its end; then the next tensor
- * becomes current.
+ * Writes the next `count` elements of the current tensor; more than it has left are an error. After
+ * its last element the next tensor becomes current.
  */
 invar_status invar_safetensors_write(invar_safetensors_writer *writer, const void *data,
                                      int64_t count) INVAR_MUST_USE;

@@ -6,9 +6,9 @@
  *     invar_tar_commit(tar);
  *     invar_tar_writer_close(tar);
  *
- * The reader accepts only what this writer writes: unique names of letters, digits, '.', '_' and
- * '-', in folders below the target folder; no links, owners or times. Equal files give equal
- * archives.
+ * The reader accepts only archives of this writer: unique names of letters, digits, '.', '_' and
+ * '-', at most 7 folders deep, without a dot at the beginning of a folder or file; no links, owners
+ * or times. Equal files give equal archives.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,8 +28,7 @@ extern "C" {
 
 #define INVAR_TAR_NAME_BYTES 100
 #define INVAR_TAR_MAX_MEMBERS 4096
-#define INVAR_TAR_MAX_BYTES                                                                        \
-    ((INT64_C(1) << 33) - 1) /* largest member that the format can represent */
+#define INVAR_TAR_MAX_BYTES ((INT64_C(1) << 33) - 1) /* largest member of the format */
 
 typedef struct invar_tar_member {
     char name[INVAR_TAR_NAME_BYTES + 1];
@@ -52,7 +51,10 @@ const invar_tar_member *invar_tar_find(const invar_tar_list *list, const char *n
 
 typedef struct invar_tar_writer invar_tar_writer;
 
-/* Begins an archive. The file appears, complete, when it is committed. */
+/*
+ * Begins an archive. The file appears, complete, when it is committed. Fails if `path` is a file
+ * that is neither empty nor an archive (invar_path_check_output).
+ */
 invar_status invar_tar_writer_open(invar_tar_writer **out, const char *path) INVAR_MUST_USE;
 invar_status invar_tar_add(invar_tar_writer *writer, const char *name, const void *data,
                            size_t bytes) INVAR_MUST_USE;

@@ -36,8 +36,11 @@ typedef struct invar_decoder {
     invar_tensor d_first;  /* gradient of `first`, if there is a backward */
     invar_tensor stream;   /* (T, hidden) output of the last layer */
     invar_tensor d_stream; /* gradient of `stream`, if there is a backward */
-    invar_tensor all;      /* output of the model's last layer with all rows, even if ranks
-                              divide them */
+    /*
+     * Output of the model's last layer with all rows of this context-parallel rank, gathered if
+     * tensor-parallel ranks divide them; absent if the graph ends before the last layer.
+     */
+    invar_tensor all;
 } invar_decoder;
 
 invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,

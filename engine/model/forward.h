@@ -33,7 +33,8 @@ typedef struct invar_packed_rows {
     const int32_t *ids;        /* (T) token ids */
     const int32_t *positions;  /* (T) position in the sequence */
     invar_row_offsets samples; /* rows of each sample, or of each sequence of the KV cache */
-    invar_row_offsets units;   /* units of complete samples; for the backward */
+    invar_row_offsets units;   /* units of complete samples: sums of the backward follow them, and
+                                  rows are divided over ranks by their token blocks */
     /* Paged attention: KV cache of each layer, and lengths including the new rows; else NULL. */
     const invar_kv_pages *cache; /* (layers of the pass) k and v in device memory; all share one
                                     page table */
@@ -83,8 +84,8 @@ typedef struct invar_grads {
     bool overwrite_next;    /* zeroed without a backward since: the first backward overwrites the
                                gradients of linear layers */
     invar_device dev;       /* device of the model */
-    void *memory;           /* gradients of the embedding, then of linear layers, vectors, tied
-                               head */
+    void *memory;           /* gradients of the embedding (unless it is frozen), then of the other
+                               matrices, vectors, tied head */
     size_t bytes, embedding_bytes;
     void *vectors; /* norms and biases; inside `memory` */
     size_t vector_bytes;
@@ -102,10 +103,16 @@ invar_status invar_grads_zero(invar_grads *grads) INVAR_MUST_USE;
  */
 invar_status invar_grads_clear(invar_grads *grads) INVAR_MUST_USE;
 
-/* Returns the pipeline model chunk that computes the parameter's gradient. */
+/*
+ * Returns the pipeline model chunk, counted over all stages, that computes the parameter's
+ * gradient.
+ */
 int invar_grads_chunk(const invar_model *model, const invar_param *param);
 
-/* Byte ranges of the gradients of one model chunk in the block: matrices, vectors. */
+/*
+ * Byte ranges of the gradients of one model chunk in the block: matrices, then vectors with the
+ * tied head.
+ */
 #define INVAR_GRADS_RANGES 2
 void invar_grads_ranges(invar_byte_range out[INVAR_GRADS_RANGES], const invar_model *model,
                         int chunk);
@@ -127,8 +134,8 @@ typedef struct invar_pass_options {
                           backward */
     int64_t head_rows; /* max rows of logits at a time; 0 for no limit. A unit is never split. */
     bool poison;       /* tests only: fill memory with NaN after its last use */
-    int chunk;         /* pipeline model chunk (engine/ranks/layout/pipeline.h); 0 on a single
-                          rank */
+    int chunk;         /* pipeline model chunk, counted over all stages
+                          (engine/ranks/layout/pipeline.h); 0 on a single rank */
 } invar_pass_options;
 
 /* Creates a pass on a device. Its ops use scratch of the pass, not that of `dev`. */
@@ -150,7 +157,7 @@ void invar_pass_audit(invar_pass *pass, invar_audit *audit);
 
 /*
  * Uses a CUDA graph cache for the pass's ops; borrowed, NULL removes it. Returns false and uses
- * none while an audit or hooks that need values after each op (not `taped`) are installed.
+ * none while an audit or hooks that are not `graph_safe` are installed.
  */
 bool invar_pass_tape(invar_pass *pass, invar_cuda_graph_cache *graph_cache);
 

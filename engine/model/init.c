@@ -1,11 +1,11 @@
 /*
  * init.c - initial values of parameters.
  *
- * Initialization, normative: value i of parameter p is std * z, where z is a normal number made by
- * Box and Muller in double from Philox with counter (i / 4 low, i / 4 high, p, 0) and key (seed,
- * 2): words 0 and 1 give z of i % 4 = 0 and 1, words 2 and 3 the other two; u = (w + 0.5) * 2^-32,
- * z = sqrt(-2 log u_a) * cos(2 pi u_b), then sin; rounded to f32, times std. A of the adapter of
- * parameter p has counter (.., p, 1) and std 1 / sqrt(3 * columns), in f32.
+ * Initialization, normative: value i of parameter p of `base` is std * z, where z is a normal
+ * number made by Box and Muller in double from Philox with counter (i / 4 low, i / 4 high, p, 0)
+ * and key (seed, 2): words 0 and 1 give z of i % 4 = 0 and 1, words 2 and 3 the other two;
+ * u = (w + 0.5) * 2^-32, z = sqrt(-2 log u_a) * cos(2 pi u_b), then sin; rounded to f32, times std.
+ * A of the adapter of parameter p has counter (.., p, 1) and std 1 / sqrt(3 * columns), in f32.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -40,8 +40,9 @@ int64_t invar_logical_shard_at(const invar_param *param, int64_t row);
 
 /*
  * Tensors whose squares are summed separately for some rows of a shard: the shard itself if the
- * rows include all of it, else its leaves in order. Returns their number and writes them to `out`
- * unless it is NULL. REDUCE over the sums of all row ranges is the sum of the shard.
+ * rows include all of it, else its leaves in these rows, in order. Returns their number, which is 0
+ * if no row is in the shard, and writes them to `out` unless it is NULL. REDUCE over the sums of
+ * all row ranges is the sum of the shard.
  */
 int64_t invar_logical_shard_parts(invar_tensor *out, const invar_param *param,
                                   const invar_tensor *tensor, int64_t shard,

@@ -72,15 +72,18 @@ typedef struct invar_model {
     const invar_param *head; /* equal to `embedding` if tied */
     invar_tensor cosine;     /* (max_positions, head_dim / 2) f32 */
     invar_tensor sine;
-    invar_device dev;       /* device of all tensors; without scratch */
-    void *memory;           /* one block of device memory for all trained tensors */
-    void *masters;          /* start of the masters at the end of `memory`; none are there if
-                               weights are f32 */
-    void *base_memory;      /* block of device memory for the frozen base; NULL without adapters */
-    bool base_borrowed;     /* another model owns base_memory */
-    invar_tensor tied_grad; /* gradient of a tied head, after those of the parameters; absent if
-                               the head is not tied */
-    size_t grad_bytes;      /* size of a block of gradients, including tied_grad */
+    invar_device dev;   /* device of all tensors; without scratch */
+    void *memory;       /* one block of device memory for all trained tensors */
+    void *masters;      /* start of the masters at the end of `memory`; none are there if
+                           weights are f32 */
+    void *base_memory;  /* block of device memory for the frozen base; NULL without adapters */
+    bool base_borrowed; /* another model owns base_memory */
+    /*
+     * Gradient of a tied head, after those of the parameters; `data` is an offset in the block of
+     * gradients. Absent if the head is not tied or is frozen, or if this rank does not hold it.
+     */
+    invar_tensor tied_grad;
+    size_t grad_bytes; /* size of a block of gradients, including tied_grad */
     /* order-independent sum of hashes of all loaded values, to compare ranks that own rows */
     uint64_t load_checksum[2];
 } invar_model;
@@ -118,7 +121,8 @@ void invar_model_free(invar_model *model);
 
 /*
  * Initializes all values from Philox: normal numbers with the spec's init_std, norms 1, biases 0. A
- * parameter's values depend only on the seed and on its index in the canonical order.
+ * parameter's values depend only on the seed and on its index in `base`; an adapter's values depend
+ * on the index of its layer.
  */
 invar_status invar_model_init(invar_model *model, uint32_t seed,
                               const invar_device *dev) INVAR_MUST_USE;
@@ -177,8 +181,8 @@ bool invar_model_is_divided(const invar_model *model);
 bool invar_model_is_cut(const invar_model *model);
 
 /*
- * Computes the hash.tree digests of all masters, or of the f32 tensors `of` with the extents of the
- * weights in device memory, in canonical order; each logical shard is hashed as a shard. The
+ * Computes the hash.tree digests of all masters (`of` is NULL) or of f32 tensors in device memory
+ * with the extents of the weights, in canonical order; each logical shard is hashed as a shard. The
  * digests are those of the full parameters. Collective: all ranks that hold the model together, and
  * with ZeRO all owners of its rows, must call it; each rank hashes the rows that it owns.
  */

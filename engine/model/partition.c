@@ -3,9 +3,9 @@
  *
  * A tensor-parallel size fits if every rank gets at least one non-empty logical shard of each
  * parameter and no group of query heads is separated from its kv head. A context-parallel size fits
- * if it divides the kv heads of every tensor-parallel rank, no sum over a group of heads splits a
- * logical shard, and every rank has at least that many experts. An error lists the sizes that fit,
- * found by trying them.
+ * if it divides the kv heads of every tensor-parallel rank, ranks divide the logical shards of the
+ * query heads evenly or no shard ends within the query heads of one kv head, and every rank has at
+ * least that many experts. An error lists the sizes that fit, found by trying them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

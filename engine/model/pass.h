@@ -35,8 +35,8 @@ typedef struct invar_layers_key {
     invar_index_range layers;
     int64_t rows, samples, units;
     int64_t kv_span, q_span;
-    invar_kv_pages cache; /* cache of the first layer without addresses */
-    int64_t replayed, routed;
+    invar_kv_pages cache;     /* cache of the first layer without addresses */
+    int64_t replayed, routed; /* 1 if routing is replayed, and if it is written; else 0 */
     invar_model_partition part;
     invar_row_partitions division;
 } invar_layers_key;
@@ -47,19 +47,26 @@ typedef struct invar_head_activations {
     invar_tensor norm;   /* (R, hidden) */
     invar_tensor logits; /* (C, vocab) f32: logits of one head chunk, or of all rows if there is
                             one chunk */
-    invar_tensor local_logits; /* (C, ids of this rank) f32: logits of this rank's ids; absent if
-                                  it has all ids */
-    invar_tensor sums;         /* (C, invar_logprob_sum_columns) f32 partial sums of the local
-                                  logits; present instead of `logits` */
-    invar_tensor parts;        /* (ranks * C, ...) f32: local_logits or sums of all ranks */
-    invar_tensor logp;         /* (R) f32 */
-    invar_tensor entropy;      /* (R) f32, adjacent to logp */
-    invar_tensor max;          /* (R) f32 */
-    invar_tensor logsum;       /* (R) f32 */
-    invar_tensor d_logits; /* (C, vocab) storage type; shares the memory of logits if that is f32 */
-    invar_tensor d_norm;   /* (R, hidden) */
-    invar_tensor d_x;      /* (R + 1, hidden): the last row is zero */
-    int64_t pieces;
+    /*
+     * (C, ids of this rank, padded to the vocabulary chunks of a part) f32: logits of this rank's
+     * ids; absent if it has all ids
+     */
+    invar_tensor local_logits;
+    invar_tensor sums;    /* (C, invar_logprob_sum_columns) f32 partial sums of the local
+                             logits; present instead of `logits` */
+    invar_tensor parts;   /* (ranks * C, ...) f32: local_logits or sums of all ranks */
+    invar_tensor logp;    /* (R) f32 */
+    invar_tensor entropy; /* (R) f32, adjacent to logp */
+    invar_tensor max;     /* (R) f32 */
+    invar_tensor logsum;  /* (R) f32 */
+    /*
+     * (C, vocab) in the storage type; shares the memory of logits if that is f32. If ranks divide
+     * the vocabulary: (C, ids of this rank and some spare columns), in memory of its own.
+     */
+    invar_tensor d_logits;
+    invar_tensor d_norm; /* (R, hidden) */
+    invar_tensor d_x;    /* (R + 1, hidden): the last row is zero */
+    int64_t pieces;      /* head chunks; 1 if the head stops at the logits */
 } invar_head_activations;
 
 /* Host arrays of the head. */
@@ -101,7 +108,11 @@ struct invar_pass {
     invar_packed_rows rows;    /* the caller's, on the host */
     invar_row_offsets samples; /* rows.samples in memory that ops read */
     invar_row_partitions division;
-    int64_t *own_units; /* unit offsets of this rank's rows; host memory */
+    /*
+     * Unit offsets of this rank's residual rows, then those of its context-parallel rows; host
+     * memory. Filled only if ranks divide rows.
+     */
+    int64_t *own_units;
     int64_t own_units_capacity;
     int32_t *in_order; /* (rows) 0, 1, ...; only if context-parallel ranks divide rows */
     int64_t in_order_capacity;
@@ -123,7 +134,7 @@ struct invar_pass {
     void *array_memory; /* host memory of `arrays` */
     size_t array_bytes;
     const void *inputs[INVAR_OP_GRAPH_MAX_INPUTS]; /* address of each input buffer, by
-                                                     invar_graph_input */
+                                                      invar_graph_input */
     invar_pass_state state;
 };
 

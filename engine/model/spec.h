@@ -83,7 +83,8 @@ typedef struct invar_model_spec {
     invar_rope_spec rope;
     int64_t window;                  /* sliding window; 0 for none */
     int64_t window_from;             /* first layer with a window */
-    int64_t kv_span, q_span;         /* spans of attention, from the recipe; 0 for one span */
+    int64_t kv_span, q_span;         /* keys and queries per span in the sums of attention, from
+                                        the recipe; 0 for one span */
     int64_t logical_tp, logical_etp; /* logical tensor parallelism, from the recipe; 0 counts as
                                         1 */
     invar_lora_spec lora;
@@ -123,14 +124,15 @@ invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *
 invar_status invar_model_spec_check(const invar_model_spec *spec) INVAR_MUST_USE;
 
 /*
- * Writes the config.json that describes the spec; equal specs give equal bytes, and reading it
- * gives the same spec. `torch_dtype` is "float32" or "bfloat16". The caller frees *out with
- * invar_free.
+ * Writes the config.json that describes the spec, without what comes from the recipe (spans,
+ * logical tensor parallelism, adapters). Specs that are otherwise equal give equal bytes, and
+ * reading them gives an equal spec. `torch_dtype` is "float32" or "bfloat16". The caller frees *out
+ * with invar_free.
  */
 invar_status invar_model_spec_json(char **out, size_t *bytes_out, const invar_model_spec *spec,
                                    const char *torch_dtype) INVAR_MUST_USE;
 
-/* Digest of the spec's config.json with torch_dtype "float32". */
+/* Digest of the text that invar_model_spec_json writes with torch_dtype "float32". */
 invar_status invar_model_spec_hash(invar_digest *out, const invar_model_spec *spec) INVAR_MUST_USE;
 
 #ifdef __cplusplus

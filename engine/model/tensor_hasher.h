@@ -23,7 +23,7 @@ typedef struct invar_tensor_hasher {
     int32_t *shards;           /* (capacity) shards of each tensor */
     invar_logical_split *cuts; /* (capacity) logical split of each tensor; read if `shards` is 1 */
     int64_t count, capacity;
-    invar_digest *device; /* (room) digests in device memory */
+    invar_digest *device; /* (device_capacity) digests in device memory */
     int64_t device_capacity;
 } invar_tensor_hasher;
 

@@ -25,15 +25,18 @@ extern "C" {
  * invar_vocab_parallel_release. Arrays are valid until they are computed again.
  */
 typedef struct invar_vocab_parallel {
-    int32_t *own_ids;     /* (T) row of the id in this rank's shard; 0 if another rank has it */
-    int32_t *own_d_ids;   /* (T) row of the id in the gradient; a spare row if another rank has
-                             it */
-    int32_t *picked;      /* (T) row of the gathered lookups: rank * T + row; restricted to this
-                             rank's rows if ranks divide the residual stream */
+    int32_t *own_ids;   /* (T) row of the id in this rank's shard; 0 if another rank has it */
+    int32_t *own_d_ids; /* (T) row of the id in the gradient; a spare row if another rank has
+                           it */
+    /*
+     * (wanted.count) index of each wanted row in the gathered lookups: owner * wanted.count + row,
+     * counted from the first wanted row
+     */
+    int32_t *picked;
     int32_t *own_targets; /* (R) column of the target in the local logits; the one after them if
                              another rank has it */
     int32_t *chunks;      /* (R * chunks) index in the gathered parts of each chunk of the logits */
-    void *memory[2];
+    void *memory[2];      /* blocks of the arrays of rows, and of those of the head */
     size_t bytes[2];
 } invar_vocab_parallel;
 
@@ -43,8 +46,8 @@ void invar_vocab_parallel_release(invar_vocab_parallel *vocab);
 bool invar_vocab_parallel_divided(const invar_param *param);
 
 /*
- * Computes own_ids, own_d_ids and picked for `count` rows; `wanted` is the range of rows that this
- * rank picks.
+ * Computes own_ids and own_d_ids for `count` rows, and picked for the range `wanted` of them: the
+ * rows that this rank needs.
  */
 invar_status invar_vocab_parallel_rows(invar_vocab_parallel *vocab, const invar_param *embedding,
                                        const invar_model_partition *part, const int32_t *ids,

@@ -29,8 +29,8 @@ invar_status invar_gather_points_learned(invar_recorder *recorder) INVAR_MUST_US
 
 /*
  * Pipeline stages: invar_gather_points_task stores what this stage has shown since the last call as
- * points of `round`, locally. invar_gather_points_stages gathers the tasks of all stages on rank 0
- * at the end; it is collective.
+ * points of `round`, locally. invar_gather_points_stages gathers the listings and tasks of all
+ * stages at the end, and rank 0 defines the points and adds the tasks; it is collective.
  */
 invar_status invar_gather_points_task(invar_recorder *recorder, int64_t round) INVAR_MUST_USE;
 invar_status invar_gather_points_stages(invar_recorder *recorder) INVAR_MUST_USE;

@@ -1,13 +1,14 @@
 /*
  * op_trace.h - collects op times of all ranks in a window of steps, for the trace and the ledger.
  *
- *     invar_op_trace_new(&tracks, &options);                 collective
- *     invar_op_trace_step(tracks, step);                     ops are measured within the window
- *     invar_op_trace_phase(tracks, "train");
- *     invar_op_trace_collect(&all, tracks);                  collective, once per step
+ *     invar_op_trace_new(&trace, &options);                  collective
+ *     invar_op_trace_step(trace, step);                      ops are measured within the window
+ *     invar_op_trace_phase(trace, "train");
+ *     invar_op_trace_collect(&all, trace);                   collective, once per step
  *
  * Every rank formats its own events and rank 0 gathers the text, so a trace has one process per
- * rank and one track per stream. All functions do nothing if `tracks` is NULL.
+ * rank and one track per stream. All functions except invar_op_trace_new do nothing if `trace`
+ * is NULL.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -55,7 +56,10 @@ void invar_op_trace_free(invar_op_trace *trace);
 /* Sets the step of the following ops, and switches measuring on or off. */
 void invar_op_trace_step(invar_op_trace *trace, int64_t step);
 
-/* Sets the innermost phase of the following ops; a constant, or NULL outside of phases. */
+/*
+ * Sets the innermost phase of the following ops of `device`; a constant, or NULL outside of phases.
+ * Ops of `sampler_profile` always have the phase "ahead".
+ */
 void invar_op_trace_phase(invar_op_trace *trace, const char *phase);
 
 /*

@@ -2,8 +2,8 @@
  * profile.c - measures every op and copy of one device.
  *
  * On a GPU a call returns before its op has run. A timer event is recorded before and after each
- * op, and the op stays in the list `pending` until the timers are read. The first timer is recorded
- * while the GPU is idle, so that the host knows its time; all others are relative to it.
+ * op, and the op stays in the list `pending` until the timers are read. The first timer after
+ * each reading is waited for, so that the host knows its time; all others are relative to it.
  *
  * Fields up to `n_texts` belong to the thread that calls ops, except `phase`, which is atomic.
  * `lock` guards the fields after it.

@@ -2,7 +2,7 @@
  * profile.h - measures every op and copy of one device: start, duration and phase.
  *
  *     invar_profile_new(&profile);
- *     dev.meter = invar_profile_meter(profile);          before anything copies the device
+ *     dev.profiler = invar_profile_meter(profile);       before anything copies the device
  *     invar_profile_switch(profile, true);               the window begins
  *     invar_profile_phase(profile, "train");  ...        ops run
  *     invar_profile_flush(profile);  invar_profile_take(&taken, profile);

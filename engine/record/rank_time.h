@@ -1,13 +1,14 @@
 /*
  * rank_time.h - measures how long each rank computed and how long it waited for transfers.
  *
- *     invar_rank_timer_new(&work, layout, true);
- *     invar_rank_timer_begin(work, "train");  ...  invar_rank_timer_end(work);      may be nested
- *     invar_rank_timer_collect(&all, work);                                   collective
+ *     invar_rank_timer_new(&timer, layout, true);
+ *     invar_rank_timer_begin(timer, "train");  ...  invar_rank_timer_end(timer);    may be nested
+ *     invar_rank_timer_collect(&all, timer);                                  collective
  *
  * Each nanosecond between two steps of the ledger is in exactly one row: computing in the innermost
  * phase, or waiting there for one kind of transfer. Time outside of phases is in the phase "other".
- * No result depends on the timer. All functions do nothing if `work` is NULL, as with one rank.
+ * No result depends on the timer. All functions except invar_rank_timer_new do nothing if `timer`
+ * is NULL, as with one rank.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

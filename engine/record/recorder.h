@@ -157,13 +157,13 @@ typedef struct invar_recorder {
 
 /*
  * Opens a recorder without a ledger and a trace; the caller sets `ledger`, `run`, `uuid`, `trace`
- * and `pace`.
+ * and `kept_bytes`, and calls invar_throughput_begin if throughput is to be measured.
  */
 invar_status invar_recorder_open(invar_recorder *out,
                                  const invar_recorder_options *options) INVAR_MUST_USE;
 void invar_recorder_close(invar_recorder *recorder);
 
-/* Formats a line and passes it to `say`, if there is one. */
+/* Formats a line and passes it to options.print_line; does nothing if that is NULL. */
 void invar_recorder_print(const invar_recorder *recorder, const char *fmt, ...) INVAR_PRINTF(2, 3);
 
 /* Private to engine/record. Defines all points of stage.listing on rank 0, in their order. */
@@ -213,7 +213,8 @@ invar_status invar_recorder_end(invar_recorder *recorder) INVAR_MUST_USE;
 
 /*
  * Starts to record the activations of a new rollout for the following steps, if points finer than
- * the chain or statistics are wanted. If `watch` is false, it stops. `rollout` may be NULL.
+ * the chain or statistics are wanted. If `watch` is false, it stops. `rollout` is NULL on a rank
+ * that does not sample; it then only drops the points of the previous rollout.
  */
 void invar_recorder_watch_rollout(invar_recorder *recorder, invar_rollout *rollout, bool watch);
 

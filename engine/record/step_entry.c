@@ -3,8 +3,9 @@
  *
  * Metrics have the names of Miles if they mean the same; means are sums of doubles in index order,
  * divided once. Metrics are part of the content digest and must be the same in every layout and in
- * a replay; values that need not be, such as times, audits and speculation, are gauges. Metrics of
- * the rollout are in its first step only.
+ * a replay, so a new one must be known to run/replay/corrected.c; values that need not be, such as
+ * times, audits and speculation, are gauges. Metrics of losses come from engine/rl/loss.c. Metrics
+ * of the rollout are in its first step only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

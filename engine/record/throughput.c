@@ -168,7 +168,7 @@ size_t invar_throughput_step(invar_ledger_metric out[INVAR_THROUGHPUT_GAUGES],
     const double train = phase_seconds("train", timings, n_timings);
     gauge_list g = {out, 0};
 
-    if (throughput->count == 0) // invar_throughput_begin was not called: a replay
+    if (throughput->count == 0) // invar_throughput_begin was not called
         return 0;
     count_step(throughput, step, train);
     put_gauge(&g, "perf/step_time", seconds_since(throughput, 1));

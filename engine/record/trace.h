@@ -9,8 +9,9 @@
  * The file is a JSON array with one event per line, written as phases end. Viewers also load the
  * file of a killed run, because the format does not require the closing bracket. Each phase name
  * has a track. Every rank has a trace, and rank 0 writes the file, with a track per rank for phases
- * and waits, and in a window of steps for ops. No result depends on a trace. All functions do
- * nothing if `trace` is NULL. Not thread-safe.
+ * and waits, and in a window of steps for ops. No result depends on a trace. If `trace`
+ * is NULL, all functions do nothing, except those that set a trace up: invar_trace_set_rank_timer,
+ * invar_trace_profile and invar_trace_range need one. Not thread-safe.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,7 +33,7 @@ extern "C" {
 typedef struct invar_trace invar_trace;
 
 #define INVAR_TRACE_DEPTH 16  /* largest number of nested phases */
-#define INVAR_TRACE_TRACKS 64 /* phase names with a track; further ones share the last one */
+#define INVAR_TRACE_TRACKS 64 /* phase names with a track; further ones share a nameless one */
 
 /*
  * Checks before a run that the trace can be written; the run folder `home` need not exist yet.
@@ -60,7 +61,7 @@ invar_status invar_trace_profile(invar_trace *trace,
 
 /*
  * Passes the phases to the vendor's profilers too, through a function of the device
- * (invar_device_timers).
+ * (invar_device_timers); NULL if the device has none.
  */
 void invar_trace_range(invar_trace *trace, void (*range)(const char *name));
 

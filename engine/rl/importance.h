@@ -23,14 +23,17 @@ typedef struct invar_importance {
 } invar_importance;
 
 /*
- * Computes weights and mask, and adds the columns tis* or mis_* to `stats`. Release with
- * invar_importance_release, also after a failure.
+ * Computes weights and mask, and adds the metrics of the mismatch to `stats` as columns. Release
+ * with invar_importance_release, also after a failure.
  */
 invar_status invar_importance_init(invar_importance *out, invar_masked_stats *stats,
                                    const invar_rl_options *options) INVAR_MUST_USE;
 void invar_importance_release(invar_importance *importance);
 
-/* Returns OPSM's distance of a sample: the mean of old - now over the unmasked tokens. */
+/*
+ * Returns OPSM's distance of a sample: the mean of old - now over the unmasked tokens. `now` has
+ * the sample's tokens only. Overwrites stats->row.
+ */
 float invar_importance_distance(const invar_masked_stats *stats, int64_t sample, const float *now);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /*
  * loss.h - advantages and losses: from rewards and log-probs to dL/dlogp.
  *
- * A batch of samples has flat per-token arrays: token j of sample i is at start[i] + j. Values of
+ * A batch of samples has flat per-token arrays: token j of sample i is at offsets[i] + j. Values of
  * the whole batch (counts, whitening, importance normalizers) are computed before the first
  * gradient and multiplied into each token, so micro-batching cannot change a bit; every sum is a
  * REDUCE in index order. A value that is not finite is never replaced by zero: it stops the step
@@ -101,7 +101,7 @@ typedef struct invar_rl_options {
     const invar_loss_custom *custom; /* function of INVAR_LOSS_CUSTOM; borrowed */
     invar_estimator estimator;
     bool rewards_normalization; /* subtract the group's mean from rewards */
-    bool std_normalization;     /* divide them by the group's standard deviation (grpo, gspo) */
+    bool std_normalization;     /* divide the rest by the group's standard deviation (grpo, gspo) */
     /* whiten advantages over the batch; reinforce_plus_plus* always do */
     bool normalize_advantages;
     float gamma, lambd;
@@ -135,8 +135,8 @@ typedef struct invar_rl_options {
 } invar_rl_options;
 
 /*
- * Input of advantages and losses. Arrays are borrowed and NULL if absent; T = start[samples] is the
- * number of response tokens.
+ * Input of advantages and losses. Arrays are borrowed and NULL if absent; T = offsets[samples] is
+ * the number of response tokens. `offsets` and `mask` are always present.
  */
 typedef struct invar_rl_batch {
     int64_t samples;
@@ -175,9 +175,9 @@ void invar_loss_free(invar_loss *loss);
 
 /*
  * Evaluates the samples [first, first + count). `now` has the log-probs of their tokens from the
- * training forward (values for the value loss); `entropy` may be NULL. Writes dL/dnow and, if the
- * entropy has a coefficient, dL/dentropy for these tokens. Each sample must be evaluated once, in
- * any grouping.
+ * training forward (values for the value loss). Writes dL/dnow and dL/dentropy for these tokens.
+ * `entropy` and dentropy_out may be NULL if entropy_coef is 0. Each sample must be evaluated once,
+ * in any grouping.
  */
 invar_status invar_loss_run(invar_loss *loss, int64_t first, int64_t count, const float *now,
                             const float *entropy, float *dnow_out,
@@ -189,16 +189,16 @@ typedef struct invar_loss_metric {
 } invar_loss_metric;
 
 /*
- * Returns the metrics of the step: the loss, then pg_loss, pg_clipfrac, ppo_kl, kl_loss,
- * entropy_loss, ess_ratio, tis*, mis_*, opsm_clipfrac, value_loss, ..., with the names of Miles if
- * Miles logs the same. Borrowed until invar_loss_free. Returns INVAR_E_STATE if a sample was not
- * evaluated.
+ * Returns the metrics of the step: the loss first, then those of its terms, such as pg_loss,
+ * pg_clipfrac, ppo_kl, kl_loss, entropy_loss, tis* and mis_*, with the names of Miles if Miles logs
+ * the same. Borrowed until invar_loss_free. Returns INVAR_E_STATE if a sample was not evaluated.
  */
 invar_status invar_loss_metrics(const invar_loss_metric **out, size_t *count_out,
                                 invar_loss *loss) INVAR_MUST_USE;
 
 /*
- * DAPO's group filter: returns false if all rewards of the group are equal (std <= 1e-8 in double).
+ * DAPO's group filter: returns false if all rewards of the group are equal (std <= 1e-8 in double),
+ * or if there are fewer than two.
  */
 bool invar_rl_group_keeps(const float *reward, int64_t count);
 

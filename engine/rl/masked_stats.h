@@ -24,7 +24,7 @@ typedef struct invar_masked_stats {
     float *count;    /* (samples) unmasked tokens */
     float tokens;    /* unmasked tokens of all samples */
     int64_t longest; /* tokens of the longest sample, masked ones included */
-    float *row;      /* (longest) buffer of the caller, for the values of one sample */
+    float *row;      /* (longest) scratch for the values of one sample; callers may use it; owned */
     float *scratch;  /* (samples) scratch */
     float *sums;     /* (columns, samples) */
     /* names of the columns; borrowed */

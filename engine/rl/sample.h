@@ -53,14 +53,15 @@ typedef struct invar_rl_sample {
     int64_t prompt_tokens; /* at least 1 */
     int64_t n_tokens;
     /*
-     * (n_cuts) ascending token positions after the prompt at which a branch begins. A branch is a
-     * sequence of its own, whose tokens do not see earlier branches; its prompt is not sampled.
+     * (n_branch_starts) ascending indices in `tokens`, after the prompt, at which a branch begins.
+     * A branch is a sequence of its own, whose tokens do not see earlier branches; its prompt is
+     * not sampled.
      */
     int64_t *branch_starts;
     int64_t n_branch_starts;
     /*
-     * number of tokens at which an asynchronous rollout suspends the sample, to resume it later; 0
-     * if never
+     * value of n_tokens, prompt included, at which an asynchronous rollout suspends the sample, to
+     * resume it later; 0 if never
      */
     int64_t suspend_at;
     float *logp;   /* (response) log-probs at sampling */
@@ -81,7 +82,7 @@ typedef struct invar_rl_sample {
     int64_t first_version;     /* weight version that sampled the first response token */
     int64_t last_version;      /* weight version that sampled the last one */
     invar_digest weights_hash; /* digest of the weights of last_version */
-    int64_t current_version_from; /* index of the first token sampled by last_version */
+    int64_t current_version_from; /* index in `tokens` of the first one sampled by last_version */
     invar_digest prompt_hash;     /* digest of the prompt's tokens */
     int64_t arrival;              /* order of completion on its rank; not part of any result */
     invar_spec_decode_stats speculated; /* not part of any result */
@@ -119,8 +120,9 @@ invar_status invar_rl_samples_append(invar_rl_sample **out,
                                      invar_rl_samples *samples) INVAR_MUST_USE;
 
 /*
- * Moves samples before the first one with a higher index; all indices of `from` must be lower than
- * that one. `from` is zeroed.
+ * Moves the `count` samples of `from`, in ascending order of index, to their place among those of
+ * `to`: before the first one with a higher index than from[0]. All indices of `from` must be lower
+ * than that one. `from` is zeroed.
  */
 invar_status invar_rl_samples_insert(invar_rl_samples *to, invar_rl_sample *from,
                                      int64_t count) INVAR_MUST_USE;

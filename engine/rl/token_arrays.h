@@ -1,7 +1,7 @@
 /*
  * token_arrays.h - per-token numbers of a rollout, as flat arrays over all response tokens.
  *
- * Token j of sample i is at start[i] + j in every array. The batches of advantages and losses
+ * Token j of sample i is at offsets[i] + j in every array. The batches of advantages and losses
  * (invar_rl_batch) are views of these arrays, so they must not outlive them.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -51,8 +51,9 @@ typedef struct invar_token_array_flags {
 } invar_token_array_flags;
 
 /*
- * Allocates the arrays and fills in start, group, reward, mask, sampled_mask and rollout_logp.
- * Release with invar_token_arrays_release.
+ * Allocates the arrays and fills in offsets, group, reward, mask, sampled_mask, rollout_logp and
+ * branch_start; the caller fills in the others, `sampled` and `copied`. Release with
+ * invar_token_arrays_release.
  */
 invar_status invar_token_arrays_make(invar_token_arrays *out, const invar_rl_samples *samples,
                                      const invar_token_array_flags *wants) INVAR_MUST_USE;
@@ -78,9 +79,9 @@ double invar_token_arrays_pass_at(const invar_token_arrays *flat, int64_t k);
 /* Largest difference between two arrays of log-probs, over the sampled tokens. */
 typedef struct invar_logp_diff {
     float max, p50, p99;
-    int64_t sample;   /* index in the range of samples; -1 if there is no difference */
-    int64_t position; /* index of the token in its response; -1 if there is no difference */
-    int64_t differ;   /* number of tokens that differ in any bit */
+    int64_t sample;   /* index in the range of samples; -1 if `max` is 0 */
+    int64_t position; /* index of the token in its response; -1 if `max` is 0 */
+    int64_t differ;   /* number of tokens that differ in any bit, also if only +0 and -0 differ */
 } invar_logp_diff;
 
 /*

@@ -8,9 +8,9 @@
  * that samples them.
  *
  * The sampling thread scores with the sampling copy of the weights, and with a trainer and memory
- * of its own (async_verifier). Until it is joined it alone uses loop->ahead, and of the rest of the
- * loop it reads only what does not change between two rollouts. A mismatch found by a thread, or by
- * a rank that only samples, is reported to all ranks when the thread is joined.
+ * of its own (async_verifier). Until it is joined it alone uses loop->async_status, and of the rest
+ * of the loop it reads only what does not change between two rollouts. A mismatch found by a
+ * thread, or by a rank that only samples, is reported to all ranks when the thread is joined.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

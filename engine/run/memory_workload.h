@@ -21,8 +21,8 @@ extern "C" {
 /* Largest lengths in the data, in tokens. If a field is 0, the recipe's bound is used. */
 typedef struct invar_data_lengths {
     int64_t prompt;                 /* longest prompt of training */
-    int64_t answer;                 /* longest answer of training */
-    int64_t total;                  /* longest prompt with its answer, for SFT */
+    int64_t answer;                 /* longest answer of training and evaluation */
+    int64_t total;                  /* longest prompt with its answer, of both, for SFT */
     bool evaluates;                 /* the run evaluates during training */
     int64_t eval;                   /* longest prompt of evaluation */
     int64_t eval_prompts;           /* number of prompts in the largest evaluation set */

@@ -24,9 +24,9 @@ enum {
     INVAR_RUN_PLUGINS_AGENTS,  /* recorded sessions of agents, which are started by
                                   engine/sample/agent */
     INVAR_RUN_PLUGINS_TEACHER, /* scores samples */
-    INVAR_RUN_PLUGINS_GROUPS,  /* filters groups */
-    INVAR_RUN_PLUGINS_FILTER,
-    INVAR_RUN_PLUGINS_BUFFER,  /* filters surplus groups */
+    INVAR_RUN_PLUGINS_GROUPS,  /* drops groups: dynamic-sampling-filter-path */
+    INVAR_RUN_PLUGINS_FILTER,  /* drops groups or masks samples: rollout-sample-filter-path */
+    INVAR_RUN_PLUGINS_BUFFER,  /* selects surplus groups: buffer-filter-path */
     INVAR_RUN_PLUGINS_PROMPTS, /* chooses prompts */
     INVAR_RUN_PLUGINS_LOSS,
     INVAR_RUN_PLUGINS_HOOKS
@@ -38,7 +38,7 @@ typedef struct invar_run_plugins {
     invar_plugin *by_role[INVAR_PLUGINS];         /* NULL if not attached */
     invar_recorded_replies stored[INVAR_PLUGINS]; /* their recorded replies for the current step */
     int64_t restarts[INVAR_PLUGINS];              /* restarts that were recorded in the ledger */
-    double factor;                                /* loss factor that the last hook returned */
+    double factor; /* loss factor that the last hook returned; 1 if it returned none */
     /* metrics that hooks returned since the last step */
     invar_hook_metrics measures[INVAR_PLUGINS - INVAR_RUN_PLUGINS_HOOKS];
     bool replay;          /* no plug-in is started: all replies come from the ledger */

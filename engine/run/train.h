@@ -92,7 +92,7 @@ typedef struct invar_train_summary {
     double first_loss, last_loss;     /* loss of the actor; NaN if nothing was learned */
     double tokens_per_s, mfu;         /* mean over these steps; NaN if unknown */
     double worst_diff;                /* largest log-prob difference of all compared steps */
-    int64_t compared; /* steps whose samples had the log-probs of the trained weights, bit by bit */
+    int64_t compared; /* steps whose rollout log-probs were compared with scoring or training */
     int64_t other_content; /* steps executed again with the recorded bits but different content */
     bool off_policy;       /* a step was trained on samples of another policy */
     bool saves;            /* the run has a checkpoint folder */

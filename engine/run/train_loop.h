@@ -8,8 +8,8 @@
  *
  * Unless a comment says otherwise, all ranks call these functions in the same order. Rank 0 alone
  * writes files and the ledger, calls plug-ins and prints for the user. The thread that runs the
- * loop uses invar_train_loop; the sampling thread, if there is one, writes only to `ahead`, until
- * it is joined.
+ * loop uses invar_train_loop; the sampling thread, if there is one, writes only to `async_status`
+ * until it is joined.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -74,7 +74,8 @@ typedef struct invar_run_checkpoints {
     invar_full_masters masters[INVAR_TRAIN_LOOP_PARTS];
     int64_t next;     /* step after the newest checkpoint; 0 without one, or if the newest failed */
     bool by_time;     /* the checkpoint in progress was started by save-interval-minutes */
-    int64_t saved_ms; /* time of the last attempt to save by time, or of the start; rank 0 only */
+    int64_t saved_ms; /* time of the last checkpoint or attempt by time, or of the start, in ms of
+                         options->clock_ms; rank 0 only */
     uint64_t failures;   /* consecutive failed checkpoints by time with the same `failed` and
                             `native` */
     invar_status failed; /* status of the last checkpoint by time that failed */
@@ -130,7 +131,7 @@ typedef struct invar_triage_state {
 typedef struct invar_train_log {
     FILE *file;       /* NULL until the log is open, and if none is kept */
     int64_t next_ms;  /* earliest time of the next line about a step */
-    bool ended;       /* `early` was written; no lines are kept there any more */
+    bool ended;       /* `early` was written, and keeps no further lines; the log continues */
     char early[4096]; /* lines printed before the log was open, each with its NUL */
     size_t early_bytes;
 } invar_train_log;
@@ -320,8 +321,8 @@ invar_status invar_train_loop_write_run_files(invar_train_loop *loop) INVAR_MUST
 void invar_train_loop_log(invar_train_loop *loop, const char *fmt, ...);
 
 /*
- * Prints a line for the user and writes it to train.log. `loop` is an invar_train_loop, as
- * invar_recorder_options.say needs it.
+ * Prints a line for the user and writes it to train.log. `loop` is an invar_train_loop: the
+ * function is a callback, such as invar_recorder_options.print_line.
  */
 void invar_train_loop_print(void *loop, const char *line);
 
@@ -446,7 +447,10 @@ invar_status invar_train_loop_ask_loss(float *loss_out, float *dlogp_out,
  */
 invar_status invar_train_loop_prepare(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Calls a hook, if the recipe has one. `samples` may be NULL. */
+/*
+ * Calls a hook, if the recipe has one: INVAR_PLUGIN_BEFORE_LOGPROB or another of invar_plugin.h.
+ * `samples` may be NULL.
+ */
 invar_status invar_train_loop_hook(invar_train_loop *loop, int hook,
                                    const invar_rl_samples *samples) INVAR_MUST_USE;
 
@@ -597,7 +601,10 @@ invar_status invar_train_loop_save(invar_train_loop *loop,
  * rollout, so that a failed rollout can still be followed by a checkpoint of the previous step.
  */
 invar_status invar_train_loop_save_rescue_point(invar_train_loop *loop) INVAR_MUST_USE;
-/* Drops that copy. Call after the rollout, when the source itself has what is to be saved. */
+/*
+ * Drops that copy, and saves the present position of the source instead. Call after the rollout,
+ * when the source itself has what is to be saved.
+ */
 void invar_train_loop_clear_rescue_point(invar_train_loop *loop);
 
 /* Writes the first checkpoint of a fork, so that it can resume without its parent. */

@@ -29,8 +29,8 @@ typedef struct invar_train_settings {
     int64_t per_prompt;              /* samples per prompt */
     int64_t round;                   /* prompts per sampling round */
     invar_lag lag;                   /* how far sampling runs ahead of training */
-    bool recorded;                   /* rollout-schedule = recorded: the clock decides when groups
-                                  are trained on */
+    bool recorded;                   /* rollout-schedule = recorded: groups are trained on as soon
+                                  as they are complete, or as a record says */
     int64_t max_delay;               /* rollouts by which a group may be late, with `recorded` */
     bool surplus;                    /* groups beyond the batch are kept for the next rollout */
     bool off_policy;                 /* samples of older weights are trained on, because of lag or

@@ -26,9 +26,9 @@ typedef struct invar_byte_chars {
 void invar_byte_chars_init(invar_byte_chars *map);
 
 /*
- * Writes the bytes that the characters of `name` stand for, at most `length` bytes. Returns false
- * at the first character that stands for no byte; *bytes_out then counts the bytes of the
- * characters before it.
+ * Writes the bytes that the characters of `name`, a text of `length` bytes, stand for; `out` has
+ * room for `length` bytes. Returns false at the first character that stands for no byte; *bytes_out
+ * then counts the bytes of the characters before it.
  */
 bool invar_byte_chars_read(char *out, size_t *bytes_out, const invar_byte_chars *map,
                            const char *name, size_t length);

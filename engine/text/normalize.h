@@ -39,8 +39,9 @@ typedef struct invar_normalizer {
 } invar_normalizer;
 
 /*
- * Normalizes a valid UTF-8 text; the result is valid UTF-8 as well. *out is NULL if the text does
- * not change: use the text itself. The caller frees *out with invar_free.
+ * Normalizes a valid UTF-8 text; the result is valid UTF-8 as well, has *bytes_out bytes and is not
+ * terminated. *out is NULL if no step rewrote the text: use the text itself. The caller frees *out
+ * with invar_free.
  */
 invar_status invar_normalize(char **out, size_t *bytes_out, const invar_normalizer *normalizer,
                              const char *text, size_t bytes) INVAR_MUST_USE;

@@ -2,9 +2,9 @@
  * batch_plan.h - splits the samples of an optimizer step into units and micro-batches.
  *
  * A unit is a run of consecutive samples whose gradient is summed as one. Gradients are added unit
- * by unit in order, so the split into units is semantic (docs/arithmetic.md, section 5). A micro-
- * batch is a run of whole consecutive units that go through one forward and backward; it is a free
- * choice and changes no bit. Neither split reorders samples.
+ * by unit in order, so the split into units is semantic (docs/arithmetic.md, section 5). A
+ * micro-batch is a run of whole consecutive units that go through one forward and backward; it is a
+ * free choice and changes no bit. Neither split reorders samples.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,10 +21,14 @@ extern "C" {
 #endif
 
 typedef struct invar_batch_plan_options {
-    int64_t unit_rows;  /* largest number of rows in a unit; a longer sample is a unit by itself */
-    int64_t unit_count; /* smallest number of units, if there are at least that many samples */
+    int64_t unit_rows; /* largest number of rows in a unit; a longer sample is a unit by itself */
     /*
-     * largest number of samples in a micro-batch, 0 for no limit; a larger unit is a micro- batch
+     * smallest number of units if there are that many samples, at least 1; limits a unit to
+     * invar_batch_plan_unit_samples
+     */
+    int64_t unit_count;
+    /*
+     * largest number of samples in a micro-batch, 0 for no limit; a larger unit is a micro-batch
      * by itself
      */
     int64_t micro_batch;
@@ -36,16 +40,16 @@ typedef struct invar_batch_plan_options {
 } invar_batch_plan_options;
 
 /*
- * Result of the split. Micro-batch b has the samples [sample[b], sample[b+1]), which are the units
- * [unit[b], unit[b+1]). Release with invar_batch_plan_release.
+ * Result of the split. Micro-batch b has the samples [first_sample[b], first_sample[b + 1]), which
+ * are the units [first_unit[b], first_unit[b + 1]). Release with invar_batch_plan_release.
  */
 typedef struct invar_batch_plan {
     int64_t samples;
     int64_t units;
     int64_t n_micro_batches; /* number of micro-batches */
     int64_t *unit_sample;    /* (units + 1) first sample of each unit */
-    int64_t *first_unit;     /* (count + 1) first unit of each micro-batch */
-    int64_t *first_sample;   /* (count + 1) first sample of each micro-batch */
+    int64_t *first_unit;     /* (n_micro_batches + 1) first unit of each micro-batch */
+    int64_t *first_sample;   /* (n_micro_batches + 1) first sample of each micro-batch */
     int64_t max_tokens;      /* rows of the largest micro-batch */
     /* block that holds the three arrays; owned */
     void *memory;

@@ -50,7 +50,7 @@ invar_status invar_dp_grads_begin(invar_dp_grads *ranks, int chunk) INVAR_MUST_U
 
 /*
  * Adds the units of a round to the sum of the chunk. Call after the backward: the data-parallel
- * ranks below `givers` have computed one unit each. Collective: all data-parallel ranks must call
+ * ranks 0 to givers - 1 have computed one unit each. Collective: all data-parallel ranks must call
  * it.
  */
 invar_status invar_dp_grads_add(invar_dp_grads *ranks, int chunk, int givers) INVAR_MUST_USE;

@@ -3,7 +3,7 @@
  *
  * Matrix products and attention count, with a multiplication and an addition as two operations.
  * Norms, activations, softmax and AdamW do not count, as is usual for MFU. A row is a token that
- * goes through the layers: every token of a sequence except the last.
+ * goes through the layers: every token of a sample except the last.
  *
  *     forward   2 per row and weight of a linear layer (experts: those of the token);
  *               2 per response token and weight of the head;

@@ -5,7 +5,7 @@
  *
  *     invar_learner_forward_backward(learner, trainer, ...);   gradients and their norm
  *     invar_learner_step(learner, step, rest);                 AdamW
- *     invar_learner_record_points(learner, probe);                    record the step
+ *     invar_learner_record_points(learner, probe);             record the step
  *     invar_learner_end_step(learner, &result);                after the probe has finished
  *
  * A step that is not recorded ends with invar_learner_end_step(learner, NULL).
@@ -83,7 +83,7 @@ invar_status invar_learner_forward_backward(invar_learner *learner, invar_traine
                                             const invar_trainer_loss *loss,
                                             invar_trainer_result *result) INVAR_MUST_USE;
 
-/* Computes the learning rate of `step` and runs the optimizer, unless `rest` is set. */
+/* Computes the learning rate of `step`, and runs the optimizer unless `rest` is set. */
 invar_status invar_learner_step(invar_learner *learner, int64_t step, bool rest) INVAR_MUST_USE;
 
 /* ---- recording ------------------------------------------------------------------------------- */

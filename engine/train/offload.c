@@ -1,13 +1,13 @@
 /*
- * offload.c - overlaps upload, work and download of the chunks of offloaded arrays.
+ * offload.c - streams offloaded arrays through the device; a download overlaps the next upload.
  *
- *     upload      0   1   2   3
- *     work            0   1   2   3
- *     download            0   1   2   3
+ *     upload      0       1       2
+ *     work            0       1       2
+ *     download                0       1       2
  *
  * A device runs copies and ops in the order of the calls. Downloads therefore use a second handle
- * of the same device and a second thread. Invariant: the work on a chunk has finished before its
- * download starts, because invar_offload_run synchronizes in between.
+ * of the same device and a second thread. The work overlaps no copy. Invariant: the work on a chunk
+ * has finished before its download starts, because invar_offload_run synchronizes in between.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +23,7 @@ struct invar_offload {
     const invar_device *dev;   /* runs the work and the uploads; borrowed */
     invar_device download_dev; /* second handle of the same device, for downloads */
     invar_pool *copy_threads;  /* two threads, one for each direction */
-    size_t bytes, piece;       /* bytes of each array, and of a chunk of it */
+    size_t bytes, piece;       /* bytes of each array; bytes of a chunk of an array */
     char *memory;              /* (slots, arrays, piece) device buffer */
     size_t slots;
 };

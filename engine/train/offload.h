@@ -22,17 +22,17 @@ extern "C" {
 typedef struct invar_offload invar_offload;
 
 /*
- * Allocates the device buffers for arrays of `bytes` bytes in chunks of `chunk_bytes` bytes, a
- * multiple of INVAR_ALIGN. The device must have memory of its own, and must stay open and at the
- * same address. Free with invar_offload_free.
+ * Allocates the device buffers for arrays of `bytes` bytes each, in chunks of `chunk_bytes` bytes,
+ * a multiple of INVAR_ALIGN. The device must have memory of its own; it is borrowed until
+ * invar_offload_free. Free with invar_offload_free.
  */
 invar_status invar_offload_new(invar_offload **out, const invar_device *dev, size_t bytes,
                                size_t chunk_bytes) INVAR_MUST_USE;
 void invar_offload_free(invar_offload *offload);
 
 /*
- * Callback that works on the bytes [first, first + bytes) of each array, which are at `there` in
- * device memory during the call.
+ * Callback that works on the bytes [first, first + bytes) of each array. During the call
+ * device_arrays[i] is the address of these bytes of array i in device memory.
  */
 typedef invar_status (*invar_offload_chunk_fn)(void *payload, size_t first, size_t bytes,
                                                void *const device_arrays[INVAR_OFFLOAD_ARRAYS]);

@@ -51,7 +51,11 @@ typedef struct invar_optimizer {
      * ranks divide the moments, or if parameters are divided into logical shards.
      */
     invar_digest *digests; /* in device memory */
-    int64_t *ends; /* (n_params) end of each parameter within the elements that one op updates */
+    /*
+     * (n_params) scratch of a step, in the order of memory: end of each parameter within the
+     * elements that one op updates
+     */
+    int64_t *ends;
 } invar_optimizer;
 
 typedef struct invar_adamw_options {
@@ -59,7 +63,7 @@ typedef struct invar_adamw_options {
     float clip_grad; /* largest norm; 0 for no clipping */
 } invar_adamw_options;
 
-/* Value of `piece` if moments are offloaded, in bytes. */
+/* Value of `chunk_bytes` for a run that offloads its moments. */
 #define INVAR_OPTIMIZER_CHUNK_BYTES ((size_t)64 << 20)
 
 /*
@@ -97,8 +101,9 @@ invar_status invar_optimizer_load(invar_optimizer *optimizer, const invar_model 
 /*
  * Computes the global norm of the gradients and the clip factor. If `digests` is set, the gradients
  * are hashed in the same read, into grads->digests. Returns INVAR_E_STATE and names the parameter
- * if a gradient is not finite; nothing has changed then. Collective: all ranks that hold the model
- * together and all owners of its rows must call it, and get the same result.
+ * if a gradient is not finite or its square overflows; nothing has changed then. Collective: all
+ * ranks that hold the model together and all owners of its rows must call it, and get the same
+ * result.
  */
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
                                   invar_grads *grads, bool digests, float clip_grad,

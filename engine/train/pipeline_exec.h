@@ -28,9 +28,12 @@ extern "C" {
 typedef struct invar_inflight_micro_batch {
     invar_pass *pass;
     invar_micro_batch batch;
-    float *gradient; /* (2, capacity) gradients of log-probs and of entropies */
-    /* capacity of `gradient`, in tokens */
-    int64_t capacity;
+    /*
+     * gradients of the loss for the round's response tokens of all data-parallel ranks: (n_tokens)
+     * of log-probs or values, then (n_tokens) of entropies
+     */
+    float *gradient;
+    int64_t capacity; /* largest n_tokens that `gradient` has room for */
     /* model chunk of the pass, among the chunks of all stages */
     int chunk;
     int64_t dp_round; /* data-parallel round whose micro-batch is in flight here; -1 if idle */
@@ -68,7 +71,7 @@ typedef struct invar_dp_round {
     int64_t local_micro_batch; /* micro-batch of this rank, or -1 */
     /* response tokens of all earlier rounds; response tokens of this round, on all ranks */
     int64_t first_token, n_tokens;
-    int64_t tokens_before; /* response tokens of this round, on lower ranks */
+    int64_t tokens_before; /* response tokens of this round, on lower data-parallel ranks */
 } invar_dp_round;
 
 typedef struct invar_pipeline_exec invar_pipeline_exec;
@@ -77,28 +80,37 @@ typedef struct invar_pipeline_exec invar_pipeline_exec;
 struct invar_pipeline_exec {
     const invar_layout *layout; /* NULL if there is one rank */
     bool dry_run; /* dry run: no other rank takes part, and nothing is sent or received */
-    /* data-parallel ranks that divide the micro-batches, and the index of this rank */
+    /*
+     * data-parallel ranks that divide the micro-batches of the plan, and the index of this rank;
+     * 1 and 0 if the plan has only micro-batches of this rank, as in scoring
+     */
     int ranks, rank;
     invar_inflight_micro_batches *slots;
     invar_pipeline_channels *channels;
     const invar_model *model;
     const invar_rl_sample *samples;
-    /* micro-batches of all data-parallel ranks */
+    /* micro-batches of these data-parallel ranks */
     const invar_batch_plan *plan;
     /* temperature of the log-probs; 1 is used if it is 0 */
     float temperature;
     bool replay; /* the routers use the routing that the rollout recorded */
-    /* Called after the layers of a micro-batch, also on ranks without one in this round. */
+    /*
+     * Called after the layers of a micro-batch, also on a rank without one in this round:
+     * local_micro_batch is -1 then, and the slot's pass and rows are not of this round.
+     */
     invar_status (*on_forward)(invar_pipeline_exec *w, const invar_dp_round *round,
                                invar_inflight_micro_batch *lane);
-    /* Runs the backward of a micro-batch; NULL if there are forwards only. */
+    /*
+     * Runs the backward of a micro-batch; also called on a rank without one in this round. NULL if
+     * there are forwards only.
+     */
     invar_status (*on_backward)(invar_pipeline_exec *w, const invar_dp_round *round,
                                 invar_inflight_micro_batch *lane);
     /* used by the callbacks only */
     void *payload;
     /*
-     * Called after each task, as a sign of progress; a failure ends the run. NULL if it is not
-     * needed.
+     * Called with progress_payload after each forward and each backward of a micro-batch; a failure
+     * ends the run. NULL if it is not needed. A dry run does not call it.
      */
     invar_status (*on_progress)(void *watcher);
     void *progress_payload;

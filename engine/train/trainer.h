@@ -35,8 +35,8 @@ typedef struct invar_trainer_options {
     const invar_device *scoring;
     const invar_layout *layout; /* borrowed; NULL if there is one rank */
     /*
-     * Called after each micro-batch, as a sign of progress; a failure ends the call. NULL if it is
-     * not needed.
+     * Called after each forward and each backward of a micro-batch, as a sign of progress; a
+     * failure ends the call. NULL if it is not needed.
      */
     invar_status (*on_progress)(void *payload);
     void *payload;
@@ -103,9 +103,10 @@ typedef struct invar_trainer_loss {
     bool on_rank0;
 } invar_trainer_loss;
 
+/* Results of a step. The caller provides the arrays. */
 typedef struct invar_trainer_result {
     float *train_logp; /* (tokens) log-probs or values of the training forward */
-    float *entropy;    /* (tokens) entropies; NULL if not needed, and not written for a critic */
+    float *entropy;    /* (tokens) entropies; NULL if not needed; not written for a critic */
     int64_t routes;    /* expert choices of this forward that were compared with recorded ones */
     int64_t routes_differ; /* compared choices that differ */
     /* number of micro-batches; with several ranks, of rounds */

@@ -1,8 +1,8 @@
 /*
  * unit_sum.c - sum over units of gradients that several data-parallel ranks compute.
  *
- * Each round is scattered chunk by chunk. A received chunk is added to the sum by the op ADD, in
- * the order of ranks; the order of additions is part of the contract and must not change.
+ * Each round is scattered bucket by bucket. A received piece is added to the sum by the op ADD, in
+ * the order of ranks; the order of additions is part of the contract.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -3,12 +3,12 @@
  *
  * G = +0, then G = G + g_u for ascending units u (docs/arithmetic.md, section 5), whichever rank
  * computed g_u. In each round the ranks 0, 1, ... hold the gradients of that many consecutive
- * units, each in a block of its own. Every rank sums its zero range of the block (zero_comm.h): it
+ * units, each in a block of its own. Every rank sums its ZeRO range of the block (zero_comm.h): it
  * adds what the other ranks send in the order of ranks, which is the order of units. No other rank
  * has that sum.
  *
- * Memory: the zero range and two host buckets; a device with memory of its own also holds one
- * chunk. If bytes go from device to device, only the zero range.
+ * Memory: the ZeRO range and two host buckets; a device with memory of its own also holds one piece
+ * (bucket_plan.h). If bytes go from device to device, only the ZeRO range.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,7 +34,7 @@ invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
 void invar_unit_sum_free(invar_unit_sum *sum);
 
 /*
- * Adds one round: the ranks below `givers` have the gradients of a unit in `block`; the blocks of
+ * Adds one round: the ranks 0 to givers - 1 have the gradients of a unit in `block`; the blocks of
  * the other ranks are not read.
  */
 invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int givers) INVAR_MUST_USE;

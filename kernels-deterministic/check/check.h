@@ -52,13 +52,16 @@ invar_status invar_check_same_type(invar_op op, const char *arg_a, const invar_t
 invar_status invar_check_like(invar_op op, const char *arg, const invar_tensor *t,
                               const char *arg_like, const invar_tensor *like) INVAR_MUST_USE;
 
-/* Rejects offsets that do not ascend or exceed `rows`. Unreadable offsets are only counted. */
+/*
+ * Rejects offsets that do not ascend or exceed `rows`. If the offsets are unreadable, only their
+ * number is checked.
+ */
 invar_status invar_check_segments_within(const invar_device *dev, invar_op op, const char *arg,
                                          const invar_row_offsets *s, int64_t rows) INVAR_MUST_USE;
 
 /*
- * Rejects offsets that do not start at 0, ascend and end at `rows`. Unreadable offsets are only
- * counted.
+ * Rejects offsets that do not start at 0, ascend and end at `rows`. If the offsets are unreadable,
+ * only their number is checked.
  */
 invar_status invar_check_segments(const invar_device *dev, invar_op op, const char *arg,
                                   const invar_row_offsets *s, int64_t rows) INVAR_MUST_USE;

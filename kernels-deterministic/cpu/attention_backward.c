@@ -53,7 +53,7 @@ typedef struct scratch {
 /* The sums of dk and dv of a subtree of shards whose right neighbor is not computed yet. */
 typedef float partial_sum[2][INVAR_ATTENTION_HEADS_SIZE];
 
-#define LEVELS 3 // of at most 2^3 shards (INVAR_LINEAR_MAX_SHARDS)
+#define LEVELS 3 // levels below the root of the tree over 2^3 shards, INVAR_LINEAR_MAX_SHARDS
 
 typedef struct backward_job {
     const invar_device *dev;

@@ -1,5 +1,5 @@
 /*
- * backend.c - the op table of the CPU.
+ * backend.c - the backend table of the CPU: its ops, and memory on the heap.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,6 @@
 /*
- * elementwise.c - element-wise work over the device's pool, in pieces of rows.
+ * elementwise.c - runs element-wise work over the device's pool, in pieces of rows. The ops add and
+ * scale are in token_sums.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* maximum of elements per call: fits on the stack, and a multiple of all scale blocks */
+/* Maximum of elements per call: fits on the stack, and is a multiple of all scale blocks. */
 #define INVAR_PIECE 512
 
 /* Processes the elements (row, first) to (row, first + count - 1). */
@@ -20,8 +20,8 @@ typedef void (*invar_elementwise_fn)(const void *payload, int64_t row, int64_t f
                                      int64_t count);
 
 /*
- * Calls `run` for every element of (rows, cols) once, from several threads. `first` is a multiple
- * of INVAR_PIECE. A vector is one row.
+ * Splits each row of (rows, cols) into pieces of at most INVAR_PIECE elements and calls `run` once
+ * for each piece, from several threads. `first` is a multiple of INVAR_PIECE. A vector is one row.
  */
 invar_status invar_elementwise_run(const invar_device *dev, int64_t rows, int64_t cols,
                                    invar_elementwise_fn run, const void *payload) INVAR_MUST_USE;

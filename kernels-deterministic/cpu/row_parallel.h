@@ -18,13 +18,13 @@ extern "C" {
 typedef struct invar_row_parallel_job {
     int64_t rows;
     int64_t rows_per_task; /* at least 1; more if rows are cheap */
-    size_t scratch;        /* bytes per thread, undefined content, aligned to 64 bytes; 0 for none
-                              */
+    size_t scratch;        /* bytes per thread, undefined content, aligned to 64 bytes if the
+                              workspace is; 0 for no scratch */
     void (*run)(const void *payload, int64_t row, void *scratch);
     const void *payload;
 } invar_row_parallel_job;
 
-/* Returns the workspace for rows with `scratch` bytes each; 0 for 0 bytes. */
+/* Returns the bytes of workspace for `scratch` bytes per thread; 0 for 0 bytes. */
 size_t invar_row_parallel_workspace(const invar_device *dev, size_t scratch);
 
 /* Runs all rows. `workspace` has invar_row_parallel_workspace(dev, job->scratch) bytes. */

@@ -8,6 +8,7 @@
  *   embedding.bwd   per unit and id a sum from +0 of its dout[t], tokens ascending; units are added
  *                   to dtable[id], ascending
  *   add             round(a + b)
+ *   scale           round(factor * x)
  *   token.fold      the unit sums of token.sum, computed from sums of blocks
  *   shards.fold     round(the tree over shards + 0); with a residual, add of the residual and that
  * Columns are independent of each other, and so are rows unless the op sums over them.
@@ -56,7 +57,7 @@ static invar_status run_groups(const invar_device *dev, int64_t cols,
     return invar_row_parallel_run(dev, &job, NULL);
 }
 
-#define SHARD_LEVELS 4 // for at most 2^3 shards, INVAR_LINEAR_MAX_SHARDS
+#define SHARD_LEVELS 4 // levels of the tree over 2^3 shards, INVAR_LINEAR_MAX_SHARDS
 
 /* Computes the sum of one block. Stores it to partial[level][0..count) and returns the level. */
 static int sum_block(float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS], const token_job *job,

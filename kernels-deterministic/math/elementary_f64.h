@@ -7,10 +7,9 @@
  * once.
  *
  * Numerics contract (rev 1). Largest error observed in 10^7 arguments each, against 113-bit
- * arithmetic, in ulp of the result: exp 0.77 (a subnormal), log 0.57, pow 0.67 for 2^-3 <= base <=
- * 10^8 and
- * x| <= 1, sin and cos 0.78 for |x| <= 2^21. Outside its domain a function returns the NaN
- * 0x7FFFFFFFFFFFFFFF.
+ * arithmetic, in ulp of the result: exp 0.77 (a subnormal), log 0.57, pow 0.67 if 2^-3 <= base <=
+ * 10^8 and |x| <= 1, sin and cos 0.78 for |x| <= 2^21. Outside its domain a function returns the
+ * NaN 0x7FFFFFFFFFFFFFFF.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

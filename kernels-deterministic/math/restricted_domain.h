@@ -81,8 +81,8 @@ INVAR_FN float invar_exp_nonpositive_normal(float x)
 
 /*
  * Returns 1 / d, correctly rounded, for d in [1, 2], without the branches of a division. A parabola
- * has an error of 1.1 %, two Newton steps reach an ulp, and the third rounds correctly: only d = 2
- * - 2^-23 would end in a tie, which the last bit of a factor resolves.
+ * has an error of 1.1 %, two Newton steps reach an ulp, and the third rounds correctly. The only d
+ * that would end in a tie is 2 - 2^-23; the last bit of a factor resolves it.
  */
 INVAR_FN float invar_inverse_of_1_to_2(float d)
 {

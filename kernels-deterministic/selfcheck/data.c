@@ -66,7 +66,7 @@ invar_status invar_selfcheck_make_indices(invar_tensor *out, invar_selfcheck *r,
     return INVAR_OK;
 }
 
-/* Fills a tensor in host memory with values in (-range, range). */
+/* Fills a tensor in host memory with values from [-range, range), rounded to its type. */
 static void fill_random(const invar_tensor *out, uint32_t stream, float range)
 {
     uint32_t key[2] = {0x496E7661u, stream};

@@ -61,7 +61,7 @@ invar_status invar_selfcheck_make(invar_tensor *out, invar_selfcheck *r, invar_d
 invar_status invar_selfcheck_make_indices(invar_tensor *out, invar_selfcheck *r,
                                           const int32_t *values, int64_t count) INVAR_MUST_USE;
 
-/* Makes a tensor of `dtype` with random values in (-range, range). */
+/* Makes a tensor with uniform random values from [-range, range), rounded to `dtype`. */
 invar_status invar_selfcheck_make_random(invar_tensor *out, invar_selfcheck *r, invar_dtype dtype,
                                          int64_t rows, int64_t cols, float range) INVAR_MUST_USE;
 /* Makes a quantized copy of x. */

@@ -1,8 +1,9 @@
 /*
  * selfcheck.c - runs the blocks of the self-check in the order of a decoder layer.
  *
- * Forward in order, backward in reverse. Tensors and all other memory that ops access are allocated
- * from the device's scratch until the run ends; data are made on the host and uploaded.
+ * Each block runs its forward and then its backward, with the normed embeddings as its input and
+ * random gradients. Tensors and all other memory that ops access are allocated from the device's
+ * scratch until the run ends; data are made on the host and uploaded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

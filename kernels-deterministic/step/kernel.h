@@ -36,7 +36,7 @@ typedef struct invar_kernel {
     int group;       /* products per step */
     int min_exp;     /* smallest exponent of the operand type; INVAR_KERNEL_NO_EXPONENTS for
                         panels without exponents */
-    int toward_zero; /* 1 if the kernel runs with rounding toward zero */
+    int toward_zero; /* 1 if the caller must set rounding toward zero for `run` */
     invar_kernel_fn run;
     /* sm90 only: the reference step, for operands outside of the exponent range; else NULL */
     invar_kernel_reference_fn reference;

@@ -68,7 +68,10 @@ static void list_text(finding *f, const char *text)
                                 f->used ? ", " : "", text);
 }
 
-/* Adds a row of look_up to the finding: a value as text, and whether the argument matches it. */
+/*
+ * Adds a row of look_up_argument to the finding: a value as text, and whether the argument matches
+ * it.
+ */
 static invar_status add_value(void *payload, const char *const *columns,
                               const invar_ledger_value *values, int count)
 {

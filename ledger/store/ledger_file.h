@@ -3,8 +3,8 @@
  *
  * The lock is on "PATH-lock", a file beside the ledger, because the locks of SQLite last for one
  * transaction only. The system releases it when the process dies, however it dies. The lock file
- * stays and names its last holder. Network file systems are rejected, because SQLite loses data
- * there.
+ * stays and names its last holder. A ledger on a network file system can be read if it has no WAL,
+ * and is never written, because SQLite loses data there.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

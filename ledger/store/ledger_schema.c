@@ -3,8 +3,9 @@
  * ledger.
  *
  * A database runs code when it is read: views and triggers. So every object of a file is compared,
- * to the letter, with those of a new ledger before any other statement reads the file. A reader of
- * an older version gets the missing tables and views as temporary, empty ones.
+ * to the letter, with those of a new ledger before any other statement reads the file. A connection
+ * that reads a ledger of an older version gets the missing tables and views as temporary, empty
+ * ones.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -7,8 +7,9 @@
  *
  *   means         what such a fault usually is
  *   next          the next command; the column `next` replaces it if it depends on the evidence
- *   needs, or     which data the rule needs (query_requirements.c). A rule without data is skipped
- *   of            the rule applies only to runs that no process is writing
+ *   needs, or     data that the rule needs (query_requirements.c). Without them a rule that found
+ *                 nothing counts as skipped
+ *   of            if present, with any text: the rule is not run while a process writes the run
  *   cause, check  in pairs: a possible cause, and the command that confirms or excludes it
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -29,7 +30,7 @@ typedef struct invar_triage_finding {
     invar_ledger_query rule;
     int number;                                /* index of the rule in alphabetical order, from 0 */
     char explanation[INVAR_LEDGER_QUERY_LINE]; /* usual meaning of such a fault */
-    /* next command, in which the caller replaces RUN, STEP, MODEL (a folder) and RECIPE */
+    /* next command, in which the caller replaces RUN, STEP and, if it knows it, MODEL (a folder) */
     char next_command[INVAR_LEDGER_QUERY_LINE];
     int64_t step;       /* first step that shows the fault */
     int64_t steps;      /* number of steps that show the fault */
@@ -45,7 +46,7 @@ typedef struct invar_triage_skipped_rule {
 typedef struct invar_triage {
     invar_triage_finding found[INVAR_TRIAGE_RULES]; /* (count) findings, ascending by step */
     int count;
-    int rules; /* number of rules that were run */
+    int rules; /* number of rules that were run, including those of `idle` */
     /* (n_idle) rules that were skipped for lack of data */
     invar_triage_skipped_rule idle[INVAR_TRIAGE_RULES];
     int n_idle;

@@ -39,7 +39,7 @@ typedef struct invar_launch_word {
 } invar_launch_word;
 
 typedef struct invar_launch_script {
-    /* (count) arguments of train.py; without such a command, all arrays NAME_ARGS */
+    /* (count) arguments of train.py; without such a command, the words of all arrays NAME_ARGS */
     invar_launch_word *words;
     int count;
     invar_launch_word *unread; /* (n_unread) files of `source` that were not read */

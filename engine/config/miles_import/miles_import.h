@@ -56,7 +56,7 @@ invar_status invar_import_parse(invar_import *out, const char *file, const char 
 /* Releases an import; a zeroed one is allowed. */
 void invar_import_release(invar_import *import);
 
-/* Returns true if the recipe expresses everything in the script that may affect bits. */
+/* Returns true if the recipe can be run and no note is INVAR_IMPORT_LOST. */
 bool invar_import_is_complete(const invar_import *import);
 
 /* Number of keys that the recipe sets. */

@@ -98,7 +98,7 @@ static invar_status end_word(invar_shell_scanner *r)
     return invar_shell_state_add(r->list, s, word);
 }
 
-/* Skips to the closing bracket, including quoted text; `at` is after the opening one. */
+/* Skips from after an opening bracket to after the closing one, including quoted text. */
 static invar_status skip_nested(invar_shell_scanner *r, char open, char close)
 {
     int depth = 1;
@@ -205,7 +205,7 @@ static invar_status put_fallback(invar_shell_scanner *r, bool known, const char 
     return INVAR_OK;
 }
 
-/* Expands ${...}; `at` is after "${". */
+/* Expands ${...}, from after "${". */
 static invar_status expand_braces(invar_shell_scanner *r, bool quoted)
 {
     const char *name = r->position;
@@ -236,7 +236,7 @@ static invar_status expand_braces(invar_shell_scanner *r, bool quoted)
 
 static invar_status read_single(invar_shell_scanner *r);
 
-/* Expands $...; `at` is after "$". */
+/* Expands $..., from after "$". */
 static invar_status expand_dollar(invar_shell_scanner *r, bool quoted)
 {
     size_t bytes = invar_shell_name_length(r->position, r->end);
@@ -271,7 +271,7 @@ static invar_status skip_backquotes(invar_shell_scanner *r)
     return invar_shell_fail(r, "the file ends within backquotes");
 }
 
-/* Reads a single-quoted string; `at` is after the quote. */
+/* Reads a single-quoted string, from after the opening quote. */
 static invar_status read_single(invar_shell_scanner *r)
 {
     r->active = true;

@@ -23,7 +23,7 @@ typedef struct invar_shell_scanner {
     int file;
     int32_t line;
     bool conditional;               /* the complete file may be skipped by the script */
-    bool chained;                   /* the command follows && or ||, or is in a pipe */
+    bool chained;                   /* the command follows &&, || or | */
     char open[INVAR_SHELL_NESTING]; /* open constructs: first letter of a keyword, or ( or { */
     int nesting;
     invar_shell_token_list command;
@@ -34,6 +34,7 @@ typedef struct invar_shell_scanner {
     const char *word_begin; /* its first byte in the file */
     uint32_t start;         /* its offset in shell->texts */
     int32_t from_line;
+    /* active: there is a word, which may be empty (""); bare and name as in invar_shell_token */
     bool active, bare;
     invar_launch_word_state state;
     int32_t name;
@@ -50,10 +51,13 @@ size_t invar_shell_name_length(const char *at, const char *end);
 /* Returns the next byte of the file, and counts lines. */
 char invar_shell_next(invar_shell_scanner *r);
 
-/* Reads one word to the list, up to a blank or an operator. The file must not be at its end. */
+/*
+ * Reads one word to the list, up to a blank or an operator; an array, NAME=( ... ), is assigned and
+ * adds no word. The file must not be at its end.
+ */
 invar_status invar_shell_read_word(invar_shell_scanner *r) INVAR_MUST_USE;
 
-/* Skips to the end of the line. */
+/* Skips to the newline, which stays. */
 void invar_shell_skip_comment(invar_shell_scanner *r);
 
 /* Returns true if `word` is one of the blank-separated `words`. */

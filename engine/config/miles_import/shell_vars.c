@@ -273,7 +273,7 @@ static void read_delimiter(invar_shell_scanner *r)
     r->delimiter[n] = '\0';
 }
 
-/* Skips the lines of a here-document; `at` is at the beginning of its first line. */
+/* Skips the lines of a here-document, from the beginning of its first line. */
 static void skip_document(invar_shell_scanner *r)
 {
     size_t bytes = strlen(r->delimiter);

@@ -39,8 +39,8 @@ typedef struct invar_shell_token_list {
 } invar_shell_token_list;
 
 typedef struct invar_shell_var {
-    uint32_t name;
-    uint8_t state;
+    uint32_t name; /* offset in texts */
+    uint8_t state; /* invar_launch_word_state of a variable; words of an array have their own */
     bool array;
     bool inner;    /* assigned in a block, such as a function, which may run at any time */
     uint32_t text; /* value of a variable: offset in texts */

@@ -17,7 +17,7 @@ GUESSES = 4
 
 
 def complete(task, prompt):
-    """The model's next character."""
+    """Returns the model's next character."""
     body = json.dumps({"model": task["model"], "prompt": prompt, "max_tokens": 1})
     headers = {"Content-Type": "application/json", "Authorization": "Bearer " + task["api_key"]}
     request = urllib.request.Request(task["base_url"] + "/completions", body.encode(), headers)
@@ -26,7 +26,7 @@ def complete(task, prompt):
 
 
 def play(task, ask):
-    """A session: what was said grows, so every call goes on with the one before."""
+    """Plays one session. The text only grows, so each prompt continues the one before."""
     said, secret = task["prompt"], task["label"]
     for _ in range(GUESSES):
         guess = ask(task, said)

@@ -2,8 +2,8 @@
  * http.c - posts requests through the HTTP module, and repeats those that may succeed later.
  *
  * All requests run concurrently; the failed ones are sorted to the front and run again after a
- * delay. Errors name the server by a URL without its password or query (invar_text_redact_url), and
- * never show the API key.
+ * delay. Errors name the server by its URL without the values of its query (invar_text_redact_url),
+ * and never show the API key.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -62,7 +62,10 @@ typedef struct invar_http_exchange {
     size_t reply_bytes;
 } invar_http_exchange;
 
-/* Posts all requests. Returns the error of the first one without a response, if any. */
+/*
+ * Posts all requests. Returns an error after one has failed for good, or all attempts have; other
+ * requests may have no reply then.
+ */
 invar_status invar_http_post(invar_http *http, invar_http_exchange *exchanges,
                              size_t count) INVAR_MUST_USE;
 

@@ -13,19 +13,18 @@
 extern "C" {
 #endif
 
-/* Limits for both kinds of servers: attempts per request, and concurrent requests. */
-#define INVAR_HTTP_BATCH_ATTEMPTS 5
-#define INVAR_HTTP_BATCH_PAUSE                                                                     \
-    0.25 /* delay before the second attempt in seconds; doubles afterwards */
-#define INVAR_HTTP_BATCH_PARALLEL 32
+/* Limits for reward servers and teachers; see invar_http_options. */
+#define INVAR_HTTP_BATCH_ATTEMPTS 5  /* attempts per request */
+#define INVAR_HTTP_BATCH_PAUSE 0.25  /* seconds before the second attempt; doubles afterwards */
+#define INVAR_HTTP_BATCH_PARALLEL 32 /* concurrent requests */
 
 typedef struct invar_http_batch {
     size_t count;
     /* writes request i; failures stay in `body` */
     void (*write)(invar_json_text *body, size_t i, void *payload);
-    /* maximum response bytes; NULL for the server's limit */
+    /* largest response to request i, in bytes; NULL for the limit of the client */
     size_t (*max_response_bytes)(size_t i, const void *payload);
-    /* Called for each response, in the order of requests. */
+    /* parses the response to request i, borrowed; called in the order of requests */
     invar_status (*read)(size_t i, const char *answer, size_t bytes, void *payload);
     void *payload;
 } invar_http_batch;

@@ -3,9 +3,9 @@
  *
  * Each sample is a POST to URL/completions, as served by `invar serve` and others: its tokens are
  * the prompt, which is returned (`echo`) with log-probs, and nothing is generated. Responses are
- * checked as far as possible: one number per token, finite and not above 0; token texts that are
- * equal to the student's; the same model in all responses; and a temperature other than 1 only from
- * a server that reports it was used.
+ * checked as far as possible: one number per token, finite and at most 0 (plus 0.001 for rounding);
+ * texts of tokens that are words, equal to the student's without leading blanks; the same model in
+ * all responses; and a temperature other than 1 only from `invar serve`.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +23,7 @@ extern "C" {
 
 typedef struct invar_remote_teacher invar_remote_teacher;
 
-/* Texts of tokens, as the student knows them; borrowed. */
+/* Texts of the student's tokens; `payload` is borrowed. */
 typedef struct invar_token_text_fn {
     /* Returns the text of a token, which need not be UTF-8. */
     const char *(*text)(size_t *bytes_out, const void *payload, int32_t token);

@@ -43,11 +43,9 @@ extern "C" {
 #define INVAR_CHECKPOINT_VERSION 1    /* version of the format; newer ones are rejected */
 #define INVAR_CHECKPOINT_WORD_SIZE 32 /* size of format, numerics and cursor names, with the NUL */
 #define INVAR_CHECKPOINT_CURSORS 16
-#define INVAR_CHECKPOINT_PATTERN_SIZE                                                              \
-    4096 /* size of a list of ranks or alphas per layer, with the NUL */
-#define INVAR_CHECKPOINT_TARGETS_SIZE                                                              \
-    96 /* size of a list of names of adapted layers, with the NUL */
-#define INVAR_CHECKPOINT_NAME_BYTES 200 /* longest name of a set, a tensor or a blob */
+#define INVAR_CHECKPOINT_PATTERN_SIZE 4096 /* size of ranks or alphas per layer, with the NUL */
+#define INVAR_CHECKPOINT_TARGETS_SIZE 96   /* size of the names of adapted layers, with the NUL */
+#define INVAR_CHECKPOINT_NAME_BYTES 200    /* longest name of a set, a tensor or a blob */
 
 /* State of the optimizer of one model, besides the moments. */
 typedef struct invar_checkpoint_optimizer {
@@ -121,15 +119,16 @@ typedef struct invar_checkpoint_owner {
 } invar_checkpoint_owner;
 
 /*
- * Reads the owner from the newest readable checkpoint of SAVE; *owned_out is true if SAVE has
- * checkpoints. Does not read the file SAVE/owner.
+ * Reads the owner from the newest readable checkpoint of SAVE; *out is unchanged if none is
+ * readable. *owned_out is true if SAVE has checkpoints. Does not read the file SAVE/owner.
  */
 invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner *out,
                                          const char *save) INVAR_MUST_USE;
 
 /*
  * Exclusive lock of one process on a folder of checkpoints. Zeroed means not locked; release with
- * invar_checkpoint_lock_release. The folder is found again if it is moved.
+ * invar_checkpoint_lock_release. The folder is found again if it is moved. On a file system without
+ * locks only the owner protects the folder.
  */
 typedef struct invar_checkpoint_lock {
     invar_held_folder folder;
@@ -152,7 +151,7 @@ invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *lock,
                                                const invar_checkpoint_owner *owner) INVAR_MUST_USE;
 
 /*
- * Call before each write. Updates claim->folder.path if the folder was moved. Returns INVAR_E_STATE
+ * Call before each write. Updates lock->folder.path if the folder was moved. Returns INVAR_E_STATE
  * if the folder or its owner file was removed or replaced.
  */
 invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *lock) INVAR_MUST_USE;
@@ -245,7 +244,8 @@ invar_status invar_checkpoint_writer_begin(invar_checkpoint_writer *writer, cons
  * reports. Returns at once if no copy is in progress.
  */
 void invar_checkpoint_writer_await_copy(invar_checkpoint_writer *writer);
-/* a copy is in progress: invar_checkpoint_writer_await_copy would wait */
+
+/* Returns true if a copy is in progress: invar_checkpoint_writer_await_copy would wait. */
 bool invar_checkpoint_writer_copying(invar_checkpoint_writer *writer);
 
 /*
@@ -255,7 +255,9 @@ bool invar_checkpoint_writer_copying(invar_checkpoint_writer *writer);
 invar_status invar_checkpoint_writer_finish(invar_digest *hash_out,
                                             invar_checkpoint_writer *writer) INVAR_MUST_USE;
 
-/* Folder of the last checkpoint, updated as far as it came; empty if none was begun. */
+/*
+ * Path SAVE that the last checkpoint was begun in, or was published in; empty if none was begun.
+ */
 const char *invar_checkpoint_writer_save(const invar_checkpoint_writer *writer);
 
 /* Returns true if a checkpoint was begun and its files are written or have failed. */
@@ -273,24 +275,27 @@ typedef struct invar_checkpoint invar_checkpoint;
 
 #define INVAR_CHECKPOINT_LATEST (-1)
 
-/* Settings of the user that an error message may recommend. */
+/* Recipe keys that an error message may recommend; a mask. */
 enum { INVAR_CHECKPOINT_CKPT_STEP = 1, INVAR_CHECKPOINT_SKIP_DAMAGED = 2 };
 
 typedef struct invar_checkpoint_open_options {
     int64_t step; /* INVAR_CHECKPOINT_LATEST or a step */
-    /* open the newest older checkpoint that is complete if the chosen one is damaged */
+    /* open the newest older checkpoint that is complete if the chosen one is damaged or missing */
     bool skip_damaged;
-    /* Called for each skipped checkpoint; may be NULL. `why` is the error message. */
+    /*
+     * Called for each skipped checkpoint; may be NULL. `step` is INVAR_CHECKPOINT_LATEST if the
+     * number of the latest one is unreadable; `why` is the error message.
+     */
     void (*skipped)(void *payload, int64_t step, const char *why);
     void *payload;
-    unsigned settings; /* 0 for messages without recommendations */
+    unsigned settings; /* mask of the keys to recommend; 0 for none */
 } invar_checkpoint_open_options;
 
 /*
  * Opens a checkpoint and verifies every file. Returns INVAR_E_NOTFOUND if there is no checkpoint,
- * or not the chosen one, INVAR_E_CORRUPT if it is damaged (the message names file and tensor), and
- * INVAR_E_UNSUPPORTED if its version is newer. `options` may be NULL for the latest checkpoint
- * without skipping.
+ * or not the chosen one, INVAR_E_CORRUPT if it is damaged (the message names file and tensor) or if
+ * the one that `latest` names is missing, and INVAR_E_UNSUPPORTED if its version is newer.
+ * `options` may be NULL for the latest checkpoint without skipping.
  */
 invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
                                    const invar_checkpoint_open_options *options) INVAR_MUST_USE;
@@ -322,9 +327,9 @@ bool invar_checkpoint_is_bare(const invar_checkpoint *checkpoint);
 bool invar_checkpoint_has_set(const invar_checkpoint *checkpoint, const char *set);
 
 /*
- * Loads a tensor and verifies its digest. Returns INVAR_E_STATE if type or extents differ,
- * INVAR_E_NOTFOUND if it does not exist, and INVAR_E_CORRUPT if the file has changed since it was
- * opened: the content of `into` is then undefined.
+ * Loads a tensor to host memory and verifies its digest. Returns INVAR_E_STATE if type or extents
+ * differ, INVAR_E_NOTFOUND if it does not exist, and INVAR_E_CORRUPT if the file has changed since
+ * it was opened: the content of `into` is then undefined.
  */
 invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *checkpoint,
                                    const char *set, const char *name) INVAR_MUST_USE;

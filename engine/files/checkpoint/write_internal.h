@@ -28,7 +28,7 @@ typedef struct invar_checkpoint_write_state {
     char partial[INVAR_PATH_SIZE];           /* iter_X.tmp */
     char old[INVAR_PATH_SIZE];               /* iter_X.old */
     invar_digest hash;
-    int64_t bytes;
+    int64_t bytes; /* bytes of all files */
 } invar_checkpoint_write_state;
 
 /* Releases the state. Call after prepare, also after a failure. */

@@ -37,7 +37,7 @@ typedef struct invar_prompt {
 } invar_prompt;
 
 typedef struct invar_dataset_options {
-    const char *path;      /* "data.jsonl", "data.jsonl@[0:100]" or "task:NAME" */
+    const char *path;      /* "data.jsonl", "data.parquet@[0:100]" or "task:NAME" */
     const char *input_key; /* key of a string, or of a list of messages (needs a chat template) */
     const char *label_key; /* empty if there are no labels */
     const char *metadata_key; /* empty if there are no metadata */
@@ -49,11 +49,11 @@ typedef struct invar_dataset_options {
     int64_t max_prompt_tokens;        /* 0 for no limit */
     int64_t max_total_tokens; /* SFT: limit for prompt and answer together; 0 for no limit */
     /*
-     * Make answers, too. With a chat template, every message of the assistant is learned, and the
-     * label as a last one if there is a label key; without one, the label and the end of text. The
-     * learned part of a message is its text in the rendering of the whole conversation after the
-     * generation prompt. The answer begins with the first learned message; messages of other roles
-     * in between are masked.
+     * Make answers, too. With a chat template, every message of the assistant is learned unless its
+     * "step_loss_mask" is 0, and the label as a last one if there is a label key; without a chat
+     * template, the label and the end of text. The learned part of a message is its text in the
+     * rendering of the whole conversation after the generation prompt. The answer begins with the
+     * first learned message; other messages in between are masked.
      */
     bool sft;
     uint32_t seed;     /* seed of a built-in task */
@@ -76,7 +76,7 @@ invar_status invar_dataset_parse(invar_dataset **out, const invar_dataset_option
 void invar_dataset_close(invar_dataset *dataset);
 
 int64_t invar_dataset_size(const invar_dataset *dataset);
-/* prompts dropped because they are too long */
+/* Number of prompts that were dropped because they are too long. */
 int64_t invar_dataset_dropped_count(const invar_dataset *dataset);
 const invar_prompt *invar_dataset_prompt(const invar_dataset *dataset, int64_t i);
 

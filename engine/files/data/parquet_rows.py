@@ -1,9 +1,9 @@
-# Reads Parquet for engine/files/data/parquet.c: one JSON object a line in, one a line out.
+# parquet_rows.py - reads Parquet files for parquet.c: one JSON object per line in and out.
 #
 # The first line is {"path", "columns"}, answered by {"ok": true}; then each {} by {"lines": TEXT},
-# some rows as JSON lines, and after the last by {"end": true}. Only the columns are read, the first
-# of which must be there. Whatever goes wrong is answered by {"error"}. The loop is in
-# engine/ext/script_loop.py. The text is an argument within single quotes: it has none itself.
+# some rows as JSON lines, or by {"end": true} after the last row. Only these columns are read; the
+# first one must exist. An error is answered by {"error": TEXT}. The loop is script_loop.py. This
+# text is an argument within single quotes, so it has none itself.
 # SPDX-License-Identifier: Apache-2.0
 import datetime
 import decimal
@@ -15,7 +15,7 @@ TEXT = 1 << 22
 
 
 def plain(value):
-    """What JSON has no form for."""
+    """Returns a text for a date, a time, a decimal or bytes, which JSON cannot represent."""
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):

@@ -3,7 +3,8 @@
  *
  * The loader reads model.safetensors, or the shards listed in model.safetensors.index.json, which
  * must be in the same folder. Every parameter must exist once, with its shape; a tensor that does
- * not belong to the model is rejected. F32, BF16 and F16 are converted to f32 exactly.
+ * not belong to the model is rejected, except the rotary frequencies of old files, which are
+ * ignored. F32, BF16 and F16 are converted to f32 exactly.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -23,8 +23,8 @@ extern "C" {
 void invar_hf_name(char out[INVAR_HF_NAME_SIZE], const invar_param *param, int64_t expert);
 
 /*
- * Returns the parameter that a tensor's name stands for, and *expert_out of it; NULL if it is not
- * one of the model's.
+ * Finds the parameter of a tensor by the tensor's name; *expert_out is its expert, 0 if there is no
+ * stack of experts. Returns NULL if the model has no such parameter.
  */
 invar_param *invar_hf_find(int64_t *expert_out, const invar_model *model, const char *name);
 

@@ -21,8 +21,8 @@ extern "C" {
 typedef struct invar_audit_scratch {
     const invar_device *dev; /* audited device; borrowed */
     invar_op_runner cpu;
-    void *operands
-        [INVAR_AUDIT_MAX_OPERANDS]; /* operands of the current element; owned until it is done */
+    /* operands of the current element; owned until it is done */
+    void *operands[INVAR_AUDIT_MAX_OPERANDS];
     int n_operands;
     bool compared;    /* the element was compared; false if offsets or page tables were invalid */
     void *row_buffer; /* buffer for downloaded rows */
@@ -37,7 +37,7 @@ typedef struct invar_audit_pick {
 /* Returns true if elements of the op can be audited. */
 bool invar_audit_knows(invar_op op);
 
-/* Call before the op runs: sets choice->before if the op adds to the element. */
+/* Call before the op runs: sets pick->before, to 0 if the op does not add to the element. */
 invar_status invar_audit_read_before(invar_audit_pick *pick, invar_audit_scratch *scratch,
                                      invar_op op, const void *args) INVAR_MUST_USE;
 

@@ -78,7 +78,7 @@ typedef struct invar_value_info {
     invar_tensor by_slot;      /* rows by slot; see invar_graph_point */
     invar_row_offsets experts; /* row offsets of experts that ranks divide; see invar_graph_point */
     invar_tensor local_rows; /* this rank's rows, from which all rows were gathered; absent if they
-                          were not gathered */
+                                were not gathered */
     bool rows_kept;          /* the gathered rows are still valid in the backward */
     invar_tensor grad;       /* gradient so far; may be absent */
     int32_t n_sharers;       /* number of values whose gradient is this tensor */
@@ -174,7 +174,7 @@ struct invar_builder {
     bool train;       /* a backward follows */
     bool hide_points; /* the layer is recomputed: its points are not shown */
     int64_t layer;    /* -1 if it is no layer */
-    int64_t rows;
+    int64_t rows;     /* rows of this context-parallel rank, of all its tensor-parallel ranks */
     invar_tensor ids, positions;
     invar_row_offsets samples, units;
     /*
@@ -193,7 +193,8 @@ struct invar_builder {
     invar_row_offsets stream_units;
     const invar_kv_pages *cache; /* (layers), symbolic; NULL if there is no KV cache */
     const int64_t *lengths;
-    int64_t kv_span, q_span;      /* spans of attention; 0 if no sample is longer than one */
+    int64_t kv_span, q_span;      /* keys and queries per span of attention; 0 if no sample is
+                                     longer */
     invar_tensor replay, routing; /* (T, sparse layers * slots); absent if not used */
     int64_t sparse_layers;        /* number of sparse layers before this one */
     /* Lists */
@@ -285,14 +286,14 @@ invar_tensor invar_build_residual_buffer(invar_builder *b, invar_dtype dtype, in
                                          int64_t cols);
 
 /*
- * Returns this rank's rows of a tensor that has all rows; the tensor itself if ranks do not divide
- * the stream.
+ * Returns this rank's rows of the residual stream from a tensor of b->rows rows; the tensor itself
+ * if tensor-parallel ranks do not divide the stream.
  */
 invar_tensor invar_build_own_rows(const invar_builder *b, const invar_tensor *all);
 
 /*
- * Gathers all rows of a tensor of which each rank has its own, after the last node. Returns the
- * tensor itself if ranks do not divide the stream.
+ * Gathers the rows of all tensor-parallel ranks after the last node: b->rows rows. Returns the
+ * tensor itself if these ranks do not divide the stream.
  */
 invar_tensor invar_build_all_rows(invar_builder *b, const invar_tensor *own);
 

@@ -24,7 +24,7 @@
 /* One recorded call; its arguments follow, padded with zeros. */
 typedef struct call {
     invar_op_runner *caller;
-    int64_t grown; /* caller->grown at the time: identifies the scratch */
+    int64_t grown; /* caller->scratch_generation at the time: identifies the scratch */
     int64_t op;
     size_t bytes; /* size of the arguments, rounded up to a multiple of this struct */
 } call;

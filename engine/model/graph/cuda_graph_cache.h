@@ -3,9 +3,9 @@
  *
  * For small ops the launch takes longer than the kernel, and decode passes repeat the same ops at
  * the same addresses. The cache observes op runners (op_runner.h). A call that it sees for the
- * first time runs at once and is recorded. Calls that repeat the record are held back; when the
- * last one has come, all are launched together as one graph. If a call differs, the calls held back
- * so far run one by one, and recording starts again from there.
+ * first time runs at once and is recorded. Calls that repeat the record are held back; if all of
+ * them have come when the cache is flushed, they are launched together as one graph. If a call
+ * differs, the calls held back so far run one by one, and recording starts again from there.
  *
  * A call is its op, its scratch and every byte of its arguments. No caller has to know what
  * invalidates a graph: it is launched only if nothing has changed.
@@ -31,7 +31,7 @@ extern "C" {
  * affects speed only.
  */
 typedef struct invar_cuda_graph_key {
-    int64_t rows, sequences, width;
+    int64_t rows, sequences, width; /* `width`: columns of the page table */
 } invar_cuda_graph_key;
 
 /* *out = NULL if the backend has no graphs. The op runners that use the cache must outlive it. */
@@ -43,7 +43,10 @@ void invar_cuda_graph_cache_free(invar_cuda_graph_cache *graph_cache);
 void invar_cuda_graph_cache_begin(invar_cuda_graph_cache *graph_cache,
                                   const invar_cuda_graph_key *key);
 
-/* Ends the pass. Ops that are held back are dropped. Does nothing if no pass is active. */
+/*
+ * Ends the pass. Ops that are still held back never run: flush before. Does nothing if no pass is
+ * active.
+ */
 void invar_cuda_graph_cache_end(invar_cuda_graph_cache *graph_cache);
 
 /* Receives a call of an op runner that uses this cache: runs it or holds it back. */

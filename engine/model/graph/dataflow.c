@@ -452,7 +452,9 @@ static void read_row(sources *s, const invar_dataflow_tracker *w, const invar_te
         read_memory(s, w, t->data);
 }
 
-/* Reports to hooks.sum which parameter gradients the next node adds to, and from which points. */
+/*
+ * Reports to hooks.on_grad which parameter gradients the next node adds to, and from which points.
+ */
 static invar_status show_sums(const invar_dataflow_tracker *w)
 {
     const invar_op_graph *p = w->program;

@@ -45,7 +45,7 @@ typedef struct invar_observed_value {
     int n_inputs;
     invar_op_runner *op_runner; /* runner of the op */
     const invar_tensor *rows;   /* device memory */
-    /* rows of each sample, in the head of each unit; host memory */
+    /* row offsets of the samples or, for values of the head, of the units; host memory */
     const invar_row_offsets *samples;
     const invar_row_offsets *device_samples; /* the offsets of `samples` in memory that ops read */
     /* Set if `rows` are not in token order: invar_dataflow_rows reorders them. NULL if they are. */
@@ -81,10 +81,12 @@ typedef struct invar_forward_hooks {
     invar_status (*on_task)(void *payload, int64_t round);
     invar_status (*on_all_stages)(void *payload);
     void *payload;
-    bool parts;      /* show the decomposition of fused calls too: NAME.parts after NAME */
-    bool graph_safe; /* `on_value` only runs ops through the pass's op runner, so a CUDA graph cache
-                       may
-                   stay active */
+    bool parts; /* show the decomposition of fused calls too: NAME.parts after NAME */
+    /*
+     * `on_value` accesses device memory only by ops of an op runner with the CUDA graph cache, so
+     * the cache may stay active.
+     */
+    bool graph_safe;
 } invar_forward_hooks;
 
 /*
@@ -107,12 +109,12 @@ void invar_hook_buffers_release(invar_hook_buffers *memory, const invar_device *
 
 typedef struct invar_graph_exec_args {
     invar_op_runner *op_runner;
-    void *block;                      /* program->block bytes */
+    void *block;                      /* graph->block bytes of device memory */
     const void *const *inputs;        /* (INVAR_OP_GRAPH_MAX_INPUTS) address of each input buffer */
     bool overwrite;                   /* sums that are marked for it start from zero */
     bool poison;                      /* tests only: planned memory becomes NaN after its last
                                          use */
-    const invar_forward_hooks *hooks; /* hooks; NULL, or `take` is NULL, to observe nothing */
+    const invar_forward_hooks *hooks; /* NULL, or `on_value` is NULL, to observe nothing */
     invar_hook_buffers *memory;       /* required with hooks */
     const invar_row_offsets *samples; /* row offsets that points refer to by number; host memory */
     const invar_row_offsets *device_samples; /* the offsets of `samples` in memory that ops read */

@@ -87,13 +87,13 @@ static bool is_planned(const invar_graph_buffer *room)
 
 /* Buffers by the node of their first use and by the node of their last use, as linked lists. */
 typedef struct buffer_lists {
-    int32_t *first, *last;             /* (calls + 2) first buffer of each node, or -1 */
-    int32_t *after_first, *after_last; /* (rooms) next buffer of the list, or -1 */
+    int32_t *first, *last;             /* (nodes + 2) first buffer of each node, or -1 */
+    int32_t *after_first, *after_last; /* (buffers) next buffer of the list, or -1 */
 } buffer_lists;
 
 /*
- * Fills the lists. The host may access buffers before the first node and after the last, so node i
- * has list i + 1.
+ * Fills the lists. Node i has list i + 1; the last list has the buffers that the host accesses
+ * after the last node.
  */
 static void list_buffers_by_node(buffer_lists *l, const invar_op_graph *p)
 {

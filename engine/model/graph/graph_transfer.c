@@ -107,8 +107,8 @@ static int64_t share_of(const invar_graph_transfer *move, const invar_layout_axi
 }
 
 /*
- * Sets m->get for a gather of expert rows; *base = offset in `whole` of the first expert that the
- * ranks divide.
+ * Sets m->recv_bytes for a gather of expert rows; *base = offset in `full` of the first expert that
+ * the ranks divide.
  */
 static invar_status count_experts(size_t *base, invar_transfer_runner *m,
                                   const invar_layout_axis *axis, invar_op_runner *caller,
@@ -128,7 +128,10 @@ static invar_status count_experts(size_t *base, invar_transfer_runner *m,
     return INVAR_OK;
 }
 
-/* Sets m->get for a gather of parts or row ranges, which start at the beginning of `whole`. */
+/*
+ * Sets m->recv_bytes for a gather of parts or row ranges, which start with the first byte of
+ * `full`.
+ */
 static void count_parts(invar_transfer_runner *m, const invar_layout_axis *axis,
                         const invar_graph_transfer *move)
 {
@@ -155,8 +158,8 @@ static void count_shares(invar_transfer_runner *m, const invar_layout_axis *axis
 }
 
 /*
- * Sets the bytes of SPREAD and RETURN, which trade this rank's rows of all columns for all rows of
- * its columns.
+ * Sets the bytes of ROWS_TO_COLUMNS, which trades this rank's rows of all columns for all rows of
+ * its columns, and of its inverse.
  */
 static void count_columns(invar_transfer_runner *m, const invar_layout_axis *axis,
                           const invar_graph_transfer *move)

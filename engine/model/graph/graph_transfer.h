@@ -23,10 +23,9 @@ extern "C" {
 typedef struct invar_transfer_runner {
     const invar_layout *layout;      /* borrowed */
     size_t *send_bytes, *recv_bytes; /* (ranks) bytes sent to and received from each rank */
-    int64_t *start; /* (experts + 1) host copy of expert row offsets in device-local
-                                   memory */
-    int64_t experts;
-    char *host; /* pinned buffer for device-local memory: bytes to send, then received bytes */
+    int64_t *start;  /* (experts + 1) host copy of expert row offsets in device-local memory */
+    int64_t experts; /* capacity of `start` */
+    char *host;      /* pinned buffer for device-local memory: bytes to send, then received bytes */
     size_t bytes;
 } invar_transfer_runner;
 

@@ -17,9 +17,9 @@ extern "C" {
 #endif
 
 /*
- * If `status` is INVAR_E_NOMEM, adds advice to the error record: `advice` if the memory of the
- * device was short (`device_local`: the device has local memory), else that host memory was.
- * Returns `status`.
+ * If `status` is INVAR_E_NOMEM, adds advice to the error record: `advice`, or that host memory is
+ * short if the device has local memory (`device_local`) and another allocation than one of its
+ * memory failed. Returns `status`.
  */
 invar_status invar_host_staging_advise_oom(invar_status status, bool device_local,
                                            const char *advice) INVAR_MUST_USE;

@@ -66,17 +66,18 @@ typedef struct invar_graph_point {
 
 /* How bytes move between ranks, so that later nodes find what they read. */
 typedef enum invar_graph_transfer_kind {
-    INVAR_GRAPH_TRANSFER_PARTS,      /* all-gather: `whole` consists of an equal part of each rank,
-                                      `local` is this rank's */
-    INVAR_GRAPH_TRANSFER_ROW_RANGES, /* all-gather: each rank has a range of the rows of `whole`,
-                                      already in `whole` or as `local` */
-    INVAR_GRAPH_TRANSFER_EXCHANGE,   /* all-to-all: `local` has all rows; `whole` receives this
-                                      rank's range of rows from each rank */
+    INVAR_GRAPH_TRANSFER_PARTS,      /* all-gather: `full` consists of an equal part of each rank,
+                                        `local` is this rank's */
+    INVAR_GRAPH_TRANSFER_ROW_RANGES, /* all-gather: each rank has a range of the rows of `full`,
+                                        as `local` or, if `local` is absent, already in `full` */
+    INVAR_GRAPH_TRANSFER_EXCHANGE,   /* all-to-all: `local` has all rows; `full` receives this
+                                        rank's range of rows from each rank, one after another */
     INVAR_GRAPH_TRANSFER_EXPERTS,    /* all-gather: each rank has the rows of its experts, in
-                                      `whole` */
+                                        `full` */
     /*
      * All-to-all: `local` has this rank's rows, split into one contiguous block of columns per
-     * rank; `whole` receives all rows of this rank's range of columns. RETURN is the inverse.
+     * rank; `full` receives all rows of this rank's range of columns. COLUMNS_TO_ROWS is the
+     * inverse.
      */
     INVAR_GRAPH_TRANSFER_ROWS_TO_COLUMNS,
     INVAR_GRAPH_TRANSFER_COLUMNS_TO_ROWS
@@ -92,7 +93,7 @@ typedef enum invar_graph_transfer_axis {
 typedef struct invar_graph_transfer {
     invar_graph_transfer_kind kind;
     invar_graph_transfer_axis axis;
-    invar_tensor full, local; /* contiguous */
+    invar_tensor full, local; /* destination and source, contiguous; `local` may be absent */
     const int64_t *start; /* (ranks + 1) start rows of the ranges, in host memory, borrowed; NULL
                              for the equal ranges of invar_layout_range_of */
     invar_row_offsets experts; /* row offsets of all experts; INVAR_GRAPH_TRANSFER_EXPERTS only */
@@ -104,17 +105,14 @@ typedef struct invar_graph_node {
     invar_op op;
     int64_t layer; /* -1 if it belongs to no layer */
     size_t args;   /* offset of the arguments in `bytes` of the graph */
-    int32_t
-        address_offsets; /* first index in `address_offsets` of the graph: offsets of the addresses
-                            in the
-                       arguments */
+    /* first index in `address_offsets` of the graph: offsets of the addresses in the arguments */
+    int32_t address_offsets;
     int32_t n_address_offsets;
     int32_t points, n_points;
     int32_t transfers, n_transfers; /* transfers that run after the node */
-    int32_t
-        overwrite_offset; /* offset in the arguments of the i64 that makes sums start from zero, or
-                             -1 */
-    bool dropped;         /* no result is used, so the node does not run */
+    int32_t overwrite_offset;       /* offset in the arguments of the i64 that makes sums start from
+                                       zero, or -1 */
+    bool dropped;                   /* no result is used, so the node does not run */
 } invar_graph_node;
 
 /* Memory of one tensor, or of one tensor's scales. */
@@ -126,7 +124,8 @@ typedef struct invar_graph_buffer {
     size_t offset;       /* offset in the block, set by the plan */
     /* borrowed: point of another graph or of the loss that the buffer holds; may be NULL */
     const invar_graph_point *source;
-    int32_t entry; /* index of the point that the buffer holds before the first node, or -1 */
+    int32_t entry; /* index of the point that the buffer holds before the first node of the graph,
+                      or -1 */
 } invar_graph_buffer;
 
 typedef struct invar_op_graph {
@@ -140,14 +139,13 @@ typedef struct invar_op_graph {
     int32_t n_buffers, n_nodes, n_address_offsets, n_points, n_transfers;
     size_t n_bytes;
     size_t capacity_bytes[6]; /* allocated bytes of each list */
-    int32_t
-        inputs[INVAR_OP_GRAPH_MAX_INPUTS]; /* buffer index of each input; -1 if it is not used */
-    int32_t section_start[INVAR_OP_GRAPH_MAX_SECTIONS + 1]; /* first node of each section, and
-                                                               the end of the last */
-    int32_t
-        lead_transfers[INVAR_OP_GRAPH_MAX_SECTIONS]; /* first transfer before the first node of each
-                                                     section */
-    int32_t n_lead_transfers[INVAR_OP_GRAPH_MAX_SECTIONS]; /* number of these transfers */
+    /* buffer index of each input; -1 if it is not used */
+    int32_t inputs[INVAR_OP_GRAPH_MAX_INPUTS];
+    /* first node of each section, and the end of the last */
+    int32_t section_start[INVAR_OP_GRAPH_MAX_SECTIONS + 1];
+    /* transfers before the first node of each section: index of the first, and their number */
+    int32_t lead_transfers[INVAR_OP_GRAPH_MAX_SECTIONS];
+    int32_t n_lead_transfers[INVAR_OP_GRAPH_MAX_SECTIONS];
     int32_t n_sections;
     int64_t rows, max_rows; /* invar_op_graph_reserve_rows; 0 if it was not called */
     size_t block;           /* bytes of planned memory */
@@ -202,7 +200,7 @@ void invar_op_graph_append(invar_op_graph *graph, invar_op op, const void *args,
 
 /*
  * Lets the sums of the last node start from zero: at each execution the i64 at `offset` of its
- * arguments, the field `fresh`, is set to that of invar_graph_exec_args.
+ * arguments, the op's field `fresh`, is set to `overwrite` of invar_graph_exec_args.
  */
 void invar_op_graph_mark_overwrite(invar_op_graph *graph, size_t offset);
 
@@ -253,7 +251,7 @@ int32_t invar_op_graph_buffer_of(const void *name);
 size_t invar_op_graph_offset_of(const void *name);
 
 /*
- * Assigns an offset to every planned buffer and sets program->block to the bytes that they need.
+ * Assigns an offset to every planned buffer and sets graph->block to the bytes that they need.
  * Returns the first error of the calls before it, if there is one.
  */
 invar_status invar_op_graph_plan(invar_op_graph *graph) INVAR_MUST_USE;

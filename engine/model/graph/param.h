@@ -58,15 +58,15 @@ typedef struct invar_param {
     invar_logical_split split; /* logical tensor parallelism */
     invar_param_shard local;   /* shard that `weight` and `grad` hold */
     invar_tensor weight;       /* (experts * rows, cols) or (rows) of `local`, in the type that ops
-                                read */
+                                  read */
     invar_tensor grad;         /* f32, extents of `local`; `data` is an offset in the block of
-                                gradients */
+                                  gradients */
     invar_tensor master; /* f32 rows of `local` in this rank's ZeRO partition; may be absent */
     int64_t master_row;  /* index in `local` of the first row of `master` */
     /* A of the linear layer's adapter, followed by B; may be NULL */
     const struct invar_param *adapter;
     int64_t rank; /* adapters only: rank without padding */
-    float factor; /* adapters only: scale of the adapter's output */
+    float factor; /* adapters only: s in u = round(s * x A^T) (docs/arithmetic.md, section 15) */
 } invar_param;
 
 /*

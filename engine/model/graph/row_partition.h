@@ -50,8 +50,8 @@ int64_t invar_row_partition_max(int64_t rows, int size);
 
 /*
  * Splits a partition into two levels, groups of `each` consecutive ranks: `outer` has the rows of
- * each group, `inner` the rows of each rank of this rank's group, relative to the group's first
- * row. The units of `inner` are those of `of`.
+ * each group, `inner` the rows of each rank of this rank's group; rows and blocks of `inner` are
+ * relative to the group's first. The units of `inner` are those of `of`.
  */
 void invar_row_partition_group(invar_row_partition *outer, invar_row_partition *inner,
                                const invar_row_partition *of, const invar_row_offsets *units,

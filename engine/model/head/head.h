@@ -21,7 +21,7 @@ extern "C" {
 typedef struct invar_head_chunk {
     int64_t number; /* index of the chunk */
     int64_t first, rows, unit, units;
-    bool shared;                  /* each context-parallel rank computes a range of the rows */
+    bool shared;                  /* context-parallel ranks divide the rows of the chunk */
     invar_index_range local_rows; /* this rank's rows, relative to `first` */
 } invar_head_chunk;
 

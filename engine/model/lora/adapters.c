@@ -2,8 +2,8 @@
  * adapters.c - LoRA: parses target modules and patterns, and declares the adapters' parameters.
  *
  * rank-pattern and alpha-pattern map ends of layer names to numbers, a subset of peft's regular
- * expressions. A pattern that matches no layer and two patterns that disagree are errors, because
- * files may store patterns in any order.
+ * expressions. A pattern that matches no layer is an error. So are two patterns that match a layer
+ * and disagree, because files may store patterns in any order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -49,7 +49,7 @@ invar_status invar_lora_patterns(invar_lora_spec *out, const char *ranks,
 invar_status invar_lora_layer(int64_t *rank_out, float *factor_out, const invar_lora_spec *lora,
                               const invar_param *p) INVAR_MUST_USE;
 
-/* Smallest number of rows of any A: the padded rank. */
+/* Lower bound of the padded ranks: the padded lora-rank, or 16 if there is a rank-pattern. */
 int64_t invar_lora_rows(const invar_lora_spec *lora);
 
 /* Number of parameters of all adapters: two per adapted layer. */

@@ -20,9 +20,9 @@ extern "C" {
 #endif
 
 typedef struct invar_leaf_hasher {
-    invar_op_runner
-        op_runner;        /* set its `tape` to hash rows that ops of a CUDA graph cache compute */
-    invar_digest *device; /* (room) device memory */
+    /* set its `graph_cache` to hash rows that ops of a CUDA graph cache compute */
+    invar_op_runner op_runner;
+    invar_digest *device; /* (capacity) device memory */
     int64_t capacity;
     int64_t count; /* digests not read yet */
     invar_host_window window;

@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /*
- * Hook payload: use invar_probe_on_value as `take` of invar_forward_hooks. A value becomes the
+ * Hook payload: use invar_probe_on_value as `on_value` of invar_forward_hooks. A value becomes the
  * point PREFIX "layer." LAYER "." NAME, or PREFIX NAME if its layer is -1. The residual stream has
  * level INVAR_PROBE_POINT, everything else INVAR_PROBE_FULL.
  */
@@ -24,8 +24,8 @@ typedef struct invar_point_namer {
     const char *prefix; /* "", "critic.", ... */
     const char *phase;  /* phase of all points; NULL for "forward" and "backward" */
     /*
-     * Points that forward and backward start from (inputs of values without inputs), NULL after the
-     * last.
+     * Names of the points that forward and backward start from, the inputs of values without
+     * inputs: two lists, each with NULL after the last name, or NULL.
      */
     const char *const *given[2];
     char stream[2][INVAR_LEDGER_NAME_BYTES + 1]; /* last points of the residual stream in forward
@@ -33,7 +33,7 @@ typedef struct invar_point_namer {
     invar_point_list *listing; /* pipeline stages: list that receives the values; may be NULL */
 } invar_point_namer;
 
-/* Writes the point name of a value. The level is that of its point. */
+/* Writes the point name of a value. invar_point_namer_level returns the level of its point. */
 invar_status invar_point_namer_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
                                     const invar_point_namer *namer,
                                     const invar_value_name *value) INVAR_MUST_USE;

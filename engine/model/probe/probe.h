@@ -107,8 +107,8 @@ invar_status invar_probe_values(invar_probe *probe, int64_t point,
 bool invar_probe_wants(const invar_probe *probe, int64_t point);
 
 /*
- * Returns true if the probe may read the values of tensors whose digests it is given, or of other
- * tensors of a step.
+ * Returns true if the probe may read the values of complete tensors, so that owners of rows must
+ * gather them: it has statistics, a dump or level INVAR_PROBE_FULL. Otherwise digests suffice.
  */
 bool invar_probe_needs_values(const invar_probe *probe);
 
@@ -133,7 +133,8 @@ typedef struct invar_probe_result {
     const invar_digest *digests;      /* (count) for invar_ledger_step */
     int64_t count;
     bool changed;                   /* the last result did not have all of these points */
-    const invar_ledger_stat *stats; /* (n_stats) of all f32 and bf16 points if statistics are on */
+    const invar_ledger_stat *stats; /* (n_stats) of all f32 and bf16 points if statistics are on;
+                                       l2 is the norm, no longer the sum of squares */
     size_t n_stats;
 } invar_probe_result;
 
@@ -144,8 +145,9 @@ typedef struct invar_probe_result {
 invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe) INVAR_MUST_USE;
 
 /*
- * Returns the first point, in order, with a value that is not finite so far, and its statistics;
- * NULL if all are finite or statistics are off. Borrowed until the next define.
+ * Returns the first point, in order, with a value that is not finite so far, and its statistics
+ * with the sum of squares in l2; NULL if all are finite or statistics are off. Borrowed until the
+ * next define.
  */
 const invar_ledger_point *invar_probe_first_nonfinite(invar_ledger_stat *out,
                                                       const invar_probe *probe);

@@ -21,7 +21,10 @@ typedef struct packed_value {
     uint64_t bytes;
 } packed_value;
 
-/* Returns true if the value has unpacked samples. Complete values are known to every rank. */
+/*
+ * Returns true if the value has samples that were not packed yet. Complete values are known to
+ * every rank.
+ */
 static bool has_unpacked_samples(const invar_probe_value *v)
 {
     return !v->complete && v->shards > v->packed.shards;

@@ -15,7 +15,7 @@
  *     invar_rollout_points_begin(s);                        per rollout
  *     invar_rollout_points_on_value(s, &value);             hook, with the samples of each row
  *     invar_rollout_points_flush(s);                        per pass: downloads the digests
- *     invar_rollout_points_emit(s, &view, numbers, count);  points of some sequences, to a probe
+ *     invar_rollout_points_emit(s, &namer, draws, count);   points of some sequences, to a probe
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -39,9 +39,10 @@ void invar_rollout_points_free(invar_rollout_points *points);
 void invar_rollout_points_begin(invar_rollout_points *points);
 
 /*
- * Hook for invar_forward_hooks; `sequences` is the payload. The draw numbers of a value's owners
- * identify the sequences; the owners must stay in place until the next flush. Points above the
- * level are skipped unless statistics are on.
+ * Hook for invar_forward_hooks; `sequences`, the payload, is an invar_rollout_points, also in
+ * invar_rollout_points_flush. The draw numbers of a value's owners identify the sequences; the
+ * owners must stay in place until the next flush. Points above the level are skipped unless
+ * statistics are on.
  */
 invar_status invar_rollout_points_on_value(void *sequences,
                                            const invar_observed_value *value) INVAR_MUST_USE;
@@ -53,15 +54,15 @@ invar_status invar_rollout_points_flush(void *sequences) INVAR_MUST_USE;
 bool invar_rollout_points_any(const invar_rollout_points *points);
 
 /*
- * Defines the points with names of `namer` and sets their values to those of sequences numbers[0 ..
- * count), in this order.
+ * Defines the points with names of `namer` and sets their values to those of the sequences with the
+ * draw numbers draw_indexes[0 .. count), in this order.
  */
 invar_status invar_rollout_points_emit(invar_rollout_points *points, const invar_point_namer *namer,
                                        const uint32_t *draw_indexes, int64_t count) INVAR_MUST_USE;
 
 /*
- * Pack appends all sequences of this rank; unpack adds those of another rank. Points of another
- * pipeline stage are inserted in the order of layers.
+ * Pack appends all points of this rank, with the chains of its sequences up to the level; unpack
+ * adds those of another rank. Points of another pipeline stage are inserted in the order of layers.
  */
 invar_status invar_rollout_points_pack(invar_rank_buffer *to,
                                        const invar_rollout_points *points) INVAR_MUST_USE;
@@ -69,8 +70,8 @@ invar_status invar_rollout_points_unpack(invar_rollout_points *points,
                                          invar_rank_buffer_reader *from) INVAR_MUST_USE;
 
 /*
- * Returns the first value, in order, that is not finite somewhere, and its statistics; NULL if all
- * are finite or statistics are off. Borrowed until the next call.
+ * Returns the first value, in order, that was not finite in some row of this rank, and its
+ * statistics; NULL if all are finite or statistics are off. Borrowed until the next call.
  */
 const invar_point_def *invar_rollout_points_first_nonfinite(invar_ledger_stat *out,
                                                             const invar_rollout_points *points);

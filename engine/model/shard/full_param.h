@@ -26,12 +26,12 @@ typedef struct invar_full_param_reader {
     int64_t capacity;  /* capacity of each in elements */
 } invar_full_param_reader;
 
-/* The tensor to read: it has the extents of the parameter's local shard. */
+/* A tensor to read: master, moment or gradient of a parameter. */
 typedef struct invar_full_param_source {
     const invar_model *model;
-    int64_t param;
-    const invar_tensor *masters;
-    const invar_device *dev; /* device that holds the tensor; NULL for host memory */
+    int64_t param;               /* index in model->params */
+    const invar_tensor *masters; /* f32 tensor of the parameter's local shard, without gaps */
+    const invar_device *dev;     /* device that holds the tensor; NULL for host memory */
 } invar_full_param_source;
 
 /*

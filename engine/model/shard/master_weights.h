@@ -2,9 +2,9 @@
  * master_weights.h - gathers f32 master weights that data-parallel ranks hold in ranges of rows.
  *
  * A rank has masters only of the rows that it owns (engine/model/shard/zero_partition.h), and
- * weights of all rows. Files and inspection need complete masters. All functions are collective
- * over the model's data axis. Nothing moves if no ranks own rows, or if ops read the masters
- * themselves.
+ * weights of all rows. Files and inspection need complete masters. Collecting, reading and
+ * gathering are collective over the model's data axis. Nothing moves if every rank owns all of its
+ * rows. If ops read the masters themselves (fp32), only invar_weights_gather moves anything.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -46,6 +46,7 @@ void invar_full_masters_release(invar_full_masters *masters);
 
 /*
  * Copies the masters of all rows of a parameter's local shard to `out`, host memory, on every rank.
+ * The model must have masters.
  */
 invar_status invar_full_masters_read(float *out, const invar_model *model,
                                      int64_t param) INVAR_MUST_USE;

@@ -2,8 +2,8 @@
  * zero_comm.c - scatters and gathers a block of bytes that data-parallel ranks own in ranges.
  *
  * Every operation copies a bucket's worth of ranges into the send buffer, runs one collective that
- * invar_bucket_plan describes, and copies the received bytes to their ranges. The buffers are in
- * device memory if the data axis has a device communicator, else in pinned host memory.
+ * invar_bucket_plan describes, and copies the received bytes to their ranges; a scatter leaves them
+ * in the receive buffer.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -4,8 +4,8 @@
  * Every data-parallel rank has a block of the same size and owns some byte ranges of it
  * (engine/model/shard/zero_partition.h). engine/ranks/layout/bucket_plan.h plans the transfers.
  * Bytes go through buckets: in device memory if the block is device-local and the layout has a
- * device communicator, else in host memory. All functions except init, release and
- * invar_zero_comm_own are collective over the layout's data axis.
+ * device communicator, else in pinned host memory. Scatter, gather and collect are collective over
+ * the layout's data axis.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -55,8 +55,8 @@ invar_status invar_zero_comm_gather(invar_zero_comm *comm, const char *phase,
                                     void *block) INVAR_MUST_USE;
 
 /*
- * Copies this rank's bytes, which are contiguous at `slice` in the same memory, to their ranges of
- * the block.
+ * Copies this rank's bytes, which are contiguous at `slice` in the memory of the same device, to
+ * their ranges of the block. Moves nothing between ranks.
  */
 invar_status invar_zero_comm_place(invar_zero_comm *comm, void *block,
                                    const void *slice) INVAR_MUST_USE;

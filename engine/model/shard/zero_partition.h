@@ -8,10 +8,11 @@
  * Owners change only at leaf boundaries of the tree hash, and therefore at chunk boundaries of sums
  * of squares, so that results for a logical shard (logical_shards.h) can be assembled from its
  * leaves. Rows that share scales in any number format stay together, so that ownership does not
- * depend on the format; so do the rows of an expert that is split along columns. Owned ranges start
- * at multiples of INVAR_ALIGN. The embedding is divided separately, because the first and last
- * pipeline stage may both have it, and so is the rest of each model chunk, because chunks are
- * reduced one after another.
+ * depend on the format: blocks of 128 rows, or all rows of an expert. A parameter that is split
+ * along columns stays together too, or each of its experts. Owned ranges start at multiples of
+ * INVAR_ALIGN. The embedding is divided separately, because the first and last pipeline stage may
+ * both have it, and so is the rest of each model chunk, because chunks are reduced one after
+ * another.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,7 +34,10 @@ invar_status invar_zero_partition_make(invar_model *model) INVAR_MUST_USE;
 /* Returns true if several ranks own rows of the model. */
 bool invar_zero_partition_divide(const invar_model *model);
 
-/* Rows of the local shard of a parameter that a rank owns; those that this rank owns. */
+/*
+ * Rows of the local shard of a parameter that data-parallel rank `rank` owns (only if several ranks
+ * own rows); those that this rank owns.
+ */
 invar_index_range invar_zero_partition_rows(const invar_model *model, int64_t param, int rank);
 invar_index_range invar_zero_partition_here(const invar_model *model, int64_t param);
 
@@ -47,9 +51,9 @@ invar_status invar_zero_partition_count(
     int64_t (*count)(const invar_param *param, const invar_index_range *rows)) INVAR_MUST_USE;
 
 /*
- * Gathers data of all owners, ordered by parameter: `counts` of invar_zero_partition_count elements
- * of `size` bytes; `own` has those of this rank. Host memory. On a dry-run device `out` gets zeros;
- * it may be NULL then. Collective over the data axis.
+ * Gathers data of all owners, ordered by parameter, then by rank: `counts` of
+ * invar_zero_partition_count elements of `size` bytes; `own` has those of this rank. Host memory.
+ * On a dry-run device `out` gets zeros; it may be NULL then. Collective over the data axis.
  */
 invar_status invar_zero_partition_gather(void *out, const invar_model *model, const char *phase,
                                          const void *own, size_t size,
@@ -62,7 +66,7 @@ invar_status invar_zero_partition_gather(void *out, const invar_model *model, co
  * invar_zero_ranges_release.
  */
 typedef struct invar_zero_ranges {
-    int size;
+    int size;                 /* number of ranks */
     invar_byte_range *ranges; /* ranges of rank 0, then of rank 1, ... */
     int64_t count, capacity;
     int64_t *end;  /* (size) index after the last range of each rank */

@@ -26,7 +26,7 @@ typedef struct invar_link_test {
     invar_link_rate rates[INVAR_COMM_RATES];
     uint64_t wrong;   /* received bytes that differ from the bytes that were sent */
     invar_comm_op op; /* call of the first wrong byte */
-    int src_rank;     /* rank that should have sent the first wrong byte */
+    int src_rank; /* rank that should have sent it; `op` and `src_rank` are valid if wrong > 0 */
 } invar_link_test;
 
 /*

@@ -1,10 +1,10 @@
 /*
  * mpi.c - transport for ranks that are processes, started by mpirun or srun.
  *
- * A message is a header and pieces of at most 16 MiB, each with its own MPI request, all posted
- * when the call starts: MPI counts in int, and finished pieces show progress. Tags separate groups,
- * and headers from payload; MPI keeps the order of messages between two ranks. The payload is used
- * only if the header is as expected.
+ * A message is a header and pieces of at most 16 MiB, because MPI counts in int. Each has its own
+ * MPI request; all are posted when the call starts. A wait does not sleep while pieces finish, but
+ * only heartbeats restart its timeout. Tags separate groups, and headers from payload; MPI keeps
+ * the order of messages between two ranks. The payload is used only if the header is as expected.
  *
  * Notes have a tag of their own. A rank sends one when it fails (with the reason), when it leaves,
  * and as a heartbeat. All requests are polled, because no MPI wait ends at a timeout or when

@@ -20,7 +20,10 @@
 extern "C" {
 #endif
 
-/* Plan for one block. A piece is the part of a slice that is sent at a time. */
+/*
+ * Plan for one block. A piece is the part of a slice that is sent at a time; bucket number b is
+ * piece b of every slice.
+ */
 typedef struct invar_bucket_plan {
     size_t *owned_bytes; /* (size) bytes of the slice of each rank; owned */
     size_t longest;      /* bytes of the longest slice */
@@ -40,7 +43,7 @@ invar_status invar_bucket_plan_init(invar_bucket_plan *out, const size_t *bytes,
                                     int size, int rank) INVAR_MUST_USE;
 void invar_bucket_plan_release(invar_bucket_plan *plan);
 
-/* Returns the largest number of bytes that a rank sends or receives at a time. */
+/* Returns the largest number of bytes that a rank sends or receives at a time: `size` pieces. */
 size_t invar_bucket_plan_max_bytes(const invar_bucket_plan *plan);
 
 /*
@@ -51,9 +54,9 @@ invar_byte_range invar_bucket_plan_bucket_range(const invar_bucket_plan *plan, i
                                                 int64_t bucket);
 
 /*
- * Make the transfer of one piece: a scatter from the ranks below `givers`, a gather, or a collect.
- * The arrays of *out belong to the plan and change with the next call. The caller sets the phase,
- * the timeout, `in` and `out`.
+ * Make the transfer of one piece per rank: a scatter from the ranks 0 to givers - 1, a gather, or a
+ * collect. The arrays of *out belong to the plan and change with the next call. The caller sets the
+ * phase, the timeout, `in` and `out`.
  */
 void invar_bucket_plan_scatter(invar_comm_transfer *out, invar_bucket_plan *plan, int64_t bucket,
                                int givers);

@@ -40,7 +40,7 @@ typedef struct invar_layout_axis {
  */
 typedef struct invar_layout_engines {
     int first; /* first rank of the first engine */
-    /* Ranks per engine; 0 if no rank only samples, and each data-parallel rank is an engine. */
+    /* Ranks per engine; 0 if no rank only samples: each rank of the rollout group is an engine. */
     int ranks_per_engine;
 } invar_layout_engines;
 
@@ -127,7 +127,7 @@ int invar_layout_rank_of(const invar_layout *layout, const invar_rank_coords *co
 int invar_layout_model_ranks(const invar_layout_sizes *sizes);
 
 /*
- * Bytes that a rank sends or receives at a time along an axis, at most
+ * Returns the largest number of bytes that a rank sends or receives at a time along an axis
  * (engine/ranks/layout/bucket_plan.h).
  */
 size_t invar_layout_bucket_bytes(const invar_layout *layout, const invar_layout_axis *axis);

@@ -31,7 +31,7 @@ static invar_pipeline_task task_at(int stages, int chunks, int stage, int64_t i,
                                  .is_backward = back};
 }
 
-/* Number of forwards before the first backward. */
+/* Number of warm-up forwards, as in Megatron-LM: one more precedes the first backward. */
 static int64_t warmup_of(int stages, int chunks, int stage)
 {
     int64_t behind = stages - 1 - stage;

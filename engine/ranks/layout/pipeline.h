@@ -25,8 +25,8 @@ extern "C" {
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 typedef struct invar_pipeline_task {
-    int64_t batch;
-    int chunk; /* index of the model chunk among those of all stages */
+    int64_t batch; /* index of the micro-batch; with data-parallel ranks, of the round */
+    int chunk;     /* index of the model chunk among those of all stages */
     bool is_backward;
 } invar_pipeline_task;
 

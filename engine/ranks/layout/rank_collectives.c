@@ -1,9 +1,9 @@
 /*
  * rank_collectives.c - broadcast, gather, minimum and digest comparison over all ranks.
  *
- * Every collective is built on the four operations of invar_comm. Numbers are gathered by all ranks
- * and combined locally in rank order, so all ranks get the same result. Without a layout each
- * function returns the value of the only rank.
+ * Every collective is one or two transfers of invar_comm. Numbers are gathered by all ranks and
+ * combined locally in rank order, so all ranks get the same result. Without a layout each function
+ * returns the value of the only rank.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -17,7 +17,7 @@ extern "C" {
 
 /* Rank roles of a run; zeroed if all ranks train and sample. Close with invar_rank_roles_close. */
 typedef struct invar_rank_roles {
-    int first_rollout_rank; /* first rank that only samples */
+    int first_rollout_rank; /* first rank that only samples; 0 if no rank does */
     bool is_rollout_rank;   /* this rank only samples */
     /* sizes of both layouts, without communicators (invar_layout_init_sizes) */
     invar_layout train, rollout;

@@ -3,8 +3,8 @@
  *
  * Each rank gathers the GPU, process and NCCL version of all ranks and applies the same rules, so
  * all ranks reach the same decision and can name the rank that prevents NCCL. NCCL refuses two
- * ranks of one host on one GPU; processes may share a GPU if the user asks for NCCL, by giving each
- * rank its own NCCL_HOSTID.
+ * ranks of one host on one GPU. If the user asks for NCCL and processes share a GPU, this file
+ * gives each rank an NCCL_HOSTID of its own, so that NCCL takes them for ranks of several hosts.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

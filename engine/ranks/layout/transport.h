@@ -20,11 +20,11 @@ extern "C" {
 
 typedef struct invar_layout_transport {
     bool nccl;
-    /* Ranks of one host share a GPU: NCCL must treat them as ranks of several hosts. */
+    /* ranks share a GPU: invar_layout_open_transport gives each an NCCL_HOSTID of its own */
     bool nccl_ignore_shm;
     int rank;              /* world rank of this rank */
     char nccl_version[16]; /* installed NCCL version, "2.28.9"; empty if not found */
-    /* description, "NCCL 2.28.9" or "host memory: no GPU" */
+    /* description: "NCCL 2.28.9", "host memory", or "host memory: " and the reason */
     char text[INVAR_LAYOUT_TRANSPORT_SIZE];
 } invar_layout_transport;
 

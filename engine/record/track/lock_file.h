@@ -30,14 +30,14 @@ typedef struct invar_lock_file {
 } invar_lock_file;
 
 /*
- * Returns INVAR_E_BUSY if another process holds the lock now, INVAR_E_IO if the lock file is
- * something else. Changes nothing.
+ * Returns INVAR_E_BUSY if another process holds the lock now, INVAR_E_IO if a file other than an
+ * empty regular file has the name of the lock file. Changes nothing.
  */
 invar_status invar_lock_file_check(const char *path) INVAR_MUST_USE;
 
 /*
- * Acquires the lock. Returns INVAR_E_BUSY if another process holds it, INVAR_E_IO if the lock file
- * is something else. Release with invar_lock_file_release.
+ * Acquires the lock. Fails like invar_lock_file_check, or with INVAR_E_IO if the lock file cannot
+ * be made. Succeeds on a file system without locks. Release with invar_lock_file_release.
  */
 invar_status invar_lock_file_acquire(invar_lock_file *out, const char *path) INVAR_MUST_USE;
 /* Removes the lock file and releases the lock. Does nothing if no lock is held. */

@@ -3,7 +3,7 @@
  *
  *     invar_sink_open(&sink, "python3 sink.py", "runs/a/sink.log");
  *     invar_sink_put(sink, line, bytes);                            queues, writes what it can
- *     invar_sink_finish(sink, 30000);                               drains, for at most 30 s
+ *     invar_sink_finish(sink, 30000);                               drains and waits, at most 30 s
  *     invar_sink_close(&result, sink);
  *
  * Lines go to the standard input of the program; its output goes to the log (sink_log.h). The
@@ -50,7 +50,10 @@ invar_status invar_sink_open(invar_sink **out, const char *command, const char *
 /* Queues a complete line with its newline, or drops it. Never waits. */
 void invar_sink_put(invar_sink *sink, const char *line, size_t bytes);
 
-/* Returns true if the program has exited or closed its input. */
+/*
+ * Returns true if the program's input is closed: by invar_sink_finish, or because a write failed,
+ * as it does after the program has exited or closed its input.
+ */
 bool invar_sink_is_closed(const invar_sink *sink);
 
 /* Returns the state of the log, like invar_sink_log_status. */

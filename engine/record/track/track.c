@@ -2,8 +2,9 @@
  * track.c - reports a run while it trains: TensorBoard, Prometheus, a program of the user.
  *
  * Each tracker reads new steps from the ledger. TensorBoard reads them itself; Prometheus and the
- * sink share one export: a scalar updates the gauges and is added to the line of its step. Failures
- * are printed once and switch the tracker off. `run.last_step` only matters at the beginning;
+ * sink share one export: a scalar updates the gauges and is added to the line of its step. A
+ * failure is printed; it switches off TensorBoard or the Prometheus file, whereas the Prometheus
+ * server and the sink only miss an update. `run.last_step` only matters at the beginning;
  * `reported` is the last step that all trackers have.
  *
  * SPDX-License-Identifier: Apache-2.0

@@ -5,8 +5,9 @@
  *     invar_track_report_steps(track, 7);     steps up to 7 and their evaluations are recorded
  *     invar_track_close(track, "done");
  *
- * All values are read from the ledger, so every tracker shows what the ledger has. A tracker that
- * fails is switched off with a line on the console; it never changes or ends a run.
+ * All values are read from the ledger, so every tracker shows what the ledger has. After
+ * invar_track_open, a tracker that fails prints a line on the console and never changes or ends a
+ * run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -37,17 +37,15 @@ bool invar_is_digit(char c);
 bool invar_is_letter(char c);
 char invar_lower(char c);
 
-/*
- * Returns the position of the first `what` at or after `from`; piece.length if it does not occur.
- */
+/* Returns the position of the first `what` at or after `from`; view.length if it does not occur. */
 size_t invar_str_view_find(invar_str_view view, size_t from, const char *what);
 
 /* Returns the view without blanks at its ends. */
 invar_str_view invar_str_view_trim(invar_str_view view);
 
 /*
- * Finds the content of the last \boxed{}, with balanced braces. Returns false if there is no such
- * box.
+ * Finds the content of the last \boxed, with balanced braces. Returns false if there is no \boxed,
+ * or if the last one has no such braces; *out is undefined then.
  */
 bool invar_str_view_boxed(invar_str_view *out, invar_str_view view);
 
@@ -58,7 +56,7 @@ invar_str_view invar_answer_text_view(const invar_answer_text *answer);
 /* Returns true if the texts are equal and neither is too long. */
 bool invar_answer_text_equal(const invar_answer_text *a, const invar_answer_text *b);
 
-/* Replaces the bytes [at, at + length) by `by`. */
+/* Replaces the bytes [at, at + length) by `by`, or marks the text as too long. */
 void invar_answer_text_splice(invar_answer_text *answer, size_t at, size_t length,
                               invar_str_view by);
 

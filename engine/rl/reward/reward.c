@@ -1,8 +1,8 @@
 /*
  * reward.c - selects the reward function of a sample, and contains the shortest ones.
  *
- * The table comes from rewards.def. The function, the boxed_ prefix and the part that is trained on
- * may be overridden per sample by its metadata. Metadata are untrusted: unknown words are errors.
+ * The table comes from rewards.def. metadata.rm_type of a sample overrides the function and the
+ * boxed_ prefix. Metadata are untrusted: unknown words are errors.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -29,7 +29,10 @@ typedef enum invar_reward {
  */
 extern const invar_choices invar_reward_choices;
 
-/* Parses "math", "boxed_f1", ... */
+/*
+ * Parses "math", "boxed_f1", ... The message of a failure begins with the verb, so that the caller
+ * can put the name of the key before it.
+ */
 invar_status invar_reward_parse(invar_reward *out, bool *boxed_out,
                                 const char *name) INVAR_MUST_USE;
 

@@ -17,8 +17,9 @@ extern "C" {
 #endif
 
 typedef struct invar_reward_input {
-    invar_str_view response; /* response, or the content of its last \boxed{} */
-    invar_str_view label;    /* label, or the final answer in it */
+    /* response; under boxed_ the content of its last \boxed{}, or "" without one */
+    invar_str_view response;
+    invar_str_view label; /* label, or the final answer in it */
     const invar_rl_sample *sample;
     invar_reward_parts *parts; /* output of a reward with parts */
 } invar_reward_input;

@@ -291,13 +291,14 @@ static invar_status check_json(bool *out, const form_rule *r)
 {
     invar_str_view text = strip_code_fence(r->text);
     json_t *value = NULL;
+    invar_status status = invar_json_parse_raw(&value, "a response", text.text, text.length);
 
-    *out = invar_json_parse_raw(&value, "a response", text.text, text.length) == INVAR_OK;
+    *out = status == INVAR_OK;
     if (*out)
         json_decref(value);
-    else
+    else if (status == INVAR_E_INVALID)
         invar_error_clear();
-    return INVAR_OK;
+    return status == INVAR_E_INVALID ? INVAR_OK : status;
 }
 
 static invar_status check_case(bool *out, const form_rule *r, bool capital)

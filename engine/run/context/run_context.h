@@ -73,8 +73,8 @@ typedef struct invar_run_context {
     invar_digest base_weights;
     invar_digest sampled_base; /* digest of the actor's frozen base in rollout_format, if that
                                   differs from `format` */
-    invar_digest filled;       /* checksum of what was loaded into this copy of the models, if ranks
-                                  divide them */
+    invar_digest filled;       /* checksum of what was loaded into this copy of the models, equal in
+                                  all copies; zero without data-parallel ranks */
     const char *weights_from;  /* "ref-load", "hf-checkpoint" or "seed" */
     bool base_named;           /* ref-load has the base of the adapters, and is not a folder of
                                   adapters only */
@@ -225,7 +225,10 @@ invar_status invar_run_context_load_set(invar_model *model, invar_checkpoint *ch
 invar_status invar_run_context_load(invar_model *model, const char *path, int64_t step,
                                     const invar_device *dev) INVAR_MUST_USE;
 
-/* Loads the weights of the recipe's `load` over the initial ones; does nothing without the key. */
+/*
+ * Loads the weights of the recipe's `load` over the initial ones, and updates the sampling copy,
+ * `weights` and `loaded`; does nothing without the key.
+ */
 invar_status invar_run_context_load_newest(invar_run_context *session) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -3,10 +3,10 @@
  *
  * Sampling, scoring and learning use one block in turn, so each is chosen by itself, as large as
  * the block can be. With overlap, sampling is chosen first, within half of the block. In learning,
- * the rows of logits per pass are reduced first, since several passes compute the logits only once
- * more, however many there are; then the tokens of a micro-batch. The memory of a phase grows with
- * either, so the largest value that fits is found by bisection, and if the smallest does not fit,
- * none does.
+ * the rows of logits per pass are halved first, down to FEW_ROWS, since several passes compute the
+ * logits only once more, however many there are; then the tokens of a micro-batch are reduced, and
+ * last the rows again. The memory of a phase grows with either: the largest number of tokens that
+ * fits is found by bisection, and if the smallest values do not fit, none do.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -51,7 +51,8 @@ uint64_t invar_comm_volume_sent(const invar_comm_volume *volume, invar_parallel_
 
 /*
  * *out = volume of one optimizer step of actor and critic with these samples, whose tokens are not
- * read. ask->layout must be simulated; `choice` is that of the plan (invar_memory_plan_make).
+ * read. The workload must learn, and its layout be simulated; `choice` is that of the plan
+ * (invar_memory_plan_make).
  */
 invar_status invar_comm_volume_make(invar_comm_volume *out, const invar_memory_workload *workload,
                                     const invar_memory_plan_choice *choice,

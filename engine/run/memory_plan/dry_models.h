@@ -46,7 +46,11 @@ const invar_model *invar_dry_models_sampler(const invar_dry_models *models);
 invar_trainer_options invar_dry_models_options(const invar_dry_models *models,
                                                const invar_memory_plan_choice *choice);
 
-/* Dry-runs one phase with the settings of out->choice and sets its bytes in *out. */
+/*
+ * Dry-run sampling, the verification of in-flight samples, and scoring with learning, with the
+ * settings of out->choice; each sets the bytes of its phases in *out. The last
+ * one also sets outside_block_bytes.
+ */
 invar_status invar_dry_models_sample(invar_memory_plan *out,
                                      invar_dry_models *models) INVAR_MUST_USE;
 invar_status invar_dry_models_check(invar_memory_plan *out,

@@ -7,8 +7,8 @@
  * of a micro-batch, pages of the KV cache, and concurrent sequences.
  *
  *     resident                      for the complete run: weights, gradients, moments, buckets
- *     max(sampling, scoring,        one block that these phases use in turn: KV cache and
- *         learning)                 activations
+ *     max(sampling, verification,   one block that these phases use in turn: KV cache and
+ *         scoring, learning)        activations
  *     outside_block_bytes           used between the phases: norms, hashes
  *
  * If rollouts are sampled during training (overlap), the block has two parts: the first,
@@ -72,7 +72,7 @@ typedef struct invar_memory_workload {
     bool entropy;       /* the loss has an entropy term */
     bool loss_on_rank0; /* the policy loss is computed on rank 0, by a plug-in */
     int64_t level;      /* invar_probe_level of the recorded points */
-    bool replay;        /* routing of experts is that of the rollout */
+    bool replay;        /* rollout routing replay (R3), not a replay of steps */
     invar_adamw_options adamw;
     /* bytes of optimizer moments on the device at a time; 0 if all stay there */
     size_t offload_chunk_bytes;
@@ -85,7 +85,7 @@ typedef struct invar_memory_workload {
     bool dynamic;                  /* plan.max_tokens is an upper bound */
     bool micro_batch_unset;        /* the recipe has no key for the size of a micro-batch */
     bool recompute;
-    int64_t head_rows;
+    int64_t head_rows;                 /* rows of logits per pass: log-probs-chunk-size */
     int64_t step_samples;              /* samples per optimizer step */
     int64_t samples;                   /* samples that are scored at once, such as those of a
                                           rollout */
@@ -192,9 +192,9 @@ int64_t invar_memory_plan_rows(const invar_rollout_shape *rollout);
  * invar_phase_memory_release.
  */
 typedef struct invar_phase_memory {
-    const invar_device *dev; /* borrowed */
-    void *memory;
-    invar_phase_arena *stages[4];
+    const invar_device *dev;      /* borrowed */
+    void *memory;                 /* the block; owned */
+    invar_phase_arena *stages[4]; /* owned; by invar_memory_phase */
 } invar_phase_memory;
 
 typedef enum invar_memory_phase {

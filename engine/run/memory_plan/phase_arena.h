@@ -37,13 +37,13 @@ typedef struct invar_phase_arena {
     invar_backend backend; /* backend of all devices of this arena */
     invar_device dev;      /* a device of this arena */
     invar_device base_dev; /* real device below the arena */
-    char *base;
-    size_t bytes;
+    char *base;            /* address of the block; of no memory while the arena counts */
+    size_t bytes;          /* bytes of the block */
     /* (count) allocations, by address */
     invar_phase_arena_block blocks[INVAR_PHASE_ARENA_MAX_BLOCKS];
     int count;
     size_t allocated_bytes; /* bytes of these allocations */
-    size_t peak_bytes;      /* largest overflow_bytes since invar_phase_arena_mark */
+    size_t peak_bytes;      /* largest allocated_bytes since invar_phase_arena_mark */
     size_t high_water;      /* largest end offset of an allocation so far */
     size_t host;            /* bytes of host memory that were requested while counting */
 } invar_phase_arena;

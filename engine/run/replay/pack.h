@@ -7,7 +7,7 @@
  *     recipe.ini       keys of the run; their files are members of the pack
  *     ledger.db        ledger of the run, without the detail of older steps
  *     checkpoint/      state before the step's rollout; absent for the first rollout
- *     data.jsonl, hf/, ref/, critic/, teacher/, template.jinja, rollout-N.jsonl   if used
+ *     data.jsonl, hf/, adapter/, ref/, critic/, teacher/, template.jinja, rollout-N.jsonl   if used
  *     manifest.json    "invar-pack 1", run, step, and size and XXH3-128 of every other member
  *
  * Plug-ins are not packed, since the ledger has their replies. Initial weights that the seed makes

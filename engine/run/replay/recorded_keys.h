@@ -20,9 +20,10 @@ extern "C" {
 /* Keys of a recorded run. Zero-initialize before use. Release with invar_recorded_keys_release. */
 typedef struct invar_recorded_keys {
     char *value[INVAR_KEY_COUNT];      /* canonical text, owned; NULL for the default */
-    char checkpoints[INVAR_PATH_SIZE]; /* checkpoint folder of the run; empty if it had none */
+    char checkpoints[INVAR_PATH_SIZE]; /* checkpoint folder of the run: `save` or, if that does not
+                                          exist, `load`; empty if it had none */
     bool reference_apart; /* the reference has its own config.json, so ref-load is not the
-                             actor's */
+                             actor's; set by invar_recorded_keys_read only */
 } invar_recorded_keys;
 
 void invar_recorded_keys_release(invar_recorded_keys *recorded);
@@ -64,12 +65,18 @@ invar_status invar_recorded_keys_to_recipe(invar_recipe **out,
 /* Returns the keys whose values name input files; *count_out is their number. */
 const invar_key *invar_recorded_keys_paths(size_t *count_out);
 
-/* Writes the file that a key names, without a slice "@[a:b]"; "" for a built-in task. */
+/*
+ * Writes the file that a key names, without a slice "@[a:b]"; "" for a built-in task. `rollout`
+ * selects the file of load-debug-rollout-data.
+ */
 invar_status invar_recorded_keys_file(char out[INVAR_PATH_SIZE],
                                       const invar_recorded_keys *recorded, invar_key key,
                                       int64_t rollout) INVAR_MUST_USE;
 
-/* Returns INVAR_E_NOTFOUND, with the flag to give, if a file or folder of the keys is missing. */
+/*
+ * Returns INVAR_E_NOTFOUND, with the flag to give, if a file or folder of the keys is missing; of
+ * rollout files, only that of `rollout` is checked.
+ */
 invar_status invar_recorded_keys_check_files(const invar_recorded_keys *recorded,
                                              int64_t rollout) INVAR_MUST_USE;
 

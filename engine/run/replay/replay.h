@@ -53,12 +53,16 @@ invar_status invar_replay_run(invar_replay_result *out, const invar_replay *repl
 
 /*
  * *step_out = step of the newest checkpoint in `folder` that contains no step after `before`, is
- * complete, and lies on the run's timeline; -1 without one. Reports skipped checkpoints to `say`.
+ * complete, has optimizer moments, and lies on the run's timeline; -1 without one. Reports skipped
+ * checkpoints to `say`.
  */
 invar_status invar_replay_checkpoint(int64_t *step_out, const invar_replay *replay,
                                      const char *folder, int64_t before) INVAR_MUST_USE;
 
-/* *first_out = first step of the rollout to which `step` belongs. */
+/*
+ * *rollout_out = number of the rollout to which `step` belongs, *first_out = the first step of that
+ * rollout.
+ */
 invar_status invar_replay_rollout(int64_t *first_out, int64_t *rollout_out,
                                   const invar_recorded_keys *keys, int64_t step) INVAR_MUST_USE;
 

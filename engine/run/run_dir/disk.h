@@ -56,8 +56,9 @@ invar_status invar_disk_plan(invar_disk *out, const invar_disk_inputs *inputs) I
 int64_t invar_disk_bytes(const invar_disk *disk, int64_t count);
 
 /*
- * True if the free bytes are enough for `least`, and for `more`. Without keep-checkpoints `least`
- * is at most 1, since a user may move checkpoints away while the run continues.
+ * invar_disk_fits is true if the free bytes are enough for `n_required` checkpoints,
+ * invar_disk_fits_all if they are for `n_remaining`. Without keep-checkpoints `n_required` is at
+ * most 1, since a user may move checkpoints away while the run continues.
  */
 bool invar_disk_fits(const invar_disk *disk);
 bool invar_disk_fits_all(const invar_disk *disk);

@@ -29,7 +29,7 @@ typedef struct invar_run_paths {
     char run[INVAR_PATH_SIZE];
     char ledger[INVAR_PATH_SIZE];
     char save[INVAR_PATH_SIZE]; /* empty if no checkpoints are saved */
-    bool default_save_dir;      /* neither `save` nor INVAR_SAVE names a folder */
+    bool default_save_dir;      /* neither the key `save` nor INVAR_SAVE is set */
 } invar_run_paths;
 
 /*

@@ -19,8 +19,9 @@ extern "C" {
 /* ---- ranks.c --------------------------------------------------------------------------------- */
 
 /*
- * Returns `status`. If all ranks have failed with the same message, sets loop->all_ranks_failed:
- * each rank then reports the failure by itself, and none has to abort the others. Collective.
+ * Returns `status`. If all ranks have failed with INVAR_E_INVALID and the same message, sets
+ * loop->all_ranks_failed: each rank then reports the failure by itself, and none has to abort the
+ * others. Collective; a rank with any other failure returns at once, and has to abort the others.
  */
 invar_status invar_setup_find_together(invar_train_loop *loop, invar_status status) INVAR_MUST_USE;
 
@@ -52,7 +53,10 @@ unsigned invar_setup_wants(const invar_train_loop *loop);
  */
 invar_status invar_setup_make_models(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Makes the models, the shared device memory, and the rollout, trainers and learners in it. */
+/*
+ * Makes the models; the block of device memory, with rollout and trainers in it; and beside it the
+ * learners and the weight sync. Collective.
+ */
 invar_status invar_setup_take_memory(invar_train_loop *loop,
                                      const invar_memory_plan *plan) INVAR_MUST_USE;
 

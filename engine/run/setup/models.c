@@ -2,9 +2,9 @@
  * models.c - makes the large parts of a run: models, trainers, learners and weight sync.
  *
  * The models and their hashes come first, since the identity depends on them. Then one block of
- * device memory is allocated by the plan, and rollout and trainers are made in it. Ranks that
- * divide a model also compare a checksum of what each has read, since hashes of weights are
- * gathered from the owners of rows and are equal even if another copy differs.
+ * device memory is allocated by the plan, and rollout and trainers are made in it. Data-parallel
+ * ranks also compare a checksum of what their copies of the models have read, since hashes of
+ * weights are gathered from the owners of rows and are equal even if another copy differs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

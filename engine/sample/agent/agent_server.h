@@ -45,7 +45,7 @@ typedef struct invar_agent_server invar_agent_server;
 
 /*
  * Opens the HTTP server on the loopback address. Programs are started by the first batch. The
- * caller closes *out.
+ * caller closes *out with invar_agent_server_close.
  */
 invar_status invar_agent_server_open(invar_agent_server **out,
                                      const invar_agent_server_options *options) INVAR_MUST_USE;
@@ -58,7 +58,8 @@ typedef invar_status invar_agent_reward_check_fn(const void *payload,
 
 /* How a batch of samples is run; borrowed until the batch ends. */
 typedef struct invar_agent_batch_options {
-    const invar_sampling_params *sampling; /* sampling parameters of every call */
+    const invar_sampling_params *sampling; /* sampling parameters of every call; a call may set its
+                                              length and further stops */
     bool evaluation;                       /* the samples are not trained on, and not recorded */
     /*
      * Part that the reward of a session must have, and that is used as the reward; a session

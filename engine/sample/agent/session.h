@@ -59,9 +59,9 @@ void invar_agent_session_release(invar_agent_session *session);
 #define INVAR_AGENT_RECORD_BYTES ((size_t)32 << 20)
 
 /*
- * Adds a call in flight with a copy of the prompt. If `number` is negative, the call gets the
- * lowest number that no call with this prompt has. *out is borrowed from the session. Returns
- * INVAR_E_INVALID if the record would be too large.
+ * Adds a call in flight with a copy of the prompt. `number` is the number given by the client; if
+ * it is negative, the call gets the lowest number that no other such call with this prompt has.
+ * *out is borrowed from the session. Returns INVAR_E_INVALID if the record would be too large.
  */
 invar_status invar_agent_session_add(invar_agent_call **out, invar_agent_session *session,
                                      const int32_t *prompt, int64_t n_prompt,
@@ -109,9 +109,10 @@ invar_status invar_agent_session_branches(int64_t *out,
 #define INVAR_AGENT_BRANCH_SIZE 192
 
 /*
- * Sets tokens, log-probs, mask, branch starts, response and finish of the sample, which has its
- * prompt, from all branches; the responses of the calls are the trained tokens. A session without
- * calls gets one token after the prompt, which is not trained on. branch_out
+ * Sets tokens, log-probs, mask, branch starts, response, finish and turns of the sample from all
+ * branches. The shortest prompt of a call replaces the prompt of the sample, and the responses of
+ * the calls are the trained tokens. A session without calls keeps the prompt of the sample, and
+ * gets one token after it, which is not trained on. branch_out
  * (INVAR_AGENT_BRANCH_SIZE) describes the beginning of the second branch; empty if the session has
  * one.
  */

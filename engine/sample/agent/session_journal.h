@@ -25,7 +25,7 @@ typedef struct invar_session_journal_id {
     invar_digest run;     /* digest of the identity of the run */
     invar_digest weights; /* digest of the weights that sample */
     invar_digest uuid;    /* uuid of the run; zeros if it is not known */
-    int64_t number;
+    int64_t number;       /* number of the rollout */
     invar_digest agent; /* digest of the files of the agent (invar_plugin_hash); zeros if it is not
                            known */
 } invar_session_journal_id;
@@ -36,7 +36,7 @@ typedef struct invar_session_journal invar_session_journal;
  * Reads the file at `path` without changing it. The journal is empty if the file does not exist or
  * belongs to another rollout. An incomplete line at the end, left by a kill, is dropped. Returns
  * INVAR_E_CORRUPT if the file has another defect, and INVAR_E_STATE if another agent has completed
- * sessions of this rollout, or the file belongs to another run of the same recipe.
+ * sessions of this rollout, or the file has the uuid of another run.
  */
 invar_status invar_session_journal_open(invar_session_journal **out, const char *path,
                                         const invar_session_journal_id *rollout,
@@ -52,13 +52,13 @@ bool invar_session_journal_unchecked(const invar_session_journal *journal);
 /* Replaces the file by one with the complete sessions. Call once, before sessions are appended. */
 invar_status invar_session_journal_begin(invar_session_journal *journal) INVAR_MUST_USE;
 
-/* Returns whether the journal was opened for this rollout. The agent is not compared. */
+/* Returns whether the journal was opened for this rollout. Agent and uuid are not compared. */
 bool invar_session_journal_matches(const invar_session_journal *journal,
                                    const invar_session_journal_id *rollout);
 
 /*
- * Moves the complete session of a sample to *out, which is zeroed. Returns false if the journal has
- * no such session.
+ * Moves the complete session of a sample to *out, which must be zeroed; `sample` is its index in
+ * the run. Returns false if the journal has no such session.
  */
 bool invar_session_journal_take_session(invar_agent_session *out, invar_session_journal *journal,
                                         int64_t sample);

@@ -2,9 +2,9 @@
  * session_table.c - HTTP requests of agent sessions: API key, allowed parameters, seed, recording.
  *
  * These are the session hooks that the HTTP server calls for each request, from many threads. A
- * request must use the sampling parameters of the recipe. Its seed comes from its prompt and
- * number, not from its time of arrival. A call that was recorded is answered from the record, so
- * clients may retry.
+ * request must use the sampling parameters of the recipe, except length and stops. Its seed comes
+ * from its prompt and number, not from its time of arrival. A client that numbers its calls (the
+ * field "seed") may retry them: a call that was recorded is answered from the record.
  *
  * Invariant: a call gets its response only after the journal has it on disk.
  *

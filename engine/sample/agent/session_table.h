@@ -18,10 +18,11 @@ extern "C" {
 
 #define INVAR_SESSION_KEY_SIZE 40
 
+/* A session of the current batch. */
 typedef struct invar_live_session {
     invar_agent_task task;
-    char key[INVAR_SESSION_KEY_SIZE];
-    bool ended;
+    char key[INVAR_SESSION_KEY_SIZE]; /* API key of its requests */
+    bool ended;                       /* its requests are rejected */
 } invar_live_session;
 
 /* All sessions of the current batch, and the state that its threads share. */

@@ -37,7 +37,10 @@ typedef struct invar_group_selection {
     int64_t surplus;      /* groups kept when the batch was full */
 } invar_group_selection;
 
-/* Returns INVAR_E_INVALID if `wanted` or `round` is below 1 or `max_rounds` is below 0. */
+/*
+ * Starts a selection of `wanted` groups. Returns INVAR_E_INVALID if `wanted` or `round` is below 1
+ * or `max_rounds` is below 0.
+ */
 invar_status invar_group_selection_init(invar_group_selection *selection, int64_t wanted,
                                         int64_t round, int64_t max_rounds) INVAR_MUST_USE;
 

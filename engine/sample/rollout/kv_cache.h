@@ -52,7 +52,7 @@ invar_status invar_kv_cache_new(invar_kv_cache **out, const invar_kv_cache_shape
                                 const invar_device *dev) INVAR_MUST_USE;
 void invar_kv_cache_free(invar_kv_cache *cache);
 
-/* Frees all pages, whatever their reference counts, and resets most_used. */
+/* Frees all pages, whatever their reference counts, and sets max_used to 0. */
 void invar_kv_cache_reset(invar_kv_cache *cache);
 
 /* Returns the number of pages that `rows` positions need. */

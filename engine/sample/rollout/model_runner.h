@@ -39,7 +39,8 @@ struct invar_rollout {
     invar_row_ownership row_owners;
     bool audited;                  /* an audit is active */
     invar_draft_model *draft;      /* owned; NULL unless speculative-algorithm = draft */
-    invar_draft_proposer proposer; /* replaces the proposer of `limits` unless `make` is NULL */
+    invar_draft_proposer proposer; /* set by tests; replaces the proposer that `limits` selects,
+                                      unless `propose` is NULL */
     invar_running_batch *stream;   /* open stream; NULL without one */
     bool suspend_requested;        /* the run suspends all samples after the current pass */
     invar_rollout_counters counters;
@@ -51,7 +52,7 @@ struct invar_rollout {
 typedef struct invar_model_runner {
     invar_rollout *rollout;
     invar_scheduler scheduler;
-    const invar_seq_slice *slices; /* (n_turns) slices of the next or current pass; borrowed */
+    const invar_seq_slice *slices; /* (n_slices) slices of the next or current pass; borrowed */
     int64_t n_slices;
     int64_t sequences;         /* sequences of the current pass: slices, then fillers */
     int64_t rows_per_sequence; /* rows of the first slice, and of every filler */
@@ -67,13 +68,14 @@ typedef struct invar_model_runner {
     int64_t *start;                  /* (sequences + 1) row offsets of the sequences */
     int64_t *lengths;                /* (sequences) positions in the cache after the pass */
     int32_t *tables;                 /* (sequences, width of the pass) page tables, padded with 0 */
-    int32_t *routing;                /* (rows, route) out: expert ids */
-    invar_packed_rows rows;          /* rows of the last pass */
+    int32_t *routing; /* (rows, route) out: expert ids; valid after invar_rollout_stages_routing */
+    invar_packed_rows rows; /* rows of the last pass */
 } invar_model_runner;
 
 /*
  * *out = options of the rollout with every default resolved, for `sequences` sequences of at most
- * `rows` rows. Creates the cache, or keeps one that is large enough, and resets the counters.
+ * `rows` rows. Creates the cache of the rollout, or keeps one that has enough pages of this size,
+ * and resets the counters.
  */
 invar_status invar_model_runner_resolve_options(invar_rollout_exec_options *out,
                                                 invar_rollout *rollout, int64_t sequences,
@@ -98,7 +100,7 @@ void invar_model_runner_release(invar_model_runner *runner);
 
 /*
  * Initializes a model runner that runs the sequences of `first` through the model of `rollout`,
- * with the same page numbers in `cache`. The caller sets `turns` and `n_turns` before each pass:
+ * with the same page numbers in `cache`. The caller sets `slices` and `n_slices` before each pass:
  * prefill slices, and slices of one or two decode rows. Release also after a failure.
  */
 invar_status invar_model_runner_init_draft(invar_model_runner *runner, invar_rollout *rollout,
@@ -106,8 +108,8 @@ invar_status invar_model_runner_init_draft(invar_model_runner *runner, invar_rol
                                            invar_kv_cache *cache) INVAR_MUST_USE;
 
 /*
- * Sets `turns` to the slices of the next pass, which the caller may truncate. n_turns is 0 if all
- * sequences are over.
+ * Sets `slices` to the slices of the next pass, which the caller may shorten with
+ * invar_scheduler_truncate. n_slices is 0 if all sequences are over.
  */
 invar_status invar_model_runner_next(invar_model_runner *runner) INVAR_MUST_USE;
 

@@ -89,8 +89,8 @@ typedef struct invar_rollout invar_rollout;
 
 /*
  * Creates a rollout object, which the caller frees with invar_rollout_free. The model and the
- * tokenizer are borrowed and must outlive it. Without a tokenizer (NULL), samples then get no text,
- * and stop strings are rejected.
+ * tokenizer are borrowed and must outlive it; `limits` is copied. Without a tokenizer (NULL),
+ * samples get no text, and stop strings are rejected.
  */
 invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
                                const invar_tokenizer *tokenizer, const invar_device *dev,
@@ -108,7 +108,8 @@ invar_status invar_rollout_check(const invar_model_spec *spec, const invar_token
 typedef struct invar_rollout_hooks {
     /* called with the values of each pass, then with `token` and `token.logp` of the sampler */
     invar_forward_hooks probe;
-    /* called with probe.payload after every pass; owners of rows are invalid after it returns */
+    /* called with probe.payload after every pass; owners of rows are invalid after it returns;
+       not NULL if probe.on_value is set */
     invar_status (*on_pass_end)(void *payload);
 } invar_rollout_hooks;
 

@@ -18,7 +18,7 @@ extern "C" {
 
 /* Zero-initialize before use. Release with invar_row_ownership_release. */
 typedef struct invar_row_ownership {
-    invar_rollout_hooks hooks;        /* probe.take is NULL if no hooks are set */
+    invar_rollout_hooks hooks;        /* probe.on_value is NULL if no hooks are set */
     const uint32_t *draws;            /* draw indexes of the samples of the run; borrowed */
     invar_row_samples *owners;        /* (used) owner lists of this pass, one after another */
     int64_t used, capacity;           /* owners in use and allocated */
@@ -35,9 +35,7 @@ invar_status invar_row_ownership_pass(invar_row_ownership *row_owners, int64_t r
 /* Returns a list of `rows` owners for the next values. The caller must fill it. */
 invar_row_samples *invar_row_ownership_owners(invar_row_ownership *row_owners, int64_t rows);
 
-/*
- * Returns hooks for invar_pass_probe that call those of the watcher with the current owners added.
- */
+/* Returns hooks for invar_pass_probe that call row_owners->hooks with the current owners added. */
 invar_forward_hooks invar_row_ownership_probe(invar_row_ownership *row_owners);
 
 /* Shows the result of an op outside the op graph; `rows` has one row per current owner. */

@@ -28,7 +28,8 @@ typedef struct invar_decode_state {
     int64_t limit;          /* largest number of prompt and response tokens in this run */
     int64_t capacity;       /* response tokens that the arrays of the sample can hold */
     int64_t n_draft_tokens; /* draft tokens in this pass */
-    bool skip_draft_once;   /* no draft tokens for the next row */
+    bool skip_draft_once;   /* a row with draft rows had logits that are not finite, and is computed
+                               again without draft tokens */
     bool finished;          /* needs no more tokens in this run */
     invar_text_stream text; /* text of the response so far; kept if stop strings are set */
     /* n-gram table shared by all samples of one join call; NULL unless speculative-algorithm =
@@ -48,13 +49,13 @@ struct invar_running_batch {
     invar_decode_state *states; /* (count) */
     int64_t count;
     int64_t capacity; /* samples that the arrays can hold */
-    invar_seq *seqs;  /* (n_jobs) sequences: samples and shared prompts */
+    invar_seq *seqs;  /* (n_seqs) sequences: samples and shared prompts */
     int64_t n_seqs;
     invar_rollout_exec_options limits; /* resolved: no member has its default value */
     invar_draw *draws; /* (n_draws) draws of this pass, slice by slice, then those of fillers */
     int64_t n_draws;
     invar_draft_model *draft;            /* draft model of the rollout; NULL if it drafts nothing */
-    invar_draft_proposer proposer;       /* proposer; `make` is NULL if nothing is drafted */
+    invar_draft_proposer proposer;       /* `propose` is NULL if nothing is drafted */
     invar_draft_request *draft_requests; /* (concurrency) */
     invar_model_runner runner;
     invar_sampler sampler;

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define INVAR_SAMPLER_ROWS 256 /* tokens sampled by one call of the ops */
+#define INVAR_SAMPLER_ROWS 256 /* largest number of tokens sampled by one call of the ops */
 
 /* One token to sample: the inputs, then the result. */
 typedef struct invar_draw {
@@ -61,11 +61,11 @@ typedef struct invar_sampler {
     invar_sampler_outputs outputs;
     /* The members below are in device memory. */
     invar_sampler_buffers *buffers;
-    int32_t *stop_ids;              /* (n_stop_ids) stop ids of `sampling` */
-    int32_t *draw_stop_ids;         /* (n_other) stop ids of a draw with its own sampling params */
-    int64_t draw_stop_ids_capacity; /* capacity of remote_tokens */
-    float *copies;                  /* (n_copies, vocabulary) logits of draws that share a row */
-    int64_t n_copies;               /* capacity of copies, in rows */
+    int32_t *stop_ids;      /* (n_stop_ids) stop ids of `sampling` */
+    int32_t *draw_stop_ids; /* (draw_stop_ids_capacity) stop ids of draws with their own params */
+    int64_t draw_stop_ids_capacity;
+    float *copies;    /* (n_copies, vocabulary) logits of draws that share a row */
+    int64_t n_copies; /* capacity of copies, in rows */
 } invar_sampler;
 
 /*

@@ -2,9 +2,10 @@
  * scheduler.c - continuous batching: admission, passes, preemption and the end of sequences.
  *
  * Progress: if the first admitted sequence needs a page, all others are preempted for it, the last
- * one first, and finally a kept prompt; check_fit guarantees that it fits then. No thrashing: a
- * sequence is admitted only if every admitted one can still grow by GROWTH pages. Both must survive
- * a change here, as must determinism: decisions use only the order of sequences and the free pages.
+ * one first, and finally a kept prompt is dropped; check_fit guarantees that it fits then. No
+ * thrashing: a sequence is admitted only if every admitted one can still grow by GROWTH pages. Both
+ * must survive a change here, as must determinism: decisions use only the order of sequences and
+ * the free pages.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

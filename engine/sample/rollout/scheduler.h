@@ -14,7 +14,8 @@
  * are left over, so no sequence waits or is preempted because of them.
  *
  * A prompt shared by several samples is a sequence of its own, followed by theirs; its pages are
- * kept until the last of them has joined. Decisions depend on neither a clock nor a random number.
+ * kept until the last of them has joined, or until they are needed to make progress. Decisions
+ * depend on neither a clock nor a random number.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,7 +31,7 @@ extern "C" {
 typedef enum invar_seq_state {
     INVAR_SEQ_WAITING,
     INVAR_SEQ_ADMITTED,    /* has its pages and waits for its shared prompt */
-    INVAR_SEQ_RUNNING,     /* has rows in the next pass */
+    INVAR_SEQ_RUNNING,     /* prefills or decodes; not necessarily in every pass */
     INVAR_SEQ_PREFIX_KEPT, /* shared prompt whose rows are computed and whose pages are kept */
     INVAR_SEQ_FINISHED     /* finished or canceled, without pages */
 } invar_seq_state;
@@ -51,16 +52,16 @@ typedef struct invar_seq {
     int64_t n_pending_shares; /* sharing sequences that have not joined this prompt yet */
     int32_t *pages;           /* (n_pages) page table, with capacity for `rows` rows; owned */
     int64_t n_pages;
-    int64_t n_shared; /* number of first pages shared with the prompt */
+    int64_t n_shared; /* number of first pages in `pages` that are the shared prompt's */
 } invar_seq;
 
-/* Returns the number of samples, from job->sample on, that the rows of a sequence belong to. */
+/* Returns the number of samples, from seq->sample on, that the rows of a sequence belong to. */
 static inline int64_t invar_seq_samples(const invar_seq *seq)
 {
     return seq->n_sharing > 0 ? seq->n_sharing : 1;
 }
 
-/* Rows [first, first + count) of sequence `job` in a pass. */
+/* Rows [first, first + count) of sequence `seq`, an index, in a pass. */
 typedef struct invar_seq_slice {
     int64_t seq;
     int64_t first;
@@ -69,7 +70,7 @@ typedef struct invar_seq_slice {
 
 typedef struct invar_scheduler {
     invar_kv_cache *cache; /* borrowed */
-    invar_seq *seqs;       /* borrowed, (n_jobs) */
+    invar_seq *seqs;       /* borrowed, (n_seqs) */
     int64_t n_seqs;
     int64_t concurrency;   /* largest number of admitted sequences */
     int64_t chunk;         /* largest number of prefill rows in one pass */
@@ -92,7 +93,7 @@ invar_status invar_scheduler_init(invar_scheduler *scheduler, invar_kv_cache *ca
 void invar_scheduler_release(invar_scheduler *scheduler);
 
 /*
- * Replaces the list by `seqs`, borrowed: the n_jobs current sequences, then `more` new ones. Call
+ * Replaces the list by `seqs`, borrowed: the n_seqs current sequences, then `more` new ones. Call
  * it between passes. Returns INVAR_E_INVALID and adds none if a new sequence needs more pages than
  * the cache has.
  */
@@ -100,7 +101,7 @@ invar_status invar_scheduler_add(invar_scheduler *scheduler, invar_seq *seqs,
                                  int64_t more) INVAR_MUST_USE;
 
 /*
- * Removes finished sequences from the list. places_out (n_jobs) receives the new index of each
+ * Removes finished sequences from the list. places_out (n_seqs) receives the new index of each
  * sequence, -1 for removed ones. Call it between passes.
  */
 void invar_scheduler_compact(int64_t *places_out, invar_scheduler *scheduler);
@@ -120,7 +121,7 @@ void invar_scheduler_truncate(invar_scheduler *scheduler, int64_t slice, int64_t
 
 /*
  * Returns the largest number of rows of a pass with at most `known` prefill rows and `sequences`
- * sequences, each with `n_draft_rows` draft rows. `separate_prefill` is separate_prefill.
+ * sequences, each with `n_draft_rows` draft rows. `separate_prefill` is the scheduler's setting.
  */
 int64_t invar_scheduler_max_rows(int64_t known, int64_t sequences, int64_t n_draft_rows,
                                  bool separate_prefill);

@@ -10,7 +10,7 @@
 
 #include "base/invar_banned.h"
 
-/* Returns true if `needle` contains_from in text[begin, bytes). */
+/* Returns true if text[begin, bytes) contains `needle`, whose `length` is at least 1. */
 static bool contains_from(const char *text, size_t bytes, size_t begin, const char *needle,
                           size_t length)
 {

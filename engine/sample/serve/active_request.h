@@ -1,8 +1,8 @@
 /*
  * active_request.h - one completion or chat request from its body to the last byte of its response.
  *
- * Order of calls: _new, _begin, then _whole once or _next until it returns 0, then _withdraw and
- * _free. One thread at a time may use an active request.
+ * Order of calls: _new, _begin, then _write_response once, or for a stream _read_stream until it
+ * returns 0, then _cancel and _free. One thread at a time may use an active request.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -59,13 +59,13 @@ int64_t invar_active_request_read_stream(invar_active_request *request, char *ou
  */
 const invar_generation_request *invar_active_request_cancel(invar_active_request *request);
 
+/* Frees the request and all that it has allocated. Call _cancel first. NULL is ignored. */
+void invar_active_request_free(invar_active_request *request);
+
 /*
  * Returns the error object for `error`, with its HTTP status in *http_out. `param` is the field
  * that the error is about, or NULL. All strings are borrowed.
  */
-void invar_active_request_free(invar_active_request *request);
-
-/* Frees the request and all that it has allocated. Call _withdraw first. NULL is ignored. */
 invar_response_error invar_active_request_error(int *http_out, const invar_error *error,
                                                 const char *param);
 

@@ -5,8 +5,9 @@
  * tokens and log-probs of the events add up to the complete response. Token log-probs and text
  * offsets come from token ids and the detokenizer; tool calls are parsed in tool_calls.c.
  *
- * Invariant: the same request to the same server gives the same bytes. How the text is divided into
- * events may depend on the load; nothing else does.
+ * Invariant: the same request to the same server gives the same bytes, except in agent sessions,
+ * which have seeds and coordinates of their own. How the text is divided into events may depend on
+ * the load; nothing else does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -227,6 +228,7 @@ static void put_usage(invar_json_text *out, const invar_completion_response *r)
 
 /*
  * Writes what is needed to generate these choices again: seed, sample indices, weights, numerics.
+ * The rollout and draw index of an agent's sample are not written.
  */
 static void put_coordinates(invar_json_text *out, const invar_completion_response *r, int64_t first,
                             int64_t count)

@@ -1,8 +1,8 @@
 /*
  * completion_response.h - writes completions as the JSON of OpenAI's API, complete or as a stream.
  *
- * The same request to the same server gives the same bytes: the id is a hash of the weights and the
- * request, and "created" is the start time of the server.
+ * The same request to the same server gives the same bytes, except in agent sessions: the id is a
+ * hash of the weights and the request, and "created" is the start time of the server.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

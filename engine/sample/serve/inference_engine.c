@@ -42,7 +42,7 @@ struct invar_inference_engine {
     /* The following fields are private to the worker: */
     invar_generation_request *requests; /* admitted requests, in order of submission */
     int64_t live_samples;               /* samples that are not finished */
-    int64_t group;
+    int64_t group;                      /* number of the next prompt, as group of its samples */
 };
 
 /* ---- generation requests --------------------------------------------------------------------- */

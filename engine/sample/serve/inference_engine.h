@@ -43,10 +43,10 @@ typedef struct invar_generation_request {
     invar_generation_prompt *prompts;      /* (n_prompts) */
     int64_t n_prompts;
     int64_t n;  /* choices of each prompt */
-    bool score; /* log-probs of the prompts are wanted */
+    bool score; /* log-probs of the prompts are wanted; cleared by the engine when computed */
     uint32_t rollout,
-        draw_index; /* random coordinates: choice i of each prompt is (rollout, draw + i); 0
-                               at first */
+        draw_index; /* random coordinates: choice i of each prompt has (rollout, draw_index + i);
+                       both 0 unless the caller sets them */
     pthread_cond_t progress_cond;
 
     /* Fields from here to `error` are guarded by the lock of the engine. */
@@ -129,15 +129,15 @@ int64_t invar_inference_engine_load(invar_inference_engine *engine);
 /* ---- called by the thread that owns the model ------------------------------------------------ */
 
 /*
- * Opens options.rollout for generation and accepts requests. Call before each _run if the rollout
- * is not the engine's own.
+ * Opens options.rollout for generation and accepts requests. Call it before each _run, but only if
+ * options.rollout is set.
  */
 invar_status invar_inference_engine_begin(invar_inference_engine *engine) INVAR_MUST_USE;
 
 /*
  * Serves requests until *stop is not 0 (`stop` may be NULL) or _stop was called; then accepts no
  * more and finishes those in progress. Returns an error of the device, the model, the memory or
- * `tick`, never that of one request; all requests have then failed with it.
+ * on_progress, never that of one request; all requests have then failed with it.
  */
 invar_status invar_inference_engine_run(invar_inference_engine *engine,
                                         const volatile sig_atomic_t *stop) INVAR_MUST_USE;

@@ -41,9 +41,9 @@ const char *invar_prompt_encoder_no_chat(const invar_prompt_encoder *encoder);
 
 /*
  * Encodes all prompts of the request and sets the length of a response if the request has none.
- * Returns INVAR_E_INVALID if a prompt is empty, too long or has an unknown token, if a prompt and
- * the length that the request asks for exceed the context, or if the request has tools that the
- * chat template does not use.
+ * Returns INVAR_E_INVALID if a prompt is empty, too long or has an unknown token, if a stop id is
+ * unknown, if a prompt and the length that the request asks for exceed the context, or if the
+ * request has tools that the chat template does not use.
  */
 invar_status invar_prompt_encoder_make(invar_prompt_encoder *encoder,
                                        invar_completion_request *request) INVAR_MUST_USE;

@@ -33,15 +33,15 @@ typedef struct invar_server_session_hooks {
     /* Returns the sampling parameters that apply unless the request sets them. */
     invar_status (*get_sampling)(invar_sampling_params *out, void *payload, const char *key);
     /*
-     * Called before a request is submitted. May reject it, sets its coordinates, or completes the
-     * generation request (sets `done`) with a response that was recorded earlier. The caller ends
-     * *visit_out with `end`.
+     * Called before a request is submitted. Rejects it, or sets its coordinates, or completes
+     * `ticket` (sets its `done`) with a response that was recorded earlier. The caller ends
+     * *visit_out with `end`, unless it is NULL.
      */
     invar_status (*begin)(void **visit_out, void *payload, const char *key,
                           invar_completion_request *ask, invar_generation_request *ticket);
     /*
-     * Called when the generation request is done, before the response is sent. If it fails, the
-     * failure is sent instead.
+     * Called when a submitted generation request is done, before the response is sent. If it fails,
+     * the failure is sent instead. Not called for a response that `begin` completed.
      */
     invar_status (*record)(void *visit, const invar_generation_request *ticket);
     /* Called when the request has ended, also after a failure. */
@@ -54,14 +54,15 @@ typedef struct invar_server_options {
     const char *key;  /* API key of the server; NULL if it has none, or if each session has its
                          own */
     invar_server_session_hooks session_hooks;
-    int64_t connections;
+    int64_t connections;       /* largest number of connections at a time */
     int64_t max_body_bytes;    /* limit of a request body, in bytes */
     int64_t max_memory_bytes;  /* bytes for all requests in flight; 0 for no limit */
     int64_t request_timeout_s; /* time limit of a request, in seconds; 0 for no limit */
     int64_t client_timeout_s;  /* time limit for a client to send its request and to read the next
                                bytes of a response, in seconds */
     const invar_server_info *server_info;
-    /* Parameters that apply unless a request sets them. Not used if gate.settings is set. */
+    /* Parameters that apply unless a request sets them. Not used if session_hooks.get_sampling is
+       set. */
     const invar_sampling_params *sampling;
     const invar_tokenizer *tokenizer;
     invar_inference_engine *engine;
@@ -84,9 +85,10 @@ bool invar_server_host_is_loopback(const char *host, uint16_t port);
 void invar_server_host_error(char out[INVAR_SERVER_HOST_ERROR_SIZE], uint16_t port);
 
 /*
- * Starts a listener on 127.0.0.1 for a handler whose responses are never streams. Sets host and the
- * callbacks release, which frees the response body, and next. Returns NULL, with the reason in
- * `why` (INVAR_SERVE_REASON_SIZE bytes), if it cannot start.
+ * Starts a listener on 127.0.0.1 for a handler whose responses are never streams. Ignores `host`
+ * and the callbacks `release` and `next` of the settings; response bodies are freed with
+ * invar_free. Returns NULL, with the reason in `why` (INVAR_SERVE_REASON_SIZE bytes), if it cannot
+ * start.
  */
 void *invar_server_start_loopback(const invar_serve_table *http,
                                   const invar_serve_settings *settings, uint16_t *port_out,

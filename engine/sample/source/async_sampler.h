@@ -30,7 +30,7 @@ typedef struct invar_progress_callback {
 
 /*
  * Verification callback for samples[0, count) that got tokens from the current weights, called
- * before these change. `look` calls `tick` between units of work. A NULL `look` skips verification.
+ * before these change. `verify` calls `tick` between units of work; NULL skips verification.
  */
 typedef struct invar_verify_callback {
     invar_status (*verify)(void *payload, const invar_rl_sample *samples, int64_t count,

@@ -35,8 +35,9 @@ struct invar_generate_args {
     bool needs_reward;             /* every sample needs a reward, if agents drive the samples */
     bool evaluation;               /* the samples are not trained on */
     int64_t per_prompt;            /* samples of a group */
-    bool no_collectives; /* the caller is the sampling thread, which must not communicate */
-    /* called after each pass, as by invar_rollout_run, for the samples of this rank; or NULL */
+    bool no_collectives; /* the caller is the sampling thread: send no heartbeats to other ranks */
+    /* called after each pass, as by invar_rollout_run, for the samples of this rank; once, with
+       zeros, on a rank that samples none; or NULL */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
     void *payload;
     /* called after each pass; true suspends all samples (invar_rollout_suspend); or NULL */

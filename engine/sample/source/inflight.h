@@ -66,7 +66,7 @@ typedef struct invar_inflight_expectation {
     int64_t round;      /* prompts of a begun rollout */
     int64_t per_prompt; /* samples per prompt */
     int64_t route_size; /* expert ids per row; 0 for a dense model */
-    int64_t lag;        /* rollouts that begin early; used if `recorded` */
+    int64_t lag;        /* rollouts in flight after a batch; used if `recorded` */
     bool recorded;      /* recorded schedule: groups leave one by one and may have no token yet */
     int64_t delay;      /* rollouts by which a group may be late; used if `recorded` */
     bool led;           /* a plug-in drives the samples, so all begun samples have finished */

@@ -1,11 +1,12 @@
 /*
  * multi_turn.h - multi-turn samples driven by a plug-in: tools, games, dialogs.
  *
- * Turns run in rounds. All unfinished samples get their next turn in one run of the rollout, spread
- * over the ranks; then one request asks the plug-in what follows each of them. So batches stay
- * full, and requests depend on the samples only. Tokens that the plug-in inserts become part of the
- * response, with mask 0 and log-prob 0. Token ids are authoritative: inserted text is tokenized on
- * its own, and the output of the model is never tokenized again.
+ * Turns run in rounds. All unfinished samples with equal stop strings get their next turn in one
+ * run of the rollout, spread over the ranks; then one request asks the plug-in what follows each
+ * unfinished sample. So batches stay full, and requests depend on the samples only. Tokens that the
+ * plug-in inserts become part of the response, with mask 0 and log-prob 0. Token ids are
+ * authoritative: inserted text is tokenized on its own, and the output of the model is never
+ * tokenized again.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

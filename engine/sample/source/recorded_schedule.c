@@ -1,9 +1,9 @@
 /*
  * recorded_schedule.c - follows and continues the log of a recorded schedule.
  *
- * A tick of the own log takes precedence over the given log. A resumed run samples again what it
- * had sampled; its events are compared with the log and must not differ. Only the last two ticks
- * stay in memory, the journal has all of them.
+ * A tick of the own log takes precedence over the given log. A resumed run takes the batches of its
+ * log and samples again what it had sampled; the token counts are compared with the log and must
+ * not differ. Only the last two ticks stay in memory, the journal has all of them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

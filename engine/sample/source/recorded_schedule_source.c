@@ -128,7 +128,7 @@ static bool needs_tokens(invar_rl_sample *s, const invar_schedule_tick *tick, bo
     return left < 0 || s->n_tokens < s->suspend_at;
 }
 
-/* Moves samples that get tokens from `flight` to active_ahead and leaves zeroed holes. */
+/* Moves samples that get tokens from `inflight` to active_ahead and leaves zeroed holes. */
 static invar_status move_active(invar_sample_source *source, bool batch_alone)
 {
     invar_inflight *flight = &source->inflight;
@@ -259,7 +259,7 @@ static invar_status move_groups(invar_sample_source *source, invar_rl_samples *f
     return INVAR_OK;
 }
 
-/* Removes the first rollouts without remaining groups from `flight`. */
+/* Removes the first rollouts, as long as they have no groups left. */
 static void drop_empty_rollouts(invar_inflight *flight)
 {
     invar_rl_samples none;
@@ -271,8 +271,8 @@ static void drop_empty_rollouts(invar_inflight *flight)
 }
 
 /*
- * Moves the batch out of `flight` and records it; it is durable before it is trained on. Groups are
- * taken by number, so due groups come first.
+ * Moves the batch out of `inflight` and records it; the record is durable before the batch is
+ * trained on. Groups are taken by number, so due groups come first.
  */
 static invar_status move_batch(invar_sample_source *source)
 {

@@ -42,7 +42,7 @@ typedef struct invar_schedule_tick {
     bool has_batch, has_unfinished; /* `groups` is known, `unfinished` is known */
     int64_t *groups;                /* (n_groups) groups of the batch, ascending */
     int64_t n_groups;
-    invar_unfinished_sample *unfinished; /* (n_left) unfinished samples, ascending */
+    invar_unfinished_sample *unfinished; /* (n_unfinished) unfinished samples, ascending */
     int64_t n_unfinished;
 } invar_schedule_tick;
 

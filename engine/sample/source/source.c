@@ -3,7 +3,7 @@
  *
  * A batch with a declared schedule is made in rounds. A round samples groups, rewards them, asks
  * the filters and moves the kept groups to the batch in index order (group_select.h). With a lag
- * the first round was begun at earlier ticks: samples that get tokens are moved out of `flight`
+ * the first round was begun at earlier ticks: samples that get tokens are moved out of `inflight`
  * into active_ahead, sampled, gathered on all ranks and moved back into the holes that they left.
  * All ranks must append, move and number samples alike, whatever part of them they sample.
  *
@@ -237,7 +237,7 @@ static invar_status filter_groups(bool *keep_out, const invar_sample_source_opti
 
 /* ---- selection of groups --------------------------------------------------------------------- */
 
-/* Moves selected groups to the batch and surplus groups to `flight`. The others stay in `round`. */
+/* Moves groups to the batch and surplus groups to `inflight`. The others stay in `round`. */
 static invar_status move_groups(invar_sample_source *source, invar_rl_samples *round,
                                 const invar_group_outcome *fates, int64_t groups)
 {

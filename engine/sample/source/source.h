@@ -38,7 +38,7 @@ extern "C" {
  * Release with invar_saved_rollouts_release.
  */
 typedef struct invar_saved_rollouts {
-    bool on_policy;       /* the files are of this run and hold what it would sample */
+    bool on_policy;       /* the files are own ones, or rollout 0 has no file */
     invar_digest foreign; /* digest of all foreign files */
     invar_digest *files;  /* (n_files) digest of each foreign file; empty in a replay */
     int64_t n_files;
@@ -46,8 +46,9 @@ typedef struct invar_saved_rollouts {
 
 /*
  * Classifies the files that the recipe names: own ones, of a run whose identity without them is
- * `own`, or foreign ones, whose digest becomes part of the identity. Returns INVAR_E_INVALID for
- * keys that would have no effect on own rollouts.
+ * `own`, or foreign ones, whose digest becomes part of the identity. All files are foreign if a
+ * plug-in computes rewards or filters. Returns INVAR_E_INVALID for keys that would have no effect
+ * on own rollouts.
  */
 invar_status invar_saved_rollouts_find(invar_saved_rollouts *out, const invar_recipe *recipe,
                                        const invar_digest *own) INVAR_MUST_USE;
@@ -76,14 +77,14 @@ typedef struct invar_sample_source_options {
     invar_agents *agents; /* NULL without agents, and on ranks other than 0 */
     bool needs_reward;    /* every sample needs a reward, if agents drive the samples */
     invar_sample_source_filter groups;  /* drops groups; further ones are sampled for them */
-    invar_sample_source_filter samples; /* drops groups or masks samples */
+    invar_sample_source_filter samples; /* drops groups, like `groups`, or masks samples */
     invar_sample_source_filter buffer;  /* selects the surplus groups that join the batch */
     /* selects prompts; if it is not enabled, prompts come in data order */
     invar_sample_source_filter prompt_selector;
     bool drop_zero_std; /* drop groups whose rewards are all equal */
     bool shuffle;
     bool use_data_answers; /* SFT: use the answers of the data instead of sampling */
-    int64_t prompts;       /* prompts of a rollout */
+    int64_t prompts;       /* groups of a batch */
     int64_t per_prompt;    /* samples of a prompt */
     int64_t round;         /* prompts of a sampling round */
     bool keep_surplus;     /* keep surplus groups for the next rollout */
@@ -93,7 +94,8 @@ typedef struct invar_sample_source_options {
     /* sample in-flight rollouts only in invar_sample_source_prefetch, not together with the current
        rollout */
     bool separate_async_phase;
-    bool async;                   /* wait for in-flight rollouts only in invar_sample_source_join */
+    bool async; /* exchange in-flight samples with other ranks only in invar_sample_source_join, so
+                   ranks that do not sample need not wait */
     bool use_thread;              /* a thread samples in-flight rollouts while this rank trains */
     invar_verify_callback verify; /* checks this rank's new in-flight tokens before the weights
                                      change; runs in the thread if use_thread is set */
@@ -133,7 +135,7 @@ typedef struct invar_sample_batch {
     int64_t surplus_groups;   /* surplus groups left for later rollouts */
 } invar_sample_batch;
 
-/* A sample source. The training loop reads the first three members, `flight` and `active`. */
+/* A sample source. The training loop reads the first three members, `inflight` and `active`. */
 typedef struct invar_sample_source {
     invar_sample_source_options options;
     invar_source_position position;
@@ -169,8 +171,8 @@ void invar_sample_source_take(invar_sample_batch *out, invar_sample_source *sour
 
 /*
  * Samples the tokens of in-flight rollouts that the weights of the current request must produce.
- * Call it once after invar_sample_source_take. With `async` it returns before all tokens are
- * sampled; with `use_thread` it starts the thread.
+ * Call it once after invar_sample_source_take. With `async` it samples only this rank's share and
+ * waits for no other rank; with `use_thread` it starts the thread that samples this share.
  */
 invar_status invar_sample_source_prefetch(invar_sample_source *source) INVAR_MUST_USE;
 
@@ -182,8 +184,8 @@ invar_status invar_sample_source_prefetch(invar_sample_source *source) INVAR_MUS
 invar_status invar_sample_source_poll_error(const invar_sample_source *source) INVAR_MUST_USE;
 
 /*
- * Waits for asynchronous sampling and merges its samples into `flight` on all ranks. Collective:
- * all ranks must call it before they read `flight` or change the weights.
+ * Waits for asynchronous sampling and merges its samples into `inflight` on all ranks. Collective:
+ * all ranks must call it before they read `inflight` or change the weights.
  */
 invar_status invar_sample_source_join(invar_sample_source *source) INVAR_MUST_USE;
 
@@ -239,7 +241,7 @@ invar_status invar_sample_source_prompts(const invar_prompt ***out, invar_sample
 
 /*
  * Moves surplus groups into the batch, oldest first, until it is full: all of them, or those that
- * the buffer filter takes. Collective.
+ * the buffer filter takes. Groups that the filter drops are released. Collective.
  */
 invar_status invar_sample_source_take_surplus(invar_sample_source *source) INVAR_MUST_USE;
 
@@ -261,7 +263,7 @@ invar_generate_args invar_sample_source_generation(const invar_sample_source *so
 /* Returns a callback that sends a heartbeat to the other ranks, which borrows the source. */
 invar_progress_callback invar_sample_source_heartbeat(invar_sample_source *source);
 
-/* Joins the sampling thread and merges active_ahead into `flight` on all ranks. Collective. */
+/* Joins the sampling thread and merges active_ahead into `inflight` on all ranks. Collective. */
 invar_status invar_sample_source_merge_ahead(invar_sample_source *source) INVAR_MUST_USE;
 
 /* Returns true if the requested weights sampled every token of the batch. */

@@ -57,7 +57,7 @@ invar_status invar_chat_template_render(char **out, size_t *bytes_out, invar_cha
                                         bool add_generation_prompt) INVAR_MUST_USE;
 
 /*
- * Returns the digest of the template's text, its variables and kwargs, which is part of the
+ * Writes the digest of the templates' texts, their variables and kwargs to *out. It is part of the
  * identity of a data set.
  */
 void invar_chat_template_hash(invar_digest *out, const invar_chat_template *chat);

@@ -2,8 +2,8 @@
  * symbols.h - converts a word to its first symbols, one per character, before BPE merges them.
  *
  * A byte-level word has one character per byte. A character that is not in the vocabulary becomes,
- * as in the tokenizers library, the byte tokens of byte_fallback if the vocabulary has all of them,
- * else the unknown token, else nothing.
+ * as in the tokenizers library, its bytes as tokens of byte_fallback if the vocabulary has all of
+ * these, else the unknown token, else nothing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,8 +37,8 @@ typedef struct invar_symbols {
                                           vocabulary */
     int32_t fallback[256];             /* ids of "<0x00>" to "<0xFF>"; -1 if not in the vocabulary,
                                           or without byte_fallback */
-    int32_t unknown;
-    bool fuse_unknown; /* consecutive unknown characters become one token */
+    int32_t unknown;                   /* id of the unknown token, or INVAR_UNKNOWN_* */
+    bool fuse_unknown;                 /* consecutive unknown characters become one token */
 } invar_symbols;
 
 /* Limit of the ids of one byte of a word. */

@@ -192,7 +192,8 @@ static invar_status push_token(invar_text_stream *stream, const invar_tokenizer 
 /* ---- shown text ------------------------------------------------------------------------------ */
 
 /*
- * Appends the bytes of the new joined text to `spelt`, up to a character that stands for no byte.
+ * Appends the bytes that new characters of `joined` stand for to `decoded`, up to a character that
+ * stands for no byte.
  */
 static invar_status respell(invar_text_stream *stream, const invar_tokenizer *t)
 {

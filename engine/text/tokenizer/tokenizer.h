@@ -61,7 +61,11 @@ int64_t invar_tokenizer_size(const invar_tokenizer *tokenizer);
 /* Returns the id of the end of text, or -1. */
 int32_t invar_tokenizer_eos(const invar_tokenizer *tokenizer);
 
-/* Returns the digest of the files that define the tokenizer and of the Unicode version. */
+/*
+ * Writes the digest of everything that the ids depend on to *out: tokenizer.json, the end of text
+ * and the switches that tokenizer_config.json changes, and the Unicode version; or the built-in
+ * alphabet.
+ */
 void invar_tokenizer_hash(invar_digest *out, const invar_tokenizer *tokenizer);
 
 /*
@@ -93,7 +97,10 @@ invar_status invar_tokenizer_decode(char **out, size_t *bytes_out, const invar_t
                                     const int32_t *ids, int64_t count,
                                     bool skip_special) INVAR_MUST_USE;
 
-/* Returns the bytes that one token adds to a text, not necessarily UTF-8, or "". Borrowed. */
+/*
+ * Returns the bytes of one token, not necessarily UTF-8, or "". Borrowed. Steps of the decoder on
+ * joined tokens are not applied: metaspace, for example, is not a space yet.
+ */
 const char *invar_tokenizer_bytes(size_t *bytes_out, const invar_tokenizer *tokenizer, int32_t id);
 
 /* Returns whether a token is special, so that decoding may skip it. */
@@ -121,7 +128,7 @@ typedef struct invar_text_stream {
 
     /* Fields from here on are private to text_stream.c. */
     invar_text_buffer joined;  /* the text, before the decoder strips its beginning */
-    size_t changed;            /* leading bytes of `joined` that the last push has not changed */
+    size_t changed;            /* leading bytes of `joined` that the last push has kept */
     bool started;              /* a token was pushed */
     invar_text_buffer decoded; /* bytes that the characters of `joined` stand for, if the decoder
                                  respells */

@@ -33,8 +33,12 @@ struct invar_tokenizer {
     invar_digest hash;
     size_t longest; /* limit of the bytes of normalized text that one token stands for; 0 if there
                        is no limit */
-    bool plain[2];  /* some token, special or not [0], or not special [1], may end the spelling of
-                       bytes */
+    /*
+     * true if a text may stop being decoded as bytes (respell in decoder.h), because some token has
+     * a character that stands for no byte, or is a byte of a run: [0] among all tokens, [1] among
+     * those that are not special
+     */
+    bool plain[2];
 
     /* Steps from text to ids, in this order; a built-in alphabet uses only `letters`. */
     invar_added_tokens *raw; /* added tokens that are found in the original text */

@@ -31,8 +31,8 @@ typedef struct invar_tokenizer_reader {
     char **normal;        /* (size) normalized names of added tokens; NULL if equal to the name */
     size_t text_capacity; /* capacity of the tokenizer's text, in bytes */
     invar_text_pipeline pipeline;
-    invar_byte_chars map;
-    invar_tokenizer *t;
+    invar_byte_chars map; /* characters that stand for bytes */
+    invar_tokenizer *t;   /* tokenizer that is filled; freed after a failure */
 } invar_tokenizer_reader;
 
 /* Finds the components and switches of the member "model", which must be BPE. */

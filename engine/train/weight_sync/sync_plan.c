@@ -46,8 +46,8 @@ static invar_status add_item(sync_planner *p, int64_t param, int64_t piece, int 
 }
 
 /*
- * Finds expert and shard index of the piece-th local logical shard. A parameter that is not divided
- * is one shard.
+ * Finds the expert and the shard index of local logical shard number `piece`. A parameter that is
+ * not divided is one shard.
  */
 static void locate_shard(int64_t *expert, int32_t *v, const invar_param *param, int64_t piece)
 {

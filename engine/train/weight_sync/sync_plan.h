@@ -19,7 +19,7 @@ extern "C" {
 
 /* A logical shard that this rank holds, and the rank that it is sent to or received from. */
 typedef struct invar_weight_sync_item {
-    /* parameter; index of the shard among those of the parameter on this rank */
+    /* parameter; number of the logical shard among those of the parameter on this rank */
     int64_t param, shard;
     int peer; /* rank in the world */
 } invar_weight_sync_item;

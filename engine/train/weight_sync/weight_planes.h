@@ -21,13 +21,13 @@ extern "C" {
 enum { INVAR_WEIGHT_SYNC_PLANES = 2 }; /* values or codes, then scales */
 
 /*
- * Writes the planes of the piece-th local logical shard of a parameter and returns their number.
- * `weight` is the parameter's weight tensor, or a copy of it at other addresses.
+ * Writes the planes of the local logical shard number `shard` of a parameter and returns their
+ * number. `weight` is the parameter's weight tensor, or a copy of it at other addresses.
  */
 int invar_weight_sync_planes(invar_tree_shard out[INVAR_WEIGHT_SYNC_PLANES],
                              const invar_param *param, const invar_tensor *weight, int64_t shard);
 
-/* Returns the bytes of all planes of the piece-th local logical shard. */
+/* Returns the bytes of all planes of the local logical shard number `shard`. */
 size_t invar_weight_sync_shard_bytes(const invar_param *param, int64_t shard);
 
 #ifdef __cplusplus

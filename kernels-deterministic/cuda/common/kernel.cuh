@@ -324,6 +324,10 @@ __device__ __forceinline__ float invar_reduce_chunk_block(int64_t n, float *shar
     return invar_fold_block(lane, shared);
 }
 
+/*
+ * Returns the REDUCE of n <= 2^24 values, computed by a block of 256 threads; calls value(i) once
+ * for each i in [0, n). `shared` is that of invar_fold_block.
+ */
 template <typename F>
 __device__ __forceinline__ float invar_reduce_block(int64_t n, float *shared, F value)
 {

@@ -75,7 +75,7 @@ __device__ __forceinline__ invar_xxh_hash invar_tree_looped(const invar_xxh_lane
 }
 
 /*
- * Returns the hash of a leaf of up to 240 bytes, of which number i is byte(i). `buffer` has
+ * Returns the hash of a leaf of up to 240 bytes; byte(i) returns its byte i. `buffer` has
  * INVAR_XXH_SHORT bytes and belongs to the warp.
  */
 template <typename F>
@@ -112,7 +112,7 @@ size_t invar_tree_workspace_bytes(int64_t leaves);
 
 /*
  * Computes hash.tree except for the leaves of tensors that have several, on behalf of `op`. The
- * caller has written the digests of those leaves to the begin of the workspace
+ * caller has written the digests of those leaves to the start of the workspace
  * (invar_cuda_hash_tree_workspace), tensor after tensor, leaving memory for one digest of each
  * tensor that has a single leaf. Tensors have one shard, and none of them is quantized or empty.
  */

@@ -95,7 +95,10 @@ invar_status invar_diff_prepare(invar_sql_stmt **out, const invar_diff_source *s
 invar_status invar_diff_compare_points(invar_diff *diff, const invar_diff_source *a,
                                        const invar_diff_source *b) INVAR_MUST_USE;
 
-/* Compares the facts of the segments `step` to `seg`: sets facts and same_inputs (facts.c). */
+/*
+ * Compares facts: sets facts and same_inputs (facts.c). Here `step` of a source is the first
+ * segment whose facts are read, and `seg` the last.
+ */
 invar_status invar_diff_compare_facts(invar_diff *diff, const invar_diff_source *a,
                                       const invar_diff_source *b) INVAR_MUST_USE;
 
@@ -110,9 +113,9 @@ invar_status invar_diff_compare_records(invar_diff *diff, const invar_diff_sourc
                                         const invar_diff_source *b) INVAR_MUST_USE;
 
 /*
- * Finds the first step, from the `seg` to the `step` of the sources, with evaluations of different
- * values; with `alone`, the first step with an evaluation that only one side has, which is no
- * contradiction.
+ * Finds the first step with evaluations of different values. Here `seg` of a source is the first
+ * step that is examined, and `step` the last. With `alone`, finds instead the first step with an
+ * evaluation that only one side has, which is no contradiction.
  */
 invar_status invar_diff_compare_evaluations(bool *found_out, int64_t *step_out,
                                             const invar_diff_source *a, const invar_diff_source *b,

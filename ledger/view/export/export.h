@@ -37,10 +37,11 @@ void invar_export_csv_field(FILE *out, const char *text, size_t bytes);
 /*
  * Writes the records of the run in all segments, one JSON object per line. "kind" is the kind of a
  * line. Kinds are in this order: run, identity, segment, fact, object, point, step, replica, stat,
- * sample, reply, evaluation, checkpoint, event, seal, entry. Lines of a kind are in the order of
- * the table's key. Members have the names of the table's columns, except "segment" for seg and
- * "KIND_kind" for kind. Blobs are hexadecimal digits. Each double X is followed by X_bits; X is a
- * string if JSON has no such number: "nan", "inf" or "-inf".
+ * sample, reply, reward_part, led_sample, kept_sample, work, op_time, evaluation, checkpoint,
+ * event, seal, entry. Lines of a kind are in the order of the table's key. Members have the names
+ * of the table's columns, except "segment" for seg and "KIND_kind" for kind. Blobs are hexadecimal
+ * digits. Each double X is followed by X_bits, and "value" by "bits"; X is a string if JSON has no
+ * such number: "nan", "inf" or "-inf".
  */
 invar_status invar_export_jsonl(FILE *out, invar_ledger *ledger, int64_t run) INVAR_MUST_USE;
 

@@ -13,8 +13,9 @@
  *     accepted 1: WHO, COMMIT, REASON
  *     0 5d1e... 77c2... 3fe1d2...
  *
- * NAME.points beside it has 8 digits of the digest of every point, of every step at first and then
- * of some. They suffice to find the first point that differs without running the old version again.
+ * NAME.points beside it has 8 digits of the digest of every point of level 0, of every step at
+ * first and then of some. They suffice to find the first point that differs without running the old
+ * version again.
  *
  * Both files may come from an untrusted source. A file that differs in any byte from the text that
  * would be written for its content is rejected with the number of the line; so is a chain that does
@@ -77,7 +78,10 @@ invar_status invar_golden_parse(invar_golden **out, const char *where, const cha
 /* Like invar_golden_parse, for a file. Returns INVAR_E_NOTFOUND if it does not exist. */
 invar_status invar_golden_read(invar_golden **out, const char *path) INVAR_MUST_USE;
 
-/* Makes a golden of a run. `generator` is the program that made it: "invar 0.1.0, train". */
+/*
+ * Makes a golden of a run. `generator` is the program that made it: "invar 0.1.0, train". Returns
+ * INVAR_E_UNSUPPORTED if the run does not begin at step 0.
+ */
 invar_status invar_golden_from_run(invar_golden **out, invar_ledger *ledger, int64_t run,
                                    const char *generator) INVAR_MUST_USE;
 void invar_golden_free(invar_golden *golden); /* `golden` may be NULL */
@@ -210,7 +214,10 @@ invar_status invar_golden_localise(invar_golden_divergence *out, const invar_gol
 void invar_golden_divergence_describe(char out[INVAR_GOLDEN_HEADLINE],
                                       const invar_golden_divergence *divergence, int64_t first);
 
-/* Writes the path of the points to `out`: NAME.points for NAME.golden, else PATH.points. */
+/*
+ * Writes the path of the points to `out`: NAME.points for NAME.golden, NAME.points.new for
+ * NAME.golden.new, else PATH.points.
+ */
 invar_status invar_golden_points_path(char *out, size_t size, const char *golden) INVAR_MUST_USE;
 
 /* ---- both files ------------------------------------------------------------------------------ */
@@ -219,7 +226,8 @@ invar_status invar_golden_points_path(char *out, size_t size, const char *golden
 invar_status invar_golden_check_output(const char *path) INVAR_MUST_USE;
 
 /*
- * Writes the golden of a run and its points. Keeps the history of a golden that exists at `path`.
+ * Writes the golden of a run and its points. Keeps the history of a golden that exists at `path`
+ * unless it cannot be read.
  */
 invar_status invar_golden_record(const char *path, invar_ledger *ledger, int64_t run,
                                  const char *generator) INVAR_MUST_USE;

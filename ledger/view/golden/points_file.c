@@ -1,9 +1,9 @@
 /*
  * points_file.c - reads and writes the points of a golden, and builds them from a run.
  *
- * The file has a line per point and a line of digits per recorded step: all of the first steps,
- * then every 20th, as long as they fit into 8 MiB. It belongs to the golden with the same last
- * chain.
+ * The file has a line per point of level 0 and a line of digits per recorded step: the first 100
+ * steps, then every 20th, as long as they fit into 8 MiB. It belongs to the golden with the same
+ * last chain.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -69,7 +69,11 @@ invar_status invar_report_each(const invar_report_run *run, const char *text,
 invar_status invar_report_add_run(json_t *runs, const invar_report_run *run,
                                   int64_t limit) INVAR_MUST_USE;
 
-/* Appends metrics, gauges, evaluations and timings of the steps from `first` to `last`. */
+/*
+ * Appends metrics, gauges, evaluations and timings of all steps. `first` and `last` are the range
+ * of steps that is divided into stretches, so that a series has at most about `limit` points
+ * (series.c).
+ */
 invar_status invar_report_add_series(json_t *series, const invar_report_run *run, int64_t first,
                                      int64_t last, int64_t limit) INVAR_MUST_USE;
 

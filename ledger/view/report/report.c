@@ -15,7 +15,7 @@
  *            clock: [[step, ms]]                            computing time up to the step
  *            again: {steps, differ, first, other, first_other}  steps executed more than once;
  *                                                           other: equal bits, other content
- *            nan: {step, point} | null                      the first tensor that is not finite
+ *            nan: [{step, point, ...}]                      the row of the query nan-birth, if any
  *            series: [{name, kind, count, odd, at, bits}]   kind: metric gauge evaluation time
  *            checkpoints: [step], levels: {level: count},
  *            events: [{step, ms, level, kind, message, data}],

@@ -318,7 +318,7 @@ expect 0 identical replay l --step 2
 expect 2 'its loss factor of step 2 was left out of this ledger' replay m --step 3
 rm -r m/save/iter_0000003
 echo 1 >m/save/latest_checkpointed_iteration.txt
-expect 2 'take the whole one, or go on' train tiny.ini --run m --save m/save --no-report \
+expect 2 'take the complete one, or continue' train tiny.ini --run m --save m/save --no-report \
     "${hook[@]}"
 holds test "$(content m)" = "$before"
 

@@ -27,9 +27,9 @@ typedef struct invar_http_call {
     /* Receives the body of the response in pieces; a result other than 0 ends the call. */
     int (*on_data)(void *payload, const char *data, size_t bytes);
     void *payload;
-    int code;    /* 0, or the libcurl code of a failure */
-    long status; /* HTTP status; 0 without a response */
-    char why[INVAR_HTTP_REASON_SIZE];
+    int code;                         /* 0, or the libcurl code of a failure */
+    long status;                      /* HTTP status; 0 without a response */
+    char why[INVAR_HTTP_REASON_SIZE]; /* message for `code`; empty after a success */
 } invar_http_call;
 
 typedef struct invar_http_settings {

@@ -6,7 +6,8 @@
  * some heads (as DeepSpeed-Ulysses does). A weight gradient is a function of single output
  * features, so it is computed in the same way, and each rank gets a range of its rows.
  *
- * If rows are not divided, nothing moves, and the functions return their argument.
+ * If rows are not divided, nothing moves: invar_cp_gather and invar_cp_spread return their
+ * argument, invar_cp_fold only adds, and invar_cp_return must not be called.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -47,7 +48,10 @@ invar_tensor invar_cp_spread(invar_builder *b, const invar_tensor *x, int64_t ro
  */
 void invar_cp_return(invar_builder *b, const invar_tensor *y, const invar_tensor *x);
 
-/* Adds the sum over all rows to `out`; `sums` are the sums of this rank's token blocks. */
+/*
+ * Adds the sum over all rows to `out`; `sums` are the sums of the token blocks of this
+ * context-parallel rank.
+ */
 void invar_cp_fold(invar_builder *b, const invar_tensor *out, const invar_tensor *sums);
 
 #ifdef __cplusplus

@@ -40,13 +40,16 @@ invar_tensor invar_adapter_buffer(invar_builder *b, const invar_weight *w, int64
 invar_weight invar_adapter_a(const invar_weight *w);
 invar_weight invar_adapter_b(const invar_weight *w);
 
-/* Appends u = round(s * low), or du of the backward. */
+/*
+ * Appends u = round(s * low), or du of the backward; `low` is the f32 product of x and A, or of dy
+ * and B.
+ */
 void invar_adapter_scale(invar_builder *b, const invar_lora_linear *l, const invar_tensor *u,
                          const invar_tensor *low, bool gradient);
 
 /*
  * Appends the gradient of A or B. `x` has all rows; `dy` has the rows of this context-parallel
- * rank.
+ * rank, or all rows by expert if the layer has experts.
  */
 void invar_adapter_gradient(invar_builder *b, const invar_lora_linear *l, const invar_tensor *dw,
                             const invar_tensor *dy, const invar_tensor *x);

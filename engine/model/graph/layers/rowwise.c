@@ -1,9 +1,10 @@
 /*
  * rowwise.c - layer functions on single rows: embedding, RMS norm, residual addition.
  *
- * Rows need no communication here, except in three cases: an embedding whose ids ranks divide, a
- * weight gradient of a norm over rows that ranks divide, and the gather of normed rows under
- * sequence parallelism, because products need all rows.
+ * The forward needs no communication, except for an embedding whose ids ranks divide, and under
+ * sequence parallelism for the gather of normed rows, because products need all rows. If ranks
+ * divide rows, the backward gathers the rows of the embedding's gradient, the block sums of a
+ * norm's weight gradient, and the gradient of an added value.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -24,9 +24,9 @@ typedef struct invar_tp_reduce {
     invar_tensor sums; /* f32 partial products of this rank, or of all ranks if `shared` is false */
     int64_t rows;      /* rows of one partial product */
     int32_t parts;     /* partial products of this rank */
-    int32_t all, first;
-    bool shared;
-    bool stream; /* result is this rank's rows of the residual stream */
+    int32_t all, first; /* partial products of all ranks; index of this rank's first among them */
+    bool shared;        /* each rank adds a range of the rows; else every rank adds all rows */
+    bool stream;        /* the result is this rank's rows of the residual stream, not gathered */
 } invar_tp_reduce;
 
 /*

@@ -5,7 +5,7 @@
  * The draft model computes the rows of the target model, and keeps keys and values in pages with
  * the same numbers, so sharing, copying and freeing a page holds for both. It samples with the
  * params and random coordinates of the target model, so two models with similar distributions
- * sample the same token at any temperature. Each draft token costs a pass of the draft model.
+ * often sample the same token at any temperature. Each draft token costs a pass of the draft model.
  * Private to engine/sample/rollout.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -29,7 +29,7 @@ invar_status invar_draft_model_new(invar_draft_model **out, const invar_model *m
 void invar_draft_model_free(invar_draft_model *draft);
 
 /*
- * Attaches the draft model to a model runner of the target model, and its cache to that cache as
+ * Attaches the draft model to a model runner of the target model, and its cache to the target's as
  * draft_cache. `sampling` (NULL if every sample has its own) and `runner` are borrowed until
  * invar_draft_model_end, which must be called also after a failure.
  */
@@ -38,11 +38,14 @@ invar_status invar_draft_model_begin(invar_draft_model *draft,
                                      const invar_model_runner *runner) INVAR_MUST_USE;
 void invar_draft_model_end(invar_draft_model *draft);
 
-/* Implements invar_draft_proposer.make. Call it after the slices of a pass are known. */
+/* Implements invar_draft_proposer.propose. Call it after the slices of a pass are known. */
 invar_status invar_draft_model_propose(void *self, invar_draft_request *requests,
                                        int64_t count) INVAR_MUST_USE;
 
-/* Computes rows of the last target pass that are missing in the cache of the draft model. */
+/*
+ * Computes rows of the last target pass that are missing in the cache of the draft model: prefill
+ * rows, and decoded rows without drafts. Call it after every target pass.
+ */
 invar_status invar_draft_model_catch_up(invar_draft_model *draft) INVAR_MUST_USE;
 
 /* Like invar_rollout_dry_run, for the draft model of a rollout with these resolved options. */

@@ -39,7 +39,10 @@ invar_status invar_ngram_proposer_new(invar_ngram_proposer **out, const invar_rl
 /* Records that one of the samples needs no more drafts; the last one frees it. May be NULL. */
 void invar_ngram_proposer_leave(invar_ngram_proposer *ngram);
 
-/* Implements invar_draft_proposer.make. The proposer is guesses[i].seen; `self` is not used. */
+/*
+ * Implements invar_draft_proposer.propose. The proposer of a request is its `ngrams`, and its
+ * sample is an element of the proposer's samples; `self` is not used.
+ */
 invar_status invar_ngram_proposer_propose(void *self, invar_draft_request *requests,
                                           int64_t count) INVAR_MUST_USE;
 

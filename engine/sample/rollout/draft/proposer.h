@@ -34,7 +34,8 @@ typedef struct invar_draft_request {
 } invar_draft_request;
 
 /*
- * A proposer. `make` answers `count` requests with `self` as its state; NULL if nothing is drafted.
+ * A proposer. `propose` answers `count` requests with `self` as its state; it is NULL if nothing is
+ * drafted.
  */
 typedef struct invar_draft_proposer {
     invar_status (*propose)(void *self, invar_draft_request *guesses, int64_t count);

@@ -2,8 +2,8 @@
  * rollout_file.c - writes rollout files.
  *
  * Lines are formatted one at a time, hashed, and either written to a temporary file that replaces
- * the old one, or kept in memory. Order and format of all members are fixed: equal rollouts must
- * give equal bytes, and rollout_file_read.c accepts nothing else.
+ * the old one, or kept in memory. Order and format of all members are fixed, because equal rollouts
+ * must give equal bytes. rollout_file_read.c accepts the members in any order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

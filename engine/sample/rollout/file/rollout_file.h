@@ -32,7 +32,7 @@ extern "C" {
  */
 typedef struct invar_rollout_policy {
     const char *dtype;    /* number format of the weights that sampled; NULL if unknown */
-    const char *numerics; /* contract of the dot products, as in the recipe; NULL if unknown */
+    const char *numerics; /* recipe key numerics: "ieee" or "sm90"; NULL if unknown */
     invar_digest model;   /* digest of the model's shape and arithmetic */
 } invar_rollout_policy;
 
@@ -43,7 +43,7 @@ typedef struct invar_rollout_header {
     invar_digest weights_hash;
     invar_digest tokenizer;
     int64_t n_samples_per_prompt;
-    bool filters;     /* groups may be rejected or left over; only then the file has `filtered` */
+    bool filters;     /* groups may be rejected or left over; the file then has filtered_groups */
     int64_t filtered; /* groups that a filter rejected */
     invar_sampling_params sampling;
     invar_rollout_policy policy; /* a NULL dtype writes a file of version 1 */

@@ -2,9 +2,9 @@
  * rollout_file_read.c - reads and validates rollout files, whose content is untrusted.
  *
  * The trailer is checked first, so that a truncated or changed file is rejected before anything
- * else in it is used. All lines must then be exactly what rollout_file.c writes: no member missing
- * or unknown, every number in its range, and every array of the length that the other members
- * imply.
+ * else in it is used. All lines before it must have the members that rollout_file.c writes, in any
+ * order: none missing or unknown, every number in its range, and every array of the length that the
+ * other members imply.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -21,8 +21,9 @@ extern "C" {
 typedef struct invar_metrics_server invar_metrics_server;
 
 /*
- * Listens at 127.0.0.1. Returns INVAR_E_IO if it cannot listen, INVAR_E_UNSUPPORTED if the HTTP
- * module is not installed. The caller closes *out.
+ * Listens at 127.0.0.1, on `port` (1 to 65535; the header Host of requests must have it). Returns
+ * INVAR_E_IO if it cannot listen, INVAR_E_UNSUPPORTED if the HTTP module is not installed. The
+ * caller closes *out with invar_metrics_server_close.
  */
 invar_status invar_metrics_server_open(invar_metrics_server **out, int64_t port) INVAR_MUST_USE;
 

@@ -19,12 +19,13 @@ extern "C" {
 
 /* Zero-initialize before use. The functions do not lock; the owner does. */
 typedef struct invar_server_metrics {
-    /* Responses by route and HTTP status */
+    /* responses by route and HTTP status, 0 to 599 */
     int64_t replies[INVAR_SERVER_METRICS_ROUTES][INVAR_SERVER_METRICS_CODES];
     int64_t prompt_tokens, generated_tokens;
 } invar_server_metrics;
 
-/* Counts a response with HTTP status `code`; 0 if the client disconnected before the response. */
+/* Counts a response with HTTP status `code`. Does nothing if `code` is 0, because
+   the client has disconnected. */
 void invar_server_metrics_add_response(invar_server_metrics *metrics, int route, int code);
 
 /* Adds the tokens of a request, which must have ended. */
@@ -32,8 +33,9 @@ void invar_server_metrics_add_request(invar_server_metrics *metrics,
                                       const invar_generation_request *request);
 
 /*
- * Writes all metrics. `routes` (n_routes) are the paths of the routes; the last one stands for all
- * other paths. `load` is the number of generation requests in progress.
+ * Writes all metrics. `routes` (n_routes, at most INVAR_SERVER_METRICS_ROUTES) are the paths of the
+ * routes; the last one stands for all other paths. `load` is the number of generation requests in
+ * progress.
  */
 void invar_server_metrics_write(invar_json_text *out, const invar_server_metrics *metrics,
                                 const char *const *routes, int n_routes,

@@ -57,10 +57,10 @@ struct invar_acceptor {
     bool shut, closing; /* guarded by `lock` */
     bool full;          /* there is no row or no file for another connection; try again in the next
                            round */
-    pending *table;     /* (options.most) the first `count` rows are in use */
+    pending *table;     /* (options.max_connections) the first `count` rows are in use */
     size_t count;
     int64_t arrivals;
-    struct pollfd *polls; /* (options.most + 2) */
+    struct pollfd *polls; /* (options.max_connections + 2) wake-up, listener, then the table */
     char head[HEAD_BYTES + 1];
 };
 

@@ -3,9 +3,10 @@
  *
  * A connection without a complete head costs a row of a table, not a thread. If the table is full
  * or the process has no more files, the oldest such connection is closed for a new one, so idle
- * connections cannot lock out others. On a server with a key, connections whose complete head lacks
- * the key are treated like idle ones. Complete requests are passed on in the order in which their
- * connections arrived, those with the key first.
+ * connections cannot lock out others; if at least half of the table waits for room, new connections
+ * wait instead. On a server with a key, connections whose complete head lacks the key are treated
+ * like idle ones. Complete requests are passed on in the order in which their connections arrived,
+ * those with the key first.
  *
  * The bytes of a head are only peeked at (MSG_PEEK): the HTTP server that takes the socket reads
  * them. A head whose framing is ambiguous (framing.h) is rejected here.

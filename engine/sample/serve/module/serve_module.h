@@ -56,21 +56,22 @@ typedef struct invar_serve_handler {
      */
     bool (*knows)(void *payload, const char *authorization);
     /*
-     * Called when the head of a request has arrived. Returns false after setting a response; the
-     * body is then dropped.
+     * Called when the head of a request has arrived, and again, with content_length UINT64_MAX, if
+     * the body was longer than max_body_bytes. Returns false after setting a response; the body is
+     * then dropped.
      */
     bool (*admit)(void *payload, invar_http_transaction *exchange);
     /*
-     * Called before the buffer of the body grows; `bytes` is the size of both buffers while it is
-     * copied. Returns false after setting a response; the body is then dropped. NULL if the size is
-     * not limited.
+     * Called before the buffer of the body grows; `bytes` is the size of the old and the new buffer
+     * together. Returns false after setting a response; the body is then dropped. NULL if the
+     * memory of bodies is not limited.
      */
     bool (*grow)(void *payload, invar_http_transaction *exchange, size_t bytes);
     /* Called when the request is complete. Sets the response. */
     void (*answer)(void *payload, invar_http_transaction *exchange);
     /*
-     * Called when the response was sent, or the client has disconnected. Frees the body or the
-     * stream.
+     * Called when the response was sent, or the client has disconnected, possibly before `answer`.
+     * Frees the body of the response or the stream, if there is one.
      */
     void (*release)(void *payload, invar_http_transaction *exchange);
     /*
@@ -81,9 +82,10 @@ typedef struct invar_serve_handler {
 } invar_serve_handler;
 
 typedef struct invar_serve_settings {
-    const char *host; /* numeric address: 127.0.0.1, ::1, 0.0.0.0 */
-    uint16_t port;    /* 0 for any free port */
-    unsigned connections;
+    const char *host;          /* numeric address: 127.0.0.1, ::1, 0.0.0.0 */
+    uint16_t port;             /* 0 for any free port */
+    unsigned connections;      /* largest number of connections at a time; fewer if the process may
+                                  not open as many files */
     size_t max_body_bytes;     /* limit of a request body, in bytes */
     unsigned client_timeout_s; /* time limit for a client to send its request and to read the next
                                 bytes of a response, in seconds */

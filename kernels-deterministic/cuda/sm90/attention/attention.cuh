@@ -15,9 +15,8 @@
 #include "kernels-deterministic/cuda/common/kernel.cuh"
 #include "kernels-deterministic/math/elementary.h"
 
-#define INVAR_ATTENTION_LANES                                                                      \
-    8                                          /* lanes of a row's sum of p; key j adds to lane j
-                                                  mod 8 */
+/* Lanes of a row's sum of p; key j adds to lane j mod 8. */
+#define INVAR_ATTENTION_LANES 8
 #define INVAR_ATTENTION_LOG2E 0x1.715476p0f    /* log2(e), for lse2 */
 #define INVAR_ATTENTION_FAR (INT64_C(1) << 60) /* a position after every real one */
 

@@ -40,9 +40,7 @@ typedef struct invar_attention_problem {
     const int64_t *lengths; /* (S) keys of each sequence; used with pages only */
 } invar_attention_problem;
 
-/*
- * ---- forward_wgmma.cu: bf16 on the tensor cores, head dim 64 or 128, tiles of 128 rows
- */
+/* ---- forward_wgmma.cu: bf16 on tensor cores, head dim 64 or 128, tiles of 128 rows ----------- */
 
 bool invar_attention_wgmma_supports(const invar_device *dev, const invar_attention_problem *p);
 size_t invar_attention_wgmma_workspace(const invar_device *dev, const invar_attention_problem *p);

@@ -62,8 +62,9 @@ typedef struct invar_gemm {
 } invar_gemm;
 
 /*
- * Products with one a, without shards and groups. If `act` is not NULL, there are two of them, of
- * one width and type, and act is swiglu of their results; their out may then be NULL.
+ * Products with one a, without groups; no kernel computes a set with shards in one launch. If `act`
+ * is not NULL, there are two products, of one width and type, and act is swiglu of their results;
+ * their out may then be NULL.
  */
 typedef struct invar_gemm_set {
     invar_gemm product[INVAR_LINEAR_MAX_PARTS];

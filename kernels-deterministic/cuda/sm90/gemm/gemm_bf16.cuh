@@ -27,9 +27,8 @@
 #define GEMM_STAGING_BYTES (16 * GEMM_STAGING_ROW_BYTES) /* 16 rows, those of one warp */
 #define GEMM_BARRIER_BYTES 256
 #define GEMM_SHARED_BYTES (227 * 1024) /* shared memory that a block may have */
-#define GEMM_ATOM                                                                                  \
-    64 /* shards begin at multiples of it, so that a stage never has
-                                          two of them */
+/* Shards begin at multiples of it, so that a stage never has two of them. */
+#define GEMM_ATOM 64
 #define GEMM_MAX_EXTENT ((int64_t)1 << 30)
 
 /*
@@ -358,7 +357,7 @@ gemm_chain(float (&acc)[Tile::BLOCKS * Tile::ACROSS][Tile::COLS / Tile::ACROSS /
         [&](auto n) { invar_product_hold(acc[decltype(n)::VALUE]); });
 }
 
-/* ---- from accumulators to rows --------------------------------------------------------------- */
+/* ---- staging of results ---------------------------------------------------------------------- */
 
 /*
  * Returns the offset of a 16-byte chunk of a row in the staging memory; no two chunks of a phase

@@ -262,7 +262,7 @@ __device__ __forceinline__ void rows_produce(const rows_plan &plan, const gemm_s
     __syncwarp();
 }
 
-/* ---- from accumulators to memory ------------------------------------------------------------- */
+/* ---- epilogue -------------------------------------------------------------------------------- */
 
 /* Returns the bias of one column, 0 after the last one. */
 __device__ __forceinline__ float rows_bias(const rows_output &to, int col)

@@ -3,9 +3,9 @@
  *
  * Dense and grouped by expert. The shards of a tile are chains one after the other, and the tensor
  * cores continue from one to the next: a chain that has ended is added to others while the next
- * one, in other registers, is in flight. A tile is written during the first chain of the
- * next tile. Sums that wait for their neighbor in the tree stay in registers, which is why tiles
- * are small; only the sum of four waits in shared memory. The order of additions is the tree of
+ * one, in other registers, is in flight. A tile is written during the first chain of the next tile.
+ * Sums that wait for their neighbor in the tree stay in registers, which is why tiles are small;
+ * only the sum of four waits in shared memory. The order of additions is the tree of
  * docs/arithmetic.md, section 3.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -156,7 +156,7 @@ __device__ __forceinline__ void tree_multiply(const rows_plan &plan,
         tree_add(z, z, x);
         tree_add(z, four);
     };
-    // the same code for fwd and dx, though dx has no residual: the compiler needs fewer registers
+    // fwd and dx share this code, though dx has no residual: the compiler needs fewer registers
     auto write = [&](auto number) {
         constexpr int N = decltype(number)::VALUE;
         rows_tile half = tile;

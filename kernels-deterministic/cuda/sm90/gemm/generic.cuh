@@ -22,7 +22,7 @@
 // elements that are moved together, along the contiguous index; a scale covers all of them
 #define UNIT 8
 
-/* ---- from global memory ---------------------------------------------------------------------- */
+/* ---- loads from global memory ---------------------------------------------------------------- */
 
 /* Storage of a type: a unit is COUNT numbers of type `number`. */
 template <typename T, int UNIT_COUNT> struct kept_as {

@@ -220,7 +220,7 @@ static __global__ void cut_scales(float *to, const float *from, int64_t lines, i
     to[first * lines + at / line * (end - first) + col - first] = from[at];
 }
 
-/* ---- which kernel ---------------------------------------------------------------------------- */
+/* ---- choice of the kernel -------------------------------------------------------------------- */
 
 typedef invar_status (*run_product)(const invar_device *dev, const invar_gemm *p);
 

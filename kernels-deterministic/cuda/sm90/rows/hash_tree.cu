@@ -29,7 +29,7 @@
 
 static_assert(INVAR_TREE_FANOUT * sizeof(invar_digest) == LEAF, "nodes are leaves of digests");
 
-/* ---- what is hashed -------------------------------------------------------------------------- */
+/* ---- tensors and shards ---------------------------------------------------------------------- */
 
 /* A tensor in shards; compare data_shard and scale_shard of cpu/hash_tree.c. */
 struct tree_source {

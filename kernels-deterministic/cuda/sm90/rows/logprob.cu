@@ -528,7 +528,7 @@ __device__ __forceinline__ float select_element(const float x[INVAR_RUN], int i)
 /* Computes p = exp(logp), which is at most 1 unless max and logsum do not belong to the logits. */
 __device__ __forceinline__ void exponentials(float p[INVAR_RUN], const float logp[INVAR_RUN])
 {
-    // as signed numbers, the bits of the values from INVAR_EXP_NEAR to -0 are below all others
+    // read as signed numbers, the bits of the values from INVAR_EXP_NEAR to -0 are below all others
     int most = __float_as_int(logp[0]);
     bool usual = true;
 

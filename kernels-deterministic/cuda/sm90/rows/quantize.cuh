@@ -175,7 +175,7 @@ struct mxfp8_format {
     }
     template <typename F> static __device__ __forceinline__ void encode(uint8_t s, F f)
     {
-        // the inverse of invar_mx_quantize
+        // reciprocal of the scale, as in invar_mx_quantize
         float inverse = invar_f32_from_e8m0((uint8_t)(254u - s));
         f([&](const float *x) {
             return e4m3_four(x[0] * inverse, x[1] * inverse, x[2] * inverse, x[3] * inverse);

@@ -24,7 +24,7 @@ __device__ __forceinline__ float value_of(uint32_t rank)
     return invar_order_value((uint64_t)rank << 32);
 }
 
-/* ---- hidden tokens --------------------------------------------------------------------------- */
+/* ---- banned tokens --------------------------------------------------------------------------- */
 
 struct banned_tokens {
     const int32_t *ids; /* (count) */
@@ -37,8 +37,8 @@ struct banned_tokens {
 #define MARKS 32
 
 /*
- * Banned tokens of one row. Few tokens are banned and all of them are compared: a bit for each
- * group of four ids, modulo 1024, says whether comparing is needed.
+ * Banned tokens of one row. A token is compared with all banned ones, which are few, but only if
+ * the mark of its group of four ids, modulo 1024, is set.
  */
 struct banned_token_filter {
     const banned_tokens &tokens;

@@ -8,6 +8,7 @@
  *   embedding.bwd   per unit and id a sum from +0 of its dout[t], tokens ascending; units are added
  *                   to dtable[id], ascending
  *   add             round(a + b)
+ *   scale           round(factor * x)
  *   token.fold      the sums of units of token.sum, from those of blocks
  *   shards.fold     round(the tree over shards + 0); with a residual, `add` of both
  * A thread owns columns, and sums them alone and in order.

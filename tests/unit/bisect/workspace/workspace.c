@@ -72,7 +72,7 @@ static void test_workshop__is_ours_alone(void **state)
         return;
     assert_int_equal(chown(below(work, "shared"), 65534, 65534), 0);
     assert_fails(invar_workspace_open(&shop, below(work, "shared"), repo_path, nowhere),
-                 INVAR_E_STATE, "somebody else");
+                 INVAR_E_STATE, "another user");
 }
 
 static void test_workshop__has_its_usual_place(void **state)

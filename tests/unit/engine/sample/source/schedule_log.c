@@ -115,7 +115,7 @@ static void test_ticks__what_is_wrong_is_named(void **state)
         {"{\"tick\":0,\"batch\":[2,1]}\n", "group 1 of tick 0 is out of order"},
         {"{\"tick\":0,\"batch\":[2,2]}\n", "group 2 of tick 0 is out of order"},
         {"{\"tick\":0,\"batch\":[-1]}\n", "group -1 of tick 0 is out of order"},
-        {"{\"tick\":0,\"batch\":[1.0]}\n", "item 0 of \"batch\" is none"},
+        {"{\"tick\":0,\"batch\":[1.0]}\n", "item 0 of \"batch\" is invalid"},
         {"{\"tick\":0,\"batch\":7}\n", "expected a list"},
         {"{\"tick\":0}\n", "expected a list"},
         {"{\"tick\":0,\"batch\":[1],\"drawn\":[]}\n", "expected a list"},

@@ -301,7 +301,7 @@ static void test_tokenizer_read__names_the_file(void **state)
     (void)state;
     snprintf(folder, sizeof folder, WORK "-%d", (int)getpid());
     assert_fails(invar_tokenizer_read(&t, folder), INVAR_E_NOTFOUND,
-                 "tokenizer.json: not there, and no other file");
+                 "tokenizer.json: it does not exist, and no other file");
     assert_ok(invar_held_folder_make(folder));
     assert_ok(invar_path_join(path, sizeof path, folder, "tokenizer.json"));
     assert_ok(invar_file_write(path, "{", 1));
