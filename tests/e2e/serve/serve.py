@@ -239,7 +239,7 @@ BAD = [
     (TEXT, {}, "prompt", "prompt is missing"),
     (TEXT, {"prompt": ""}, "prompt", "is empty"),
     (TEXT, {"prompt": []}, "prompt", "a list of 0"),
-    (TEXT, {"prompt": [[]]}, "prompt", "none of"),
+    (TEXT, {"prompt": [[]]}, "prompt", "not one of"),
     (TEXT, {"prompt": [1, "a"]}, "prompt", "item 1 is no token"),
     (TEXT, {"prompt": [1, -1]}, "prompt", "item 1 is no token"),
     (TEXT, {"prompt": [300]}, "prompt", "token 300; the vocabulary has 300"),

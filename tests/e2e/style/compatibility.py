@@ -36,7 +36,7 @@ FIRST = {
     "`INVAR_LEDGER_VERSION`": ("ledger/store/ledger_schema.c", r"if \(version < (\d+)\)"),
     "`INVAR_JOURNAL_VERSION`": ("engine/files/journal.c", r", (\d+), INVAR_JOURNAL_VERSION\)"),
     "`INVAR_ROLLOUT_FILE_VERSION`": ("engine/sample/rollout/file/rollout_file_read.c",
-                                     r'take_int\(&version, l, "version", (\d+), '),
+                                     r'read_int\(&version, l, "version", (\d+), '),
 }
 MODULES = {"INVAR_MPI_ABI", "INVAR_NCCL_ABI", "INVAR_HTTP_ABI", "INVAR_SERVE_ABI",
            "INVAR_BACKEND_ABI"}
