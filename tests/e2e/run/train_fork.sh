@@ -134,7 +134,7 @@ expect 129 "'skip-damaged' is about" train more.ini --fork old --skip-damaged tr
 expect 129 'a fork needs checkpoints of its own' train more.ini --fork old --save none --run new
 expect 129 'name weights of the same model' train more.ini --fork old --run new --hidden-size 32
 expect 129 'a fork keeps that number' train more.ini --fork old --run new --num-steps-per-rollout 2
-expect 2 'is no fork' train more.ini --fork old --run whole
+expect 2 'is not a fork' train more.ini --fork old --run whole
 for golden in --golden --record-golden; do
     expect 129 "leave out $golden" train more.ini --fork old --run new $golden fork.golden
 done
