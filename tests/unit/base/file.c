@@ -540,7 +540,7 @@ static void test_base_file__makes_and_removes_folders(void **state)
     assert_ok(invar_held_folder_make(in_work("a/b/c")));
     assert_ok(invar_file_write(in_work("a/b/c/file"), "x", 1));
     assert_fails(invar_held_folder_make(in_work("a/b/c/file")), INVAR_E_IO, "is not a folder");
-    assert_fails(invar_held_folder_make(in_work("a/b/c/file/d")), INVAR_E_IO, "file: it is there");
+    assert_fails(invar_held_folder_make(in_work("a/b/c/file/d")), INVAR_E_IO, "file: it exists");
     assert_ok(invar_file_write(outside, "stays", 5));
     assert_int_equal(symlink(outside, in_work("a/link")), 0);
     assert_int_equal(symlink(work, in_work("a/b/up")), 0);
