@@ -1,5 +1,5 @@
 /*
- * keys_page.c - the key reference (docs/keys.md) in Markdown, of the table of recipe keys.
+ * keys_page.c - writes the key reference (docs/keys.md) in Markdown from the table of recipe keys.
  *
  * An index in alphabetical order comes first, then a section for each section of a recipe, with a
  * heading for each key, so that other pages can link to it.
@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "cli/manpages/manpages.h"
+#include "cli/recipe_flags.h"
+#include "cli/safe_text.h"
 #include "engine/config/config.h"
 
 #include "base/invar_banned.h"
@@ -44,22 +46,7 @@ static void add_escaped(paragraph *p, const char *text)
 
 static void write_filled(FILE *out, paragraph *p)
 {
-    size_t column = 0;
-
-    for (const char *text = p->text; *text;) {
-        const size_t gap = strspn(text, " "), word = strcspn(text + gap, " ");
-
-        if (column > 0 && column + gap + word > COLUMNS) {
-            fputc('\n', out);
-            column = 0;
-            text += gap;
-            continue;
-        }
-        fprintf(out, "%.*s", (int)(gap + word), text);
-        column += gap + word;
-        text += gap + word;
-    }
-    fputc('\n', out);
+    invar_safe_text_wrap_to(out, p->text, 0, COLUMNS);
     p->bytes = 0;
 }
 
@@ -96,35 +83,14 @@ static void write_index(FILE *out, paragraph *p)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-static void add_values(paragraph *p, const invar_recipe_key *key)
-{
-    static const char *const names[] = {"true or false", "integer", "number", "text", ""};
-    char words[INVAR_CHOICES_TEXT_SIZE];
-
-    if (key->choices) {
-        invar_choices_text(words, sizeof words, key->choices, ", ", " or ");
-        add_text(p, "%s", words);
-    } else if (key->type == INVAR_RECIPE_TYPE_INT && (key->int_min || key->int_max)) {
-        add_text(p, "%lld to %lld", (long long)key->int_min, (long long)key->int_max);
-    } else if (key->type == INVAR_RECIPE_TYPE_FLOAT) {
-        add_text(p, "number, %g to %.10g", key->float_min, key->float_max);
-    } else {
-        add_text(p, "%s", names[key->type]);
-    }
-}
-
-/* "0 to 64; default `0`; semantic if set; Miles: `rollout-lag`", then the text. */
+/* The first line is that of `invar help KEY`, with the flag of Miles; then the text. */
 static void write_key(FILE *out, paragraph *p, const invar_recipe_key *key, const char *miles)
 {
+    char head[INVAR_RECIPE_FLAGS_TEXT_SIZE];
+
+    invar_recipe_flags_describe(head, key);
     fprintf(out, "\n### %s\n\n", key->name);
-    add_values(p, key);
-    if (!key->default_text)
-        add_text(p, "; must be given");
-    else if (key->default_text[0])
-        add_text(p, "; default `%s`", key->default_text);
-    else
-        add_text(p, "; default empty");
-    add_text(p, "; %s", invar_recipe_effect_name(key->effect));
+    add_text(p, "%s", head);
     if (miles[0])
         add_text(p, "; Miles: `%s`", miles);
     add_text(p, "\\");
