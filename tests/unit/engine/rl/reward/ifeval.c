@@ -3,7 +3,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/rl/reward/reward.h"
@@ -128,13 +130,47 @@ static void test_ifeval__wrong_metadata(void **state)
     }
 }
 
+static int json_calls, json_fail_at; /* the allocation of jansson that fails, from 1; 0 for none */
+
+static void *alloc_or_fail(size_t bytes)
+{
+    return ++json_calls == json_fail_at ? NULL : malloc(bytes);
+}
+
+/* Lack of memory while a response is parsed is an error, and no response that is not JSON. */
+static void test_ifeval__lack_of_memory(void **state)
+{
+    const char *metadata =
+        "{\"instruction_id_list\":[\"detectable_format:json_format\"],\"kwargs\":[{}]}";
+    invar_status status = INVAR_E_NOMEM;
+    invar_rl_sample s;
+    int failures = -1;
+
+    (void)state;
+    for (int n = 1; status == INVAR_E_NOMEM; n++, failures++) {
+        json_calls = 0;
+        json_fail_at = n;
+        status = judge(&s, "{\"a\": [1, {\"b\": \"c\"}]}", metadata);
+        json_fail_at = 0;
+        if (status != INVAR_OK)
+            assert_int_equal(invar_error_last()->status, INVAR_E_NOMEM);
+        invar_error_clear();
+    }
+    assert_int_equal(status, INVAR_OK);
+    assert_true(s.reward == 1.0); // a 0 would be the reward of text that is not JSON
+    invar_reward_parts_release(&s.parts);
+    assert_true(failures > 10); // those of metadata and response
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ifeval__rules),
         cmocka_unit_test(test_ifeval__share_and_parts),
         cmocka_unit_test(test_ifeval__wrong_metadata),
+        cmocka_unit_test(test_ifeval__lack_of_memory),
     };
 
+    json_set_alloc_funcs(alloc_or_fail, free); // before the first text that is parsed
     return cmocka_run_group_tests_name("ifeval", tests, NULL, NULL);
 }
