@@ -8,7 +8,6 @@
 
 #include <stdbool.h>
 
-#include "cli/bench/gpu_compare.h"
 #include "kernels-deterministic/ops.h"
 
 /* One run of invar bench. The struct is private to bench.c. */
@@ -76,12 +75,14 @@ float invar_bench_noise(uint64_t *state);
 /* Runs an op once without timing, to prepare the tensors of another op. */
 invar_status invar_bench_prepare(invar_bench *bench, invar_op op, const void *args) INVAR_MUST_USE;
 
+/* Returns INVAR_E_INVALID if no op has `only` in its name. */
+invar_status invar_bench_check_selection(const char *only) INVAR_MUST_USE;
+
 /*
- * Runs the GPU benchmarks of ops whose name contains `only`. `pool` is used for the comparison with
- * the CPU.
+ * Runs the benchmarks of ops whose name contains `only` on the CPU, with 1 thread and with
+ * `threads`, and prints their rows.
  */
-invar_status invar_bench_gpu(const char *only, const invar_gpu_compare_options *options,
-                             invar_pool *pool) INVAR_MUST_USE;
+invar_status invar_bench_cpu(const char *only, int threads, bool json) INVAR_MUST_USE;
 
 /* Times a case of the current op and its peer with every number of threads, and prints the rows. */
 invar_status invar_bench_run(invar_bench *bench, const invar_bench_case *c) INVAR_MUST_USE;

@@ -17,7 +17,7 @@
 #include "cli/bench/gpu.h"
 #include "kernels-deterministic/tensor_row.h"
 #ifdef INVAR_LEDGER
-#include "engine/model/graph/audit.h"
+#include "engine/model/audit/audit.h"
 #endif
 
 #include "base/invar_banned.h"

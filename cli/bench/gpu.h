@@ -23,6 +23,13 @@ typedef struct invar_gpu_bench {
     int n_row_blocks;
 } invar_gpu_bench;
 
+/*
+ * Runs the GPU benchmarks of ops whose name contains `only`. `pool` is used for the comparison with
+ * the CPU.
+ */
+invar_status invar_bench_gpu(const char *only, const invar_gpu_compare_options *options,
+                             invar_pool *pool) INVAR_MUST_USE;
+
 /* ---- device memory, valid until the row ends ------------------------------------------------- */
 
 size_t invar_gpu_bench_bytes(invar_dtype dtype, int64_t rows, int64_t cols);

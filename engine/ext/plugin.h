@@ -29,6 +29,7 @@
 
 #include "base/status.h"
 #include "engine/ext/invar_plugin.h"
+#include "engine/ext/plugin_kinds.h"
 #include "engine/ext/server/remote_teacher.h"
 #include "engine/ext/turn_action.h"
 #include "engine/rl/loss.h"
@@ -40,19 +41,6 @@ extern "C" {
 #endif
 
 typedef struct invar_plugin invar_plugin;
-
-/* Kinds of calls that a plug-in can offer; a mask. */
-#define INVAR_PLUGIN_KIND_REWARD 1u
-#define INVAR_PLUGIN_KIND_GROUP_REWARD 2u
-#define INVAR_PLUGIN_KIND_FILTER 4u
-#define INVAR_PLUGIN_KIND_LOSS 8u
-#define INVAR_PLUGIN_KIND_HOOK 16u
-#define INVAR_PLUGIN_KIND_GENERATE 32u
-#define INVAR_PLUGIN_KIND_TEACHER 64u /* servers only */
-#define INVAR_PLUGIN_KIND_BUFFER_FILTER 128u
-#define INVAR_PLUGIN_KIND_PROMPTS 256u
-#define INVAR_PLUGIN_KIND_AGENT 512u /* calls the model itself, over HTTP (engine/sample/agent) */
-#define INVAR_PLUGIN_KINDS 1023u     /* mask of all kinds */
 
 /*
  * At most one of `spec`, `url` and `teacher` is set. If none is, all replies come from the ledger.
@@ -194,12 +182,6 @@ invar_status invar_plugin_score(float *logp_out, invar_plugin *plugin,
  */
 invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
                                void *plugin) INVAR_MUST_USE;
-
-/*
- * Name of a hook: "after_init", "before_logprob", "before_train_step", "after_rollout",
- * "after_eval".
- */
-const char *invar_plugin_hook_name(int hook);
 
 /*
  * Calls a hook. `samples` (count) are passed for after_rollout and after_eval, else NULL. The

@@ -11,26 +11,9 @@
 
 #include <string.h>
 
-#include "engine/ext/plugin.h"
+#include "engine/ext/plugin_kinds.h"
 
 #include "base/invar_banned.h"
-
-const char *invar_plugin_kind_name(uint32_t kind)
-{
-    switch (kind) {
-    case INVAR_PLUGIN_KIND_REWARD: return "reward";
-    case INVAR_PLUGIN_KIND_GROUP_REWARD: return "group_reward";
-    case INVAR_PLUGIN_KIND_FILTER: return "filter";
-    case INVAR_PLUGIN_KIND_LOSS: return "loss";
-    case INVAR_PLUGIN_KIND_HOOK: return "hook";
-    case INVAR_PLUGIN_KIND_GENERATE: return "generate";
-    case INVAR_PLUGIN_KIND_TEACHER: return "teacher";
-    case INVAR_PLUGIN_KIND_BUFFER_FILTER: return "buffer_filter";
-    case INVAR_PLUGIN_KIND_PROMPTS: return "prompts";
-    case INVAR_PLUGIN_KIND_AGENT: return "agent";
-    default: return NULL;
-    }
-}
 
 /* ---- hash ------------------------------------------------------------------------------------ */
 
@@ -189,19 +172,6 @@ static void write_tokens(invar_json_text *text, const invar_plugin_tokens *t)
     write_floats(text, "advantage", t->advantage, t->count);
     invar_json_text_key(text, "mask");
     invar_json_text_bytes(text, t->mask, t->count);
-}
-
-const char *invar_plugin_hook_name(int hook)
-{
-    static const char *const names[] = {
-        [INVAR_PLUGIN_AFTER_INIT] = "after_init",
-        [INVAR_PLUGIN_BEFORE_LOGPROB] = "before_logprob",
-        [INVAR_PLUGIN_BEFORE_TRAIN_STEP] = "before_train_step",
-        [INVAR_PLUGIN_AFTER_ROLLOUT] = "after_rollout",
-        [INVAR_PLUGIN_AFTER_EVAL] = "after_eval",
-    };
-
-    return names[hook];
 }
 
 static void write_event(invar_json_text *text, const invar_plugin_event *event)

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-/* A call of one of the kinds of plugin.h, which determines the fields that are set. */
+/* A call of one of the kinds of plugin_kinds.h, which determines the fields that are set. */
 typedef struct invar_plugin_call {
     const char *plugin; /* name of the plug-in, used in error messages */
     uint32_t kind;
@@ -44,9 +44,6 @@ typedef struct invar_plugin_call {
     float *dlogp, *loss;          /* (tokens->count) answer */
     float *logp; /* teacher: log-probs of all responses of `samples`, concatenated */
 } invar_plugin_call;
-
-/* Name of a kind, "reward", "group_reward", ...; NULL if `kind` is not exactly one kind. */
-const char *invar_plugin_kind_name(uint32_t kind);
 
 /*
  * Hash of the request, independent of the transport. Step, call number and the event of a hook are

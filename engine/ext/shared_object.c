@@ -27,7 +27,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "engine/ext/plugin.h"
+#include "engine/ext/plugin_kinds.h"
 
 #include "base/invar_banned.h"
 

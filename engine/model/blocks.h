@@ -10,7 +10,7 @@
 #define INVAR_ENGINE_MODEL_BLOCKS_H
 
 #include "engine/model/graph/builder.h"
-#include "engine/model/spec.h"
+#include "engine/model/spec/spec.h"
 
 #ifdef __cplusplus
 extern "C" {

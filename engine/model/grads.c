@@ -13,8 +13,8 @@
 #include "base/alloc.h"
 #include "engine/model/graph/graph_transfer.h"
 #include "engine/model/graph/row_partition.h"
-#include "engine/model/logical_shards.h"
 #include "engine/model/lora/adapters.h"
+#include "engine/model/shard/logical_shards.h"
 #include "engine/model/shard/zero_partition.h"
 
 #include "base/invar_banned.h"

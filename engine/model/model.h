@@ -13,6 +13,9 @@
  * With adapters (lora/adapters.h), `params` are the adapters' parameters. Those of the base follow
  * them in `base` and are frozen: they have a weight, but no master and no gradient.
  *
+ * Four files implement these functions: model.c the queries, model_new.c creation, model_weights.c
+ * weights from masters and copies, model_digests.c digests.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_ENGINE_MODEL_MODEL_H
@@ -20,31 +23,12 @@
 
 #include "base/block_carver.h"
 #include "base/hash.h"
-#include "base/recipe/choices.h"
+#include "engine/model/format.h"
 #include "engine/model/partition.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* Number format of the linear layers. Everything else is stored as f32 for fp32, else as bf16. */
-typedef enum invar_format {
-#define INVAR_FORMAT(ID, ...) INVAR_FORMAT_##ID,
-#include "engine/model/formats.def"
-#undef INVAR_FORMAT
-    INVAR_FORMAT_COUNT
-} invar_format;
-
-extern const invar_choices invar_format_choices; /* words of recipes and of --dtype */
-
-/* Returns the word of recipes and of --dtype, such as "mxfp8"; NULL if out of range. */
-const char *invar_format_name(invar_format format);
-
-/* Storage type of activations, norms, biases, embedding and head. */
-invar_dtype invar_format_storage(invar_format format);
-
-/* Width that groups of heads are a multiple of, so that no scale block is split. */
-int64_t invar_format_head_block(invar_format format);
 
 typedef struct invar_model {
     invar_model_spec spec;

@@ -16,7 +16,7 @@
 #define INVAR_ENGINE_MODEL_PARTITION_H
 
 #include "engine/model/graph/param.h"
-#include "engine/model/spec.h"
+#include "engine/model/spec/spec.h"
 #include "engine/ranks/layout/layout.h"
 
 #ifdef __cplusplus

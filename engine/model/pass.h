@@ -14,7 +14,7 @@
 #include "engine/model/decoder.h"
 #include "engine/model/forward.h"
 #include "engine/model/graph/host_staging.h"
-#include "engine/model/vocab_parallel.h"
+#include "engine/model/shard/vocab_parallel.h"
 
 #ifdef __cplusplus
 extern "C" {

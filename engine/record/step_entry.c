@@ -18,7 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/sort.h"
-#include "engine/model/graph/audit.h"
+#include "engine/model/audit/audit.h"
 #include "engine/ranks/layout/rank_collectives.h"
 #include "engine/record/kept_samples.h"
 #include "engine/record/replica_check.h"

@@ -329,7 +329,7 @@ static invar_status hash_sets(void *payload, const invar_run_context *session)
 
         INVAR_TRY(invar_run_context_data(&data, session, set.path, true));
         invar_dataset_hash(&digest, data);
-        invar_memory_planning_measure(a->seen, data, true);
+        invar_data_lengths_add(a->seen, data, true);
         invar_dataset_close(data);
         invar_hasher_update(&a->hasher, set.name, strlen(set.name) + 1);
         invar_hasher_update(&a->hasher, digest.bytes, sizeof digest.bytes);

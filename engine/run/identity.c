@@ -147,7 +147,7 @@ invar_status invar_train_loop_read_sets(invar_train_loop *loop)
     const invar_recipe *r = loop->recipe;
     invar_data_lengths *data = &loop->identity.data;
 
-    invar_memory_planning_measure(data, loop->session.data, false);
+    invar_data_lengths_add(data, loop->session.data, false);
     if (loop->options->replay) // a replay does not evaluate
         return INVAR_OK;
     data->evaluates = loop->identity.evaluates =

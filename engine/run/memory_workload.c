@@ -27,21 +27,6 @@
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-void invar_memory_planning_measure(invar_data_lengths *out, const invar_dataset *data, bool eval)
-{
-    int64_t size = data ? invar_dataset_size(data) : 0;
-    int64_t *prompt = eval ? &out->eval : &out->prompt;
-
-    if (eval)
-        out->eval_prompts = invar_max_i64(out->eval_prompts, size);
-    for (int64_t i = 0; i < size; i++) {
-        const invar_prompt *p = invar_dataset_prompt(data, i);
-        *prompt = invar_max_i64(*prompt, p->n_tokens);
-        out->answer = invar_max_i64(out->answer, p->n_answer);
-        out->total = invar_max_i64(out->total, p->n_tokens + p->n_answer);
-    }
-}
-
 /* Returns the tokens of the longest prompt that the recipe admits. */
 static int64_t longest_prompt(const invar_recipe *r, int64_t context)
 {
@@ -266,7 +251,7 @@ static invar_status read_data(invar_memory_planning *v)
     if (path[0])
         INVAR_TRY(
             warn_if_missing(v, invar_run_context_data(&v->session.data, &v->session, path, false)));
-    invar_memory_planning_measure(&v->data, v->session.data, false);
+    invar_data_lengths_add(&v->data, v->session.data, false);
     if (!v->data.evaluates)
         return INVAR_OK;
     return warn_if_missing(v, invar_evaluate_hash(&digest, &v->data, &v->session));

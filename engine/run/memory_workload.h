@@ -10,6 +10,7 @@
 #ifndef INVAR_ENGINE_RUN_MEMORY_WORKLOAD_H
 #define INVAR_ENGINE_RUN_MEMORY_WORKLOAD_H
 
+#include "engine/run/context/data_lengths.h"
 #include "engine/run/context/run_context.h"
 #include "engine/run/memory_plan/memory_plan.h"
 #include "engine/run/train_settings.h"
@@ -17,22 +18,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* Largest lengths in the data, in tokens. If a field is 0, the recipe's bound is used. */
-typedef struct invar_data_lengths {
-    int64_t prompt;                 /* longest prompt of training */
-    int64_t answer;                 /* longest answer of training and evaluation */
-    int64_t total;                  /* longest prompt with its answer, of both, for SFT */
-    bool evaluates;                 /* the run evaluates during training */
-    int64_t eval;                   /* longest prompt of evaluation */
-    int64_t eval_prompts;           /* number of prompts in the largest evaluation set */
-    int64_t per_prompt;             /* largest number of samples per prompt of evaluation */
-    int64_t response;               /* largest response length of evaluation */
-    invar_sampling_params sampling; /* evaluation parameters that need most memory */
-} invar_data_lengths;
-
-/* Includes a data set of training or, if `eval`, of evaluation in *out. `data` may be NULL. */
-void invar_memory_planning_measure(invar_data_lengths *out, const invar_dataset *data, bool eval);
 
 /* Returns the workload of a run context that has its spec and its device. Both are borrowed. */
 invar_memory_workload invar_memory_planning_workload(const invar_run_context *session,

@@ -13,7 +13,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/graph/op_runner.h"
-#include "engine/model/logical_shards.h"
+#include "engine/model/shard/logical_shards.h"
 #include "engine/model/shard/zero_partition.h"
 #include "engine/train/optimizer.h"
 #include "kernels-deterministic/math/clip.h"

@@ -10,7 +10,7 @@
 #ifndef INVAR_ENGINE_MODEL_GRAPH_DATAFLOW_H
 #define INVAR_ENGINE_MODEL_GRAPH_DATAFLOW_H
 
-#include "engine/model/graph/graph_exec.h"
+#include "engine/model/graph/graph_args.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -17,29 +17,6 @@
 
 #include "base/invar_banned.h"
 
-static char *address_of(const invar_op_graph *program, const void *name,
-                        const invar_graph_exec_args *run)
-{
-    const invar_graph_buffer *room = &program->buffers[invar_op_graph_buffer_of(name)];
-    const char *base = room->input < 0 ? run->block : run->inputs[room->input];
-
-    if (!base) // an input that is not supplied
-        return NULL;
-    return (char *)(uintptr_t)base + room->offset + invar_op_graph_offset_of(name);
-}
-
-invar_tensor invar_op_graph_find(const invar_op_graph *graph, const invar_tensor *tensor,
-                                 const invar_graph_exec_args *run)
-{
-    invar_tensor t = *tensor;
-
-    if (t.data)
-        t.data = address_of(graph, t.data, run);
-    if (t.scale)
-        t.scale = address_of(graph, t.scale, run);
-    return t;
-}
-
 /* Copies the node's arguments with the addresses of this execution. */
 static void resolve_arguments(char *args, const invar_op_graph *program,
                               const invar_graph_node *call, const invar_graph_exec_args *run)
@@ -52,7 +29,7 @@ static void resolve_arguments(char *args, const invar_op_graph *program,
         char *at = args + program->address_offsets[i];
         const void *name;
         memcpy(&name, at, sizeof name);
-        name = address_of(program, name, run);
+        name = invar_op_graph_address(program, name, run);
         memcpy(at, &name, sizeof name);
     }
     if (call->overwrite_offset >= 0)
@@ -91,8 +68,8 @@ static invar_status run_transfer(const invar_op_graph *program, const invar_grap
     move.full = invar_op_graph_find(program, &move.full, run);
     move.local = invar_op_graph_find(program, &move.local, run);
     if (move.experts.offsets)
-        move.experts.offsets =
-            (const int64_t *)(const void *)address_of(program, move.experts.offsets, run);
+        move.experts.offsets = (const int64_t *)(const void *)invar_op_graph_address(
+            program, move.experts.offsets, run);
     return invar_transfer_runner_run(run->transfers, run->op_runner, &move);
 }
 

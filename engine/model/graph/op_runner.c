@@ -1,5 +1,5 @@
 /*
- * op_runner.c - runs ops through the audit and the CUDA graph cache, and grows their scratch.
+ * op_runner.c - runs ops on a device and grows their scratch.
  *
  * On a dry-run device no op runs: its scratch size is recorded, and allocated when the runner is
  * released or asked to, so that a memory plan counts it.
@@ -7,9 +7,6 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/model/graph/op_runner.h"
-
-#include "engine/model/graph/audit.h"
-#include "engine/model/graph/cuda_graph_cache.h"
 
 #include "base/invar_banned.h"
 
@@ -74,22 +71,7 @@ static invar_status record_dry_op(invar_op_runner *caller, invar_op op, const vo
     return INVAR_OK;
 }
 
-invar_status invar_op_runner_run(invar_op_runner *runner, invar_op op, const void *args)
-{
-    if (runner->graph_cache)
-        return invar_cuda_graph_cache_call(runner->graph_cache, runner, op, args);
-    return invar_op_runner_run_now(runner, op, args);
-}
-
-invar_status invar_op_runner_download(invar_op_runner *runner, void *to, const void *from,
-                                      size_t bytes)
-{
-    if (runner->graph_cache)
-        INVAR_TRY(invar_cuda_graph_cache_flush(runner->graph_cache));
-    return invar_device_download(&runner->dev, to, from, bytes);
-}
-
-invar_status invar_op_runner_run_now(invar_op_runner *runner, invar_op op, const void *args)
+invar_status invar_op_runner_launch(invar_op_runner *runner, invar_op op, const void *args)
 {
     const invar_op_impl *impl = &runner->dev.backend->ops[op];
 
@@ -101,7 +83,5 @@ invar_status invar_op_runner_run_now(invar_op_runner *runner, invar_op op, const
         if (bytes > runner->bytes)
             INVAR_TRY(grow_scratch(runner, invar_device_growth_bytes(&runner->dev, bytes, 4)));
     }
-    INVAR_TRY(invar_audit_before(runner->audit, op, args));
-    INVAR_TRY(invar_op_run(&runner->dev, op, args));
-    return invar_audit_after(runner->audit, op, args, runner->layer);
+    return invar_op_run(&runner->dev, op, args);
 }

@@ -25,7 +25,7 @@ typedef struct invar_op_runner {
     size_t bytes;               /* size of the scratch */
     size_t dry_scratch_bytes;   /* largest scratch that an op on a dry-run device asked for */
     int64_t scratch_generation; /* number of times that the scratch was replaced */
-    invar_audit *audit;         /* engine/model/graph/audit.h; borrowed, may be NULL */
+    invar_audit *audit;         /* engine/model/audit/audit.h; borrowed, may be NULL */
     int64_t layer;              /* layer of the ops, for audit findings; -1 if it is no layer */
     /* engine/model/graph/cuda_graph_cache.h: receives the calls; borrowed, may be NULL */
     invar_cuda_graph_cache *graph_cache;
@@ -53,6 +53,10 @@ invar_status invar_op_runner_run(invar_op_runner *runner, invar_op op,
 /* Like invar_op_runner_run, but never passes the call to the CUDA graph cache. */
 invar_status invar_op_runner_run_now(invar_op_runner *runner, invar_op op,
                                      const void *args) INVAR_MUST_USE;
+
+/* Runs an op with enough scratch, and neither audits nor captures the call. */
+invar_status invar_op_runner_launch(invar_op_runner *runner, invar_op op,
+                                    const void *args) INVAR_MUST_USE;
 
 /* Downloads from the device, after launching the ops that a CUDA graph cache holds back. */
 invar_status invar_op_runner_download(invar_op_runner *runner, void *to, const void *from,

@@ -11,7 +11,7 @@
 #define INVAR_ENGINE_MODEL_LORA_ADAPTERS_H
 
 #include "engine/model/graph/param.h"
-#include "engine/model/spec.h"
+#include "engine/model/spec/spec.h"
 
 #ifdef __cplusplus
 extern "C" {

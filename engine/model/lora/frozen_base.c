@@ -12,7 +12,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/graph/host_staging.h"
-#include "engine/model/logical_shards.h"
+#include "engine/model/shard/logical_shards.h"
 #include "engine/model/tensor_hasher.h"
 #include "engine/ranks/layout/rank_collectives.h"
 

@@ -9,7 +9,7 @@
 #include "engine/model/shard/full_param.h"
 
 #include "base/alloc.h"
-#include "engine/model/logical_shards.h"
+#include "engine/model/shard/logical_shards.h"
 
 #include "base/invar_banned.h"
 

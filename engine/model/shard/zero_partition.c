@@ -13,7 +13,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/forward.h"
-#include "engine/model/logical_shards.h"
+#include "engine/model/shard/logical_shards.h"
 
 #include "base/invar_banned.h"
 

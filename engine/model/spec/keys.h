@@ -7,7 +7,7 @@
 #define INVAR_ENGINE_MODEL_SPEC_KEYS_H
 
 #include "base/json/json.h"
-#include "engine/model/spec.h"
+#include "engine/model/spec/spec.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/spec.h"
+#include "engine/model/spec/spec.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -116,7 +116,7 @@ int64_t invar_running_batch_limit(const invar_rollout *rollout,
                                   const invar_sampling_params *sampling,
                                   const invar_rl_sample *sample);
 
-/* ---- rollout.c ------------------------------------------------------------------------------- */
+/* ---- rollout_run.c --------------------------------------------------------------------------- */
 
 /* Runs one pass and appends the sampled tokens to their samples. */
 invar_status invar_running_batch_step(invar_running_batch *run) INVAR_MUST_USE;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/logical_shards.h"
+#include "engine/model/shard/logical_shards.h"
 #include "engine/train/weight_sync/weight_planes.h"
 
 #include "base/invar_banned.h"

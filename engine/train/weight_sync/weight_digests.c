@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/graph/host_staging.h"
-#include "engine/model/logical_shards.h"
+#include "engine/model/shard/logical_shards.h"
 #include "engine/ranks/layout/rank_collectives.h"
 #include "engine/train/weight_sync/weight_planes.h"
 

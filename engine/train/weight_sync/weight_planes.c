@@ -5,7 +5,7 @@
  */
 #include "engine/train/weight_sync/weight_planes.h"
 
-#include "engine/model/logical_shards.h"
+#include "engine/model/shard/logical_shards.h"
 
 #include "base/invar_banned.h"
 

@@ -1,8 +1,8 @@
 /*
  * weight_planes.h - bytes of one logical shard of a weight, as rows with a stride.
  *
- * The compute weight of a parameter is values, or codes and their scales. Logical shards are those
- * of engine/model/logical_shards.h, and no shard begins within a block of one scale. The bytes of a
+ * The compute weight of a parameter is values, or codes and their scales. Logical shards
+ * (engine/model/shard/logical_shards.h) never begin within a block of one scale. The bytes of a
  * shard are in the order of the complete parameter, so they do not depend on what else the rank
  * holds.
  *

@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "base/json/json.h"
 #include "engine/files/hf/hf.h"
-#include "engine/model/spec.h"
+#include "engine/model/spec/spec.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/scratch.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/graph/audit.h"
+#include "engine/model/audit/audit.h"
 #include "engine/model/model.h"
 #include "tests/device/fake_gpu.h"
 #include "tests/ops.h"

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/graph/audit.h"
+#include "engine/model/audit/audit.h"
 #include "engine/model/probe/point_names.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"

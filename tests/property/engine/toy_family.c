@@ -14,7 +14,7 @@
 
 #include "engine/files/hf/hf.h"
 #include "engine/files/hf/tensor_names.h"
-#include "engine/model/graph/audit.h"
+#include "engine/model/audit/audit.h"
 #include "engine/model/probe/point_names.h"
 #include "engine/train/trainer.h"
 #include "tests/model.h"

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/spec.h"
+#include "engine/model/spec/spec.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "base/alloc.h"
-#include "engine/model/logical_shards.h"
+#include "engine/model/shard/logical_shards.h"
 #include "engine/model/shard/master_weights.h"
 #include "kernels-deterministic/math/reduce.h"
 #include "tests/device/fake_gpu.h"

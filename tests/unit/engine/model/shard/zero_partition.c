@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/logical_shards.h"
+#include "engine/model/shard/logical_shards.h"
 #include "tests/sharded_model.h"
 
 static const int sizes[] = {2, 3, 8, 64};

@@ -11,8 +11,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_MODEL_LOGICAL_SHARDS_H
-#define INVAR_ENGINE_MODEL_LOGICAL_SHARDS_H
+#ifndef INVAR_ENGINE_MODEL_SHARD_LOGICAL_SHARDS_H
+#define INVAR_ENGINE_MODEL_SHARD_LOGICAL_SHARDS_H
 
 #include "engine/model/model.h"
 
@@ -22,6 +22,18 @@ extern "C" {
 
 /* f32 elements per leaf of a shard's tree hash. */
 #define INVAR_LOGICAL_SHARD_LEAF_ELEMENTS ((int64_t)(INVAR_TREE_LEAF_BYTES / sizeof(float)))
+
+/* Returns true if the logical shards of the parameter are ranges of columns. */
+static inline bool invar_logical_shards_by_columns(const invar_param *param)
+{
+    return param->split.shards > 1 && param->split.columns;
+}
+
+/* Number of tree-hash leaves of a shard with this number of f32 elements. */
+static inline int64_t invar_logical_shard_leaf_count(int64_t elements)
+{
+    return (elements + INVAR_LOGICAL_SHARD_LEAF_ELEMENTS - 1) / INVAR_LOGICAL_SHARD_LEAF_ELEMENTS;
+}
 
 /* Number of logical shards of the full parameter, and of those on this rank. */
 int64_t invar_logical_shards_of(const invar_param *param);
@@ -80,11 +92,6 @@ bool invar_logical_shards_is_contributor(const invar_model *model, const invar_p
 invar_status invar_logical_shards_gather(void *out, const invar_model *model, const char *phase,
                                          const void *own, size_t size,
                                          const int64_t *counts) INVAR_MUST_USE;
-
-/* invar_model_digests for a model that ranks divide or whose rows they own. */
-invar_status invar_logical_shards_digests(invar_digest *out, const invar_model *model,
-                                          const invar_tensor *of,
-                                          const invar_device *dev) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
 /*
- * device.c - runs an op: lookup, argument checks, scratch memory, profiling.
+ * op_run.c - runs an op: lookup, argument checks, scratch memory, profiling.
  *
  * invar_op_run checks the arguments and the rounding mode of the thread before the backend's code
  * runs, and releases the scratch of the op afterwards, also if the op fails. The table of op traits

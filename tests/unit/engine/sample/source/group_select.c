@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "engine/sample/rollout/group_select.h"
+#include "engine/sample/source/group_select.h"
 #include "tests/support.h"
 
 enum { B = INVAR_GROUP_BATCH, F = INVAR_GROUP_FILTERED, S = INVAR_GROUP_SURPLUS };

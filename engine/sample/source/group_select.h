@@ -8,8 +8,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_SAMPLE_ROLLOUT_GROUP_SELECT_H
-#define INVAR_ENGINE_SAMPLE_ROLLOUT_GROUP_SELECT_H
+#ifndef INVAR_ENGINE_SAMPLE_SOURCE_GROUP_SELECT_H
+#define INVAR_ENGINE_SAMPLE_SOURCE_GROUP_SELECT_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -9,8 +9,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_MODEL_VOCAB_PARALLEL_H
-#define INVAR_ENGINE_MODEL_VOCAB_PARALLEL_H
+#ifndef INVAR_ENGINE_MODEL_SHARD_VOCAB_PARALLEL_H
+#define INVAR_ENGINE_MODEL_SHARD_VOCAB_PARALLEL_H
 
 #include "engine/model/partition.h"
 

@@ -3,10 +3,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_MODEL_GRAPH_AUDIT_ELEMENT_H
-#define INVAR_ENGINE_MODEL_GRAPH_AUDIT_ELEMENT_H
+#ifndef INVAR_ENGINE_MODEL_AUDIT_AUDIT_ELEMENT_H
+#define INVAR_ENGINE_MODEL_AUDIT_AUDIT_ELEMENT_H
 
-#include "engine/model/graph/audit.h"
+#include "engine/model/audit/audit_finding.h"
+#include "engine/model/graph/op_runner.h"
 
 #ifdef __cplusplus
 extern "C" {

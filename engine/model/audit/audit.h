@@ -14,9 +14,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_MODEL_GRAPH_AUDIT_H
-#define INVAR_ENGINE_MODEL_GRAPH_AUDIT_H
+#ifndef INVAR_ENGINE_MODEL_AUDIT_AUDIT_H
+#define INVAR_ENGINE_MODEL_AUDIT_AUDIT_H
 
+#include "engine/model/audit/audit_finding.h"
 #include "engine/model/graph/op_runner.h"
 
 #ifdef __cplusplus
@@ -29,15 +30,6 @@ typedef enum invar_audit_part {
     INVAR_AUDIT_TRAIN,   /* gets the remaining ones */
     INVAR_AUDIT_PARTS
 } invar_audit_part;
-
-/* An element whose bits differ. */
-typedef struct invar_audit_finding {
-    invar_op op;
-    int64_t layer;    /* -1 if the op belongs to no layer */
-    char element[96]; /* "y[12, 345]", "dq[12, 3, 64]": token, head, component */
-    int digits;       /* hexadecimal digits of `device` and `cpu` */
-    uint32_t device, cpu;
-} invar_audit_finding;
 
 typedef struct invar_audit_options {
     int64_t elements; /* elements to check per step */

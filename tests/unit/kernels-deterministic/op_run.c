@@ -1,5 +1,5 @@
 /*
- * device.c - op tables: nothing missing, nothing falls back, errors name the op.
+ * op_run.c - op tables: nothing missing, nothing falls back, errors name the op.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

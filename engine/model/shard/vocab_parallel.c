@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/vocab_parallel.h"
+#include "engine/model/shard/vocab_parallel.h"
 
 #include "base/alloc.h"
 #include "base/block_carver.h"

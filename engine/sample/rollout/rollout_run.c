@@ -1,5 +1,5 @@
 /*
- * rollout.c - the sampling loop: runs passes, samples tokens and appends them to their samples.
+ * rollout_run.c - the sampling loop: runs passes, samples tokens and appends them to their samples.
  *
  * One step is: get the slices of the next pass from the scheduler, propose draft tokens, run the
  * pass, sample from every row that yields a token, and append the tokens, finishing samples at stop

@@ -7,8 +7,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_MODEL_SPEC_H
-#define INVAR_ENGINE_MODEL_SPEC_H
+#ifndef INVAR_ENGINE_MODEL_SPEC_SPEC_H
+#define INVAR_ENGINE_MODEL_SPEC_SPEC_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /*
- * ledger.c - opens and closes a ledger, and runs the transactions that everything is written in.
+ * transaction.c - opens and closes a ledger, and runs the transactions of all its writes.
  *
  * A transaction is one entry of the run: its rows, their number and sum, and the chain over
  * entries. The position of the writer moves after the commit only, so a call that failed has

@@ -8,7 +8,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/graph/audit_element.h"
+#include "engine/model/audit/audit_element.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * forward.c - forward and backward of a pass: runs the op graph of the layers on packed rows.
+ * pass.c - forward and backward of a pass: runs the op graph of the layers on packed rows.
  *
  * The op graph is rebuilt only if its key changes (invar_layers_key: shapes, spec, row ranges);
  * otherwise the last one runs with new addresses. All arrays of a run are uploaded in one copy.
@@ -7,12 +7,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/forward.h"
+#include "engine/model/pass.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/pass.h"
 
 #include "base/invar_banned.h"
 

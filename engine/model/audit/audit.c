@@ -8,12 +8,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/graph/audit.h"
+#include "engine/model/audit/audit.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/graph/audit_element.h"
+#include "engine/model/audit/audit_element.h"
 #include "kernels-deterministic/math/philox.h"
 
 #include "base/invar_banned.h"

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/sample/rollout/group_select.h"
+#include "engine/sample/source/group_select.h"
 
 #include <inttypes.h>
 

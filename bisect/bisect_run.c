@@ -1,5 +1,5 @@
 /*
- * bisect.c - runs a bisect from its case to its result: endpoints, merge base, search, report.
+ * bisect_run.c - runs a bisect from its case to its result: endpoints, merge base, search, report.
  *
  * invar_bisect_run resolves the revisions, opens workspace and state file, and runs the stages of
  * bisect_context.h in order. The recipe and the golden are copied into the folder of the bisect

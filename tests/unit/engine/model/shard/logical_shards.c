@@ -4,7 +4,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/logical_shards.h"
+#include "engine/model/shard/logical_shards.h"
 
 #include "tests/device/fake_gpu.h"
 #include "tests/sharded_model.h"
